@@ -1,0 +1,150 @@
+"""Prove the case harness: plant one bug at a time and see that the stories kill it.
+
+    python scripts/mutate.py            all of them, a line each; exit code 1 if one survives
+    python scripts/mutate.py NAME ...   only these
+
+Each mutant is a copy of the source in a temporary folder with one piece of text replaced.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    before: str
+    after: str
+
+
+MUTANTS = (
+    Mutant("no deletes", "dataplane/rows.py", "if key not in desired}", "if False}"),
+    Mutant("no updates", "dataplane/rows.py", "if key in applied and applied[key] != desired[key]", "if False"),
+    Mutant("no creates", "dataplane/rows.py", "for key in sorted(desired) if key not in applied", "for key in ()"),
+    Mutant("no retry", "reconciler/loop.py", "self._queue.failed(owner, self._clock())", "pass"),
+    Mutant(
+        "stale belief after a failure",
+        "reconciler/loop.py",
+        "            self._memory.believed.pop(owner, None)\n            self._remember_failure(owner, error)",
+        "            self._remember_failure(owner, error)",
+    ),
+    Mutant(
+        "orphans forgotten at resync", "reconciler/loop.py", "for owner in [*owners, *orphans]", "for owner in owners"
+    ),
+    Mutant(
+        "belief kept across an apply that went through",
+        "reconciler/loop.py",
+        "            self._memory.believed[owner] = desired",
+        "            self._memory.believed.setdefault(owner, desired)",
+    ),
+    Mutant("an error outlives its cure", "model/status.py", "applied.error is not None", "applied.error != applied"),
+    Mutant(
+        "news lost while waiting",
+        "reconciler/queue.py",
+        "        self._ready.setdefault(owner, now)\n",
+        "",
+    ),
+    Mutant(
+        "a router's change does not reach the VIP networks",
+        "model/snapshot.py",
+        "                yield from vip_networks(snapshot, port.network_id)\n",
+        "",
+    ),
+    Mutant(
+        "a router's interface does not reach the router",
+        "model/snapshot.py",
+        "yield Owner(Kind.ROUTER, port.device_id)",
+        "yield from ()",
+    ),
+    Mutant(
+        "affected looks only at the new model",
+        "model/snapshot.py",
+        "for snapshot in (old, new):",
+        "for snapshot in (new,):",
+    ),
+    Mutant(
+        "the first VIP does not make its network's group",
+        "model/snapshot.py",
+        "(network_id in old.network_vips) != (network_id in new.network_vips)",
+        "False",
+    ),
+    Mutant(
+        "shared rows go with their first owner",
+        "model/snapshot.py",
+        "        return index.set(key, rest) if rest else index.delete(key)",
+        "        return index.delete(key)",
+    ),
+    Mutant("health ignored", "compilers/ovn.py", "if member.id not in down", "if True"),
+    Mutant(
+        "disabled members served",
+        "model/loadbalancer.py",
+        "return self.admin_state_up and self.weight > 0",
+        "return True",
+    ),
+    Mutant(
+        "slots dealt anew each time",
+        "model/loadbalancer.py",
+        "assign_slots(pool.slots, weights)",
+        "assign_slots((), weights)",
+    ),
+    Mutant(
+        "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"
+    ),
+    Mutant("no brackets around IPv6", "model/addresses.py", 'f"[{address}]:{port}" if address.version == 6 else ', ""),
+    Mutant("no IPv6 default route", "compilers/ovn.py", "in gateways.items():", "in list(gateways.items())[:1]:"),
+    Mutant(
+        "options share a row",
+        "compilers/ovn.py",
+        "where = (transport, _selection_fields(pool), _options(pool))",
+        "where = (transport, (), _options(None))",
+    ),
+    Mutant("only the next router is attached", "model/snapshot.py", "            todo.extend(found - networks)\n", ""),
+    Mutant(
+        "deleted before what refers to it",
+        "model/snapshot.py",
+        "key=creation_order, reverse=True",
+        "key=creation_order",
+    ),
+)
+
+
+def survives(mutant: Mutant) -> bool:
+    with tempfile.TemporaryDirectory(prefix="fairlead-mutant-") as folder:
+        shutil.copytree(ROOT / "src", Path(folder) / "src")
+        target = Path(folder) / "src" / "fairlead" / mutant.file
+        text = target.read_text()
+        if text.count(mutant.before) != 1:
+            raise SystemExit(f"{mutant.name}: its text is found {text.count(mutant.before)} times in {mutant.file}")
+        target.write_text(text.replace(mutant.before, mutant.after))
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/cases"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(Path(folder) / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    return run.returncode == 0
+
+
+def main(names: list[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    alive = 0
+    for number, mutant in enumerate(chosen, 1):
+        lives = survives(mutant)
+        alive += lives
+        print(f"[{number}/{len(chosen)}] {'SURVIVED' if lives else 'killed  '} {mutant.name}", flush=True)
+    print(f"{len(chosen) - alive} of {len(chosen)} killed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Model to rows: pure functions, one file a dataplane. Compilers never meet each other."""

@@ -1,0 +1,253 @@
+"""Model to rows of the OVN Northbound database.
+
+Load balancers. A row per protocol and set of options, because algorithm, affinity and selection fields hold for a whole
+row. A VIP without a live member keeps its entry: OVN then rejects; a missing entry would let the packet through.
+
+VIP networks. Every network that has a VIP has a load balancer group, which holds the load balancers of that network and
+is attached to every switch and router of the connected domain: the translation of a reply happens on the switch of the
+client, so the load balancer has to be there too. Rows grow with load balancers plus attachments, never with their
+product, and a router that joins two domains moves no load balancer from group to group.
+
+The VIP router. OVN answers ARP for a VIP only where a router is, and never answers ping. A hidden router on each VIP
+network, with each VIP as an address of its own, answers ARP, neighbour solicitation and echo, and resets connections to
+ports without a listener. It is the only one that answers: `neighbor_responder=none` silences the tenant's routers.
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.ovn import (
+    GroupMember,
+    LoadBalancer,
+    LoadBalancerGroup,
+    LogicalRouter,
+    LogicalRouterPort,
+    LogicalSwitch,
+    LogicalSwitchPort,
+    OvnRow,
+    Pairs,
+    PortAddress,
+    RouterGroup,
+    StaticRoute,
+    SwitchGroup,
+    VirtualService,
+    by_key,
+    pairs,
+)
+from fairlead.dataplane.rows import NO_ROWS, Rows
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import derive_mac, link_local, render_endpoint, render_interface
+from fairlead.model.network import LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port, Router, find_subnet
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.slots import LARGEST, assign_slots, shortest_table
+from fairlead.model.snapshot import NONE, Snapshot, connected
+
+PROVIDER = "ovn"
+DEFAULT_AFFINITY = 360
+"""Seconds for which a client keeps its member when persistence asks for no time-out of its own."""
+ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
+
+
+def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
+    """All rows of one owner, none for one that is gone. Raises Unsupported."""
+    if owner.kind is Kind.VIP_NETWORK:
+        return by_key(_vip_network(snapshot, owner.id)) if owner.id in snapshot.network_vips else NO_ROWS
+    match snapshot.find(owner):
+        case None:
+            return NO_ROWS
+        case Network() as network:
+            return by_key([LogicalSwitch(name=network.id)])
+        case Router() as router:
+            return by_key(_router(snapshot, router))
+        case Port() as port:
+            return by_key(_port(port))
+        case lb.LoadBalancer() as balancer:
+            return by_key(_load_balancer(snapshot, balancer))
+        case unknown:
+            assert_never(unknown)
+
+
+def router_port_name(port_id: str) -> str:
+    return f"lrp-{port_id}"
+
+
+def vip_router_name(network_id: str) -> str:
+    return f"vip-{network_id}"
+
+
+def _port(port: Port) -> Iterator[LogicalSwitchPort]:
+    """A VIP's port has no row: after translation a frame would still carry that port's MAC, and be delivered to it."""
+    if port.device_owner == LOAD_BALANCER_VIP:
+        return
+    if port.device_owner == ROUTER_INTERFACE:
+        yield _router_attachment(port.id, switch=port.network_id, router_port=router_port_name(port.id))
+        return
+    own = " ".join([port.mac_address, *(str(fixed.address) for fixed in port.fixed_ips)])
+    yield LogicalSwitchPort(
+        name=port.id,
+        switch=port.network_id,
+        addresses=(own,),
+        port_security=(own,) if port.port_security_enabled else (),
+        options=pairs({"requested-chassis": port.host}) if port.host else (),
+        enabled=port.admin_state_up,
+    )
+
+
+def _router_attachment(name: str, *, switch: str, router_port: str) -> LogicalSwitchPort:
+    return LogicalSwitchPort(
+        name=name, switch=switch, type="router", addresses=("router",), options=pairs({"router-port": router_port})
+    )
+
+
+def _router(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
+    yield LogicalRouter(name=router.id, enabled=router.admin_state_up)
+    for port_id in snapshot.router_interfaces.get(router.id, NONE):
+        port = snapshot.ports[port_id]
+        network = snapshot.networks[port.network_id]
+        yield LogicalRouterPort(
+            name=router_port_name(port.id),
+            router=router.id,
+            mac=port.mac_address,
+            networks=tuple(sorted(_interface(network, fixed) for fixed in port.fixed_ips)),
+            enabled=port.admin_state_up,
+        )
+    for route in router.routes:
+        yield StaticRoute(router=router.id, ip_prefix=str(route.destination), nexthop=str(route.nexthop))
+
+
+def _interface(network: Network, fixed: FixedIP) -> str:
+    subnet = find_subnet(network, fixed.subnet_id)
+    assert subnet is not None, f"{fixed} names no subnet of {network.id}"  # noqa: S101 - the doors keep this true
+    return render_interface(fixed.address, subnet.cidr)
+
+
+def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
+    """The group of a network's load balancers, its attachments, and the router that answers for the VIPs."""
+    yield LoadBalancerGroup(name=network_id)
+    switches, routers = connected(snapshot, network_id)
+    for switch in switches:
+        yield SwitchGroup(switch=switch, group=network_id)
+    for router in routers:
+        yield RouterGroup(router=router, group=network_id)
+    yield from _vip_router(snapshot.networks[network_id])
+
+
+def _vip_router(network: Network) -> Iterator[OvnRow]:
+    """Its own address is the link-local one alone: ovn-nb(5) wants at least one, and this one takes none from a pool."""
+    name, mac = vip_router_name(network.id), derive_mac(network.id)
+    yield LogicalRouter(name=name)
+    yield LogicalRouterPort(name=router_port_name(name), router=name, mac=mac, networks=(f"{link_local(mac)}/64",))
+    yield _router_attachment(name, switch=network.id, router_port=router_port_name(name))
+    gateways = {subnet.gateway.version: subnet.gateway for subnet in reversed(network.subnets) if subnet.gateway}
+    for version, gateway in gateways.items():
+        yield StaticRoute(router=name, ip_prefix=ANYWHERE[version], nexthop=str(gateway))
+
+
+def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
+    _refuse(balancer.refused_options)
+    network = snapshot.networks[balancer.vip.network_id]
+    vip = FixedIP(subnet_id=balancer.vip.subnet_id, address=balancer.vip.address)
+    yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, vip))
+    down = snapshot.down.get(balancer.id, frozenset())
+    services: dict[tuple[lb.Transport, tuple[str, ...], Pairs], list[VirtualService]] = {}
+    for listener in balancer.listeners:
+        pool = lb.find_pool(balancer, listener.default_pool_id)
+        transport = _transport(listener)
+        where = (transport, _selection_fields(pool), _options(pool))
+        service = VirtualService(
+            vip=render_endpoint(balancer.vip.address, listener.port), backends=_backends(pool, down)
+        )
+        if balancer.admin_state_up and listener.admin_state_up:
+            services.setdefault(where, []).append(service)
+    for (transport, fields, options), entries in services.items():
+        row = LoadBalancer(
+            name=_row_name(balancer, transport, fields, options),
+            protocol=transport.value,
+            services=tuple(sorted(entries, key=lambda entry: entry.vip)),
+            selection_fields=fields,
+            options=options,
+        )
+        yield row
+        yield GroupMember(group=network.id, load_balancer=row.name)
+
+
+def _row_name(balancer: lb.LoadBalancer, transport: lb.Transport, fields: tuple[str, ...], options: Pairs) -> str:
+    affinity = dict(options).get("affinity_timeout")
+    words = [balancer.id, transport.value, *fields, *([f"affinity-{affinity}"] if affinity else [])]
+    return "-".join(words)
+
+
+def _transport(listener: lb.Listener) -> lb.Transport:
+    """The protocols that a switch can balance without looking inside. Raises Unsupported."""
+    _refuse(listener.refused_options)
+    match listener.protocol:
+        case lb.ListenerProtocol.TCP | lb.ListenerProtocol.HTTPS | lb.ListenerProtocol.UDP:
+            pass
+        case other:
+            raise Unsupported(f"protocol {other.value}", PROVIDER)
+    if listener.connection_limit != -1:
+        raise Unsupported("connection_limit", PROVIDER)
+    return lb.transport(listener.protocol)
+
+
+def _selection_fields(pool: lb.Pool | None) -> tuple[str, ...]:
+    """ROUND_ROBIN is taken for what its users want, evenness: a switch keeps no turn, it spreads by hash."""
+    if pool is None:
+        return ()
+    match pool.algorithm:
+        case lb.Algorithm.SOURCE_IP_PORT | lb.Algorithm.ROUND_ROBIN:
+            return ()
+        case lb.Algorithm.SOURCE_IP:
+            return ("ip_src",)
+        case lb.Algorithm.LEAST_CONNECTIONS:
+            raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
+        case unknown:
+            assert_never(unknown)
+
+
+def _options(pool: lb.Pool | None) -> Pairs:
+    options = {"reject": "true", "neighbor_responder": "none"}
+    if pool is not None and pool.persistence is not None:
+        if pool.persistence.type is not lb.PersistenceType.SOURCE_IP:
+            raise Unsupported(f"session_persistence {pool.persistence.type.value}", PROVIDER)
+        if pool.persistence.granularity is not None:
+            raise Unsupported("persistence_granularity", PROVIDER)
+        options["affinity_timeout"] = str(pool.persistence.timeout or DEFAULT_AFFINITY)
+    return pairs(options)
+
+
+def _backends(pool: lb.Pool | None, down: frozenset[str]) -> tuple[str, ...]:
+    """The slot table as endpoints. The slots of members that are down are lent to the living, by the same rule that
+    gave them; when one comes back, what it gets back is what is stored."""
+    if pool is None:
+        return ()
+    if pool.protocol in (lb.PoolProtocol.PROXY, lb.PoolProtocol.PROXYV2):
+        raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
+    if any(member.backup for member in pool.members):
+        raise Unsupported("backup members", PROVIDER)
+    serving = {member.ordinal: member for member in pool.members if member.takes_connections}
+    if len(serving) > LARGEST:
+        raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
+    if not pool.admin_state_up:
+        return ()
+    living = {ordinal: member for ordinal, member in serving.items() if member.id not in down}
+    weights = {ordinal: member.weight for ordinal, member in living.items()}
+    slots = pool.slots if len(living) == len(serving) else assign_slots(pool.slots, weights)
+    endpoints = {ordinal: render_endpoint(member.address, member.port) for ordinal, member in living.items()}
+    return tuple(endpoints[ordinal] for ordinal in _buckets(pool, slots))
+
+
+def _buckets(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """The slots as buckets of an Open vSwitch group: as few as lead every client to the same member.
+
+    A group without selection fields (`dp_hash`) picks by the low bits of the hash, so a table that repeats itself is
+    the same as its first part. With selection fields a bucket wins by its number (rendezvous hashing, in `hash` groups
+    of ovs-actions(7)): there the number of buckets has to stay as it is, or clients would move.
+    """
+    return slots if _selection_fields(pool) else shortest_table(slots)
+
+
+def _refuse(options: tuple[str, ...]) -> None:
+    if options:
+        raise Unsupported(", ".join(options), PROVIDER)

@@ -1,0 +1,28 @@
+"""Providers by the name that a tenant chooses: each is a compiler for every kind of owner."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.compilers import ovn
+from fairlead.dataplane.rows import Rows
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+
+Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    description: str
+    compile: Compile
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    ovn.PROVIDER: Provider(
+        description="Decides in Open vSwitch on the node where the connection starts, by rows of the OVN Northbound"
+        " database.",
+        compile=ovn.compile_owner,
+    ),
+}
+DEFAULT_PROVIDER = ovn.PROVIDER

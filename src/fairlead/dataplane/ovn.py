@@ -1,0 +1,278 @@
+"""Rows of the OVN Northbound database, as ovn-nb(5) has them, and single elements of its shared columns.
+
+A value is canonical when built by its compiler: sets sorted, maps as sorted pairs, addresses in their shortest text.
+A backend list is the one thing whose order means something: it is a slot table, and stays in the order of its slots.
+
+Row names are stable: they come from the ids of the model, so `ovn-nbctl` shows what an operator knows from the API.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from fairlead.dataplane.rows import Key
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def pairs(mapping: Mapping[str, str]) -> Pairs:
+    """A map as a value: sorted pairs."""
+    return tuple(sorted(mapping.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalSwitch:
+    name: str
+    other_config: Pairs = ()
+
+    @property
+    def key(self) -> Key:
+        return ("Logical_Switch", self.name)
+
+    def __str__(self) -> str:
+        return _line(f"Logical_Switch {self.name}", *_render_pairs("other_config", self.other_config))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalSwitchPort:
+    """`switch` is the row whose `ports` column holds this one: a port outside a switch does not exist in OVN."""
+
+    name: str
+    switch: str
+    type: str = ""
+    addresses: tuple[str, ...] = ()
+    port_security: tuple[str, ...] = ()
+    options: Pairs = ()
+    enabled: bool = True
+
+    @property
+    def key(self) -> Key:
+        return ("Logical_Switch_Port", self.name)
+
+    def __str__(self) -> str:
+        return _line(
+            f"Logical_Switch_Port {self.name} switch={self.switch}",
+            f"type={self.type}" if self.type else "",
+            *(f"addresses={text!r}" for text in self.addresses),
+            *(f"port_security={text!r}" for text in self.port_security),
+            *_render_pairs("options", self.options),
+            "" if self.enabled else "disabled",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalRouter:
+    name: str
+    enabled: bool = True
+    options: Pairs = ()
+
+    @property
+    def key(self) -> Key:
+        return ("Logical_Router", self.name)
+
+    def __str__(self) -> str:
+        return _line(
+            f"Logical_Router {self.name}", "" if self.enabled else "disabled", *_render_pairs("options", self.options)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalRouterPort:
+    """`networks` may gain elements that are rows of others (`PortAddress`); these here are the port's own."""
+
+    name: str
+    router: str
+    mac: str
+    networks: tuple[str, ...]
+    enabled: bool = True
+
+    @property
+    def key(self) -> Key:
+        return ("Logical_Router_Port", self.name)
+
+    def __str__(self) -> str:
+        return _line(
+            f"Logical_Router_Port {self.name} router={self.router} mac={self.mac} networks={','.join(self.networks)}",
+            "" if self.enabled else "disabled",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticRoute:
+    router: str
+    ip_prefix: str
+    nexthop: str
+
+    @property
+    def key(self) -> Key:
+        return ("Logical_Router_Static_Route", self.router, self.ip_prefix, self.nexthop)
+
+    def __str__(self) -> str:
+        return f"Logical_Router_Static_Route {self.router} {self.ip_prefix} via {self.nexthop}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualService:
+    """One entry of Load_Balancer:vips. Backends are slots, in order; with none OVN rejects (`options:reject`)."""
+
+    vip: str
+    backends: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.vip}={render_backends(self.backends)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancer:
+    name: str
+    protocol: str
+    services: tuple[VirtualService, ...]
+    selection_fields: tuple[str, ...] = ()
+    options: Pairs = ()
+
+    @property
+    def key(self) -> Key:
+        return ("Load_Balancer", self.name)
+
+    def __str__(self) -> str:
+        return _line(
+            f"Load_Balancer {self.name} protocol={self.protocol}",
+            *(str(service) for service in self.services),
+            f"selection_fields={','.join(self.selection_fields)}" if self.selection_fields else "",
+            *_render_pairs("options", self.options),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancerGroup:
+    name: str
+
+    @property
+    def key(self) -> Key:
+        return ("Load_Balancer_Group", self.name)
+
+    def __str__(self) -> str:
+        return f"Load_Balancer_Group {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One element of Load_Balancer_Group:load_balancer."""
+
+    group: str
+    load_balancer: str
+
+    @property
+    def key(self) -> Key:
+        return ("in group", self.group, self.load_balancer)
+
+    def __str__(self) -> str:
+        return f"Load_Balancer_Group {self.group} += {self.load_balancer}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchGroup:
+    """One element of Logical_Switch:load_balancer_group."""
+
+    switch: str
+    group: str
+
+    @property
+    def key(self) -> Key:
+        return ("on switch", self.switch, self.group)
+
+    def __str__(self) -> str:
+        return f"Logical_Switch {self.switch} += {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterGroup:
+    """One element of Logical_Router:load_balancer_group."""
+
+    router: str
+    group: str
+
+    @property
+    def key(self) -> Key:
+        return ("on router", self.router, self.group)
+
+    def __str__(self) -> str:
+        return f"Logical_Router {self.router} += {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortAddress:
+    """One element of Logical_Router_Port:networks: an address that the router answers for (ARP, ND, ICMP echo)."""
+
+    port: str
+    network: str
+
+    @property
+    def key(self) -> Key:
+        return ("on port", self.port, self.network)
+
+    def __str__(self) -> str:
+        return f"Logical_Router_Port {self.port} += {self.network}"
+
+
+OvnRow: TypeAlias = (
+    LogicalSwitch
+    | LogicalSwitchPort
+    | LogicalRouter
+    | LogicalRouterPort
+    | StaticRoute
+    | LoadBalancer
+    | LoadBalancerGroup
+    | GroupMember
+    | SwitchGroup
+    | RouterGroup
+    | PortAddress
+)
+
+
+def references(row: OvnRow) -> tuple[Key, ...]:
+    """The rows that must exist before this one can, and as long as it does."""
+    match row:
+        case LogicalSwitchPort():
+            return (("Logical_Switch", row.switch),)
+        case LogicalRouterPort() | StaticRoute():
+            return (("Logical_Router", row.router),)
+        case GroupMember():
+            return (("Load_Balancer_Group", row.group), ("Load_Balancer", row.load_balancer))
+        case SwitchGroup():
+            return (("Logical_Switch", row.switch), ("Load_Balancer_Group", row.group))
+        case RouterGroup():
+            return (("Logical_Router", row.router), ("Load_Balancer_Group", row.group))
+        case PortAddress():
+            return (("Logical_Router_Port", row.port),)
+        case _:
+            return ()
+
+
+def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:
+    """The rows under their keys. Two rows of one key are a mistake of the compiler: raises ValueError."""
+    result: dict[Key, OvnRow] = {}
+    for row in rows:
+        if row.key in result:
+            raise ValueError(f"two rows of one key: {row} and {result[row.key]}")
+        result[row.key] = row
+    return result
+
+
+def render_backends(backends: tuple[str, ...]) -> str:
+    """Slots for people: `(a,b)x8` for a cycle, `a*3,b*2` for runs, `reject` for none."""
+    if not backends:
+        return "reject"
+    cycle = next(size for size in range(1, len(backends) + 1) if backends == backends[:size] * (len(backends) // size))
+    runs = [(backend, len(list(run))) for backend, run in groupby(backends[:cycle])]
+    text = ",".join(backend if count == 1 else f"{backend}*{count}" for backend, count in runs)
+    return text if cycle == len(backends) else f"({text})x{len(backends) // cycle}"
+
+
+def _render_pairs(column: str, mapping: Pairs) -> list[str]:
+    return [f"{column}:{key}={value}" for key, value in mapping]
+
+
+def _line(*words: str) -> str:
+    return " ".join(word for word in words if word)

@@ -1,0 +1,1 @@
+"""The I/O of each dataplane, and nothing else: read, apply, recognise our own rows by their mark."""

@@ -1,0 +1,82 @@
+"""A strict dataplane in memory, shipped with the product: it refuses what the real one would.
+
+A row may not be created twice, changed or deleted when it is not there, or refer to a row that is not there; a row that
+others refer to may not go.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from fairlead.dataplane.ovn import OvnRow, references
+from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
+from fairlead.drivers.interface import DriverError, MissingReference
+from fairlead.model.owner import Owner
+
+
+class Fault(Enum):
+    """What goes wrong with one apply."""
+
+    NONE = auto()
+    BEFORE = auto()
+    """Refused: nothing happened."""
+    AFTER = auto()
+    """Committed, but the answer was lost: the caller sees the same error."""
+
+
+class FakeDriver:
+    """`fault` is asked at every apply. `applies` counts those that changed something, `reads` the listings."""
+
+    def __init__(self, fault: Callable[[], Fault] = lambda: Fault.NONE) -> None:
+        self.rows: dict[Owner, dict[Key, OvnRow]] = {}
+        self.applies = 0
+        self.listings = 0
+        self._fault = fault
+
+    async def read_all(self) -> Mapping[Owner, Rows]:
+        self.listings += 1
+        return {owner: dict(rows) for owner, rows in self.rows.items()}
+
+    async def read(self, owner: Owner) -> Rows:
+        return dict(self.rows.get(owner, NO_ROWS))
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        fault = self._fault()
+        if fault is Fault.BEFORE:
+            raise DriverError("refused")
+        mine = self._after(self.rows.get(owner, {}), diff)
+        others = [rows for other, rows in self.rows.items() if other != owner]
+        self._check(mine, diff, {key: row for rows in others for key, row in rows.items()})
+        self.rows = {**self.rows, owner: mine}
+        if not mine:
+            del self.rows[owner]
+        self.applies += 1
+        if fault is Fault.AFTER:
+            raise DriverError("the connection was lost")
+
+    def _after(self, mine: Mapping[Key, OvnRow], diff: Diff) -> dict[Key, OvnRow]:
+        result = dict(mine)
+        for key, row in diff.creates.items():
+            if key in result:
+                raise DriverError(f"duplicate row {row}")
+            result[key] = row  # type: ignore[assignment]
+        for key, update in diff.updates.items():
+            if result.get(key) != update.before:
+                raise DriverError(f"no such row to update: {update.before}")
+            result[key] = update.after  # type: ignore[assignment]
+        for key, deleted in diff.deletes.items():
+            if result.pop(key, None) != deleted:
+                raise DriverError(f"no such row to delete: {deleted}")
+        return result
+
+    def _check(self, mine: Mapping[Key, OvnRow], diff: Diff, others: Mapping[Key, OvnRow]) -> None:
+        for key in diff.creates:
+            if key in others:
+                raise DriverError(f"another owner has {others[key]}")
+        for row in mine.values():
+            for key in references(row):
+                if key not in mine and key not in others:
+                    raise MissingReference(f"{row} refers to {' '.join(key)}")
+        for row in others.values():
+            for key in references(row):
+                if key in diff.deletes:
+                    raise MissingReference(f"{row} still refers to {' '.join(key)}")

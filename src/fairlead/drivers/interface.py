@@ -1,0 +1,33 @@
+"""What a reconciler asks of a dataplane. Three calls; a driver decides nothing about load balancing.
+
+A driver finds its own rows by their mark, without memory: a fresh process reads the same as the old one.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fairlead.dataplane.rows import Diff, Rows
+from fairlead.model.owner import Owner
+
+
+class DriverError(Exception):
+    """Something kept a change from the dataplane. What of it happened is unknown until the owner is read again."""
+
+
+class MissingReference(DriverError):
+    """A row refers to one that is not there (yet): try again once its owner was applied. Nothing was changed."""
+
+
+class Unavailable(DriverError):
+    """The dataplane cannot be reached, or another server holds its lock. Nothing was changed, or it is unknown."""
+
+
+class Driver(Protocol):
+    async def read_all(self) -> Mapping[Owner, Rows]:
+        """Every row of ours, by owner: for a resync, never on the path of one change. Raises DriverError."""
+
+    async def read(self, owner: Owner) -> Rows:
+        """What the dataplane holds for one owner, without listing the others. Raises DriverError."""
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        """All of the diff in one transaction, or none of it. Raises DriverError."""

@@ -1,0 +1,85 @@
+"""IP and MAC addresses: parsed once at the edge, canonical from there on.
+
+IPv4 and IPv6 go through the same functions. A zone (`fe80::1%eth0`) is refused: it means something on one host only.
+"""
+
+import hashlib
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+IPAddress: TypeAlias = IPv4Address | IPv6Address
+IPNetwork: TypeAlias = IPv4Network | IPv6Network
+
+
+def parse_address(text: str) -> IPAddress:
+    """The address that `text` writes. Raises ValueError with a sentence that says what would be right."""
+    if "%" in text or "/" in text:
+        raise ValueError(f"'{text}' is not a valid IP address.")
+    try:
+        return ip_address(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a valid IP address.") from None
+
+
+def parse_network(text: str) -> IPNetwork:
+    """The network that `text` writes in CIDR form; bits of the host are cut off. Raises ValueError."""
+    if "%" in text or "/" not in text:
+        raise ValueError(f"'{text}' is not a valid IP subnet.")
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a valid IP subnet.") from None
+
+
+def render_endpoint(address: IPAddress, port: int) -> str:
+    """`10.0.0.1:80`, `[fd00::1]:80`: the form of ovn-nb(5) Load_Balancer:vips."""
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def render_interface(address: IPAddress, network: IPNetwork) -> str:
+    """`10.0.0.1/24`: an address with the prefix length of its subnet, as in ovn-nb(5) Logical_Router_Port:networks."""
+    return f"{address}/{network.prefixlen}"
+
+
+def link_local(mac: str) -> IPv6Address:
+    """The IPv6 link-local address of an interface with this MAC (RFC 4291, appendix A: modified EUI-64)."""
+    octets = [int(part, 16) for part in mac.split(":")]
+    eui64 = bytes([octets[0] ^ 2, octets[1], octets[2], 0xFF, 0xFE, *octets[3:]])
+    return IPv6Address(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0]) + eui64)
+
+
+def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
+    """A free MAC under Neutron's default prefix (fa:16:3e), the same for the same seed while nothing changes."""
+    start = _hash(seed) % 2**24
+    for step in range(2**24):
+        number = (start + step) % 2**24
+        mac = f"fa:16:3e:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+        if not taken(mac):
+            return mac
+    raise LookupError("no MAC address is free")
+
+
+def choose_address(seed: str, first: IPAddress, last: IPAddress, taken: Callable[[IPAddress], bool]) -> IPAddress:
+    """A free address of the range, looked for from a place that the seed names.
+
+    Starting at the first free one would read every address before it; an address just given back would also go to
+    the next caller while neighbours still have the old owner in their caches. Raises LookupError when all are taken.
+    """
+    size = int(last) - int(first) + 1
+    start = _hash(seed) % size
+    for step in range(min(size, 2**20)):
+        candidate = first + (start + step) % size
+        if not taken(candidate):
+            return candidate
+    raise LookupError(f"no address is free from {first} to {last}")
+
+
+def derive_mac(seed: str) -> str:
+    """A locally administered MAC (IEEE 802: second bit of the first octet) for a port that no one asked for."""
+    number = _hash(seed) % 2**40
+    return "0e:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
+
+
+def _hash(seed: str) -> int:
+    return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")

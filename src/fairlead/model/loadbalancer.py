@@ -1,0 +1,194 @@
+"""The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.network import Resource
+from fairlead.model.slots import assign_slots
+
+
+class ListenerProtocol(StrEnum):
+    """Octavia's listener protocols. What a provider cannot do, its compiler refuses."""
+
+    HTTP = "HTTP"
+    HTTPS = "HTTPS"
+    PROMETHEUS = "PROMETHEUS"
+    SCTP = "SCTP"
+    TCP = "TCP"
+    TERMINATED_HTTPS = "TERMINATED_HTTPS"
+    UDP = "UDP"
+
+
+class PoolProtocol(StrEnum):
+    HTTP = "HTTP"
+    HTTPS = "HTTPS"
+    PROXY = "PROXY"
+    PROXYV2 = "PROXYV2"
+    SCTP = "SCTP"
+    TCP = "TCP"
+    UDP = "UDP"
+
+
+class Algorithm(StrEnum):
+    LEAST_CONNECTIONS = "LEAST_CONNECTIONS"
+    ROUND_ROBIN = "ROUND_ROBIN"
+    SOURCE_IP = "SOURCE_IP"
+    SOURCE_IP_PORT = "SOURCE_IP_PORT"
+
+
+class PersistenceType(StrEnum):
+    APP_COOKIE = "APP_COOKIE"
+    HTTP_COOKIE = "HTTP_COOKIE"
+    SOURCE_IP = "SOURCE_IP"
+
+
+class Transport(StrEnum):
+    """What a switch sees of a listener's protocol."""
+
+    TCP = "tcp"
+    UDP = "udp"
+    SCTP = "sctp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPersistence:
+    type: PersistenceType
+    cookie_name: str | None = None
+    timeout: int | None = None
+    """Seconds without a new connection after which a client may go to another member."""
+    granularity: IPAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Resource):
+    ordinal: int
+    """Names the member in its pool's slot table; given when the member is made and never given again in this pool."""
+    address: IPAddress
+    port: int
+    weight: int = 1
+    admin_state_up: bool = True
+    backup: bool = False
+    subnet_id: str | None = None
+    monitor_address: IPAddress | None = None
+    monitor_port: int | None = None
+
+    @property
+    def takes_connections(self) -> bool:
+        """Whether new connections may come: a member of weight 0 drains, a disabled one is off."""
+        return self.admin_state_up and self.weight > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Resource):
+    protocol: PoolProtocol
+    algorithm: Algorithm
+    admin_state_up: bool = True
+    persistence: SessionPersistence | None = None
+    members: tuple[Member, ...] = ()
+    next_ordinal: int = 0
+    slots: tuple[int, ...] = ()
+    """The stored slot table: the ordinal of the member that each hash value leads to; empty when none takes any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """In milliseconds. They are a proxy's: a switch forwards packets and ends no connection for being idle."""
+
+    client_data: int = 50_000
+    member_connect: int = 5_000
+    member_data: int = 50_000
+    tcp_inspect: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener(Resource):
+    protocol: ListenerProtocol
+    port: int
+    admin_state_up: bool = True
+    default_pool_id: str | None = None
+    connection_limit: int = -1
+    timeouts: Timeouts = Timeouts()
+    refused_options: tuple[str, ...] = ()
+    """Options that were asked for and that no provider here can do yet; a compiler names them in its refusal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vip:
+    address: IPAddress
+    port_id: str
+    subnet_id: str
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancer(Resource):
+    provider: str
+    vip: Vip
+    admin_state_up: bool = True
+    listeners: tuple[Listener, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    owns_vip_port: bool = True
+    """Whether the VIP's port was made for this load balancer and goes with it."""
+    refused_options: tuple[str, ...] = field(default=())
+
+
+_TRANSPORTS: Mapping[ListenerProtocol, Transport] = {
+    ListenerProtocol.UDP: Transport.UDP,
+    ListenerProtocol.SCTP: Transport.SCTP,
+}
+
+POOL_PROTOCOLS: Mapping[ListenerProtocol, frozenset[PoolProtocol]] = {
+    ListenerProtocol.TCP: frozenset(
+        {PoolProtocol.HTTP, PoolProtocol.HTTPS, PoolProtocol.PROXY, PoolProtocol.PROXYV2, PoolProtocol.TCP}
+    ),
+    ListenerProtocol.HTTP: frozenset({PoolProtocol.HTTP, PoolProtocol.PROXY, PoolProtocol.PROXYV2}),
+    ListenerProtocol.HTTPS: frozenset({PoolProtocol.HTTPS, PoolProtocol.PROXY, PoolProtocol.PROXYV2, PoolProtocol.TCP}),
+    ListenerProtocol.TERMINATED_HTTPS: frozenset({PoolProtocol.HTTP, PoolProtocol.PROXY, PoolProtocol.PROXYV2}),
+    ListenerProtocol.UDP: frozenset({PoolProtocol.UDP}),
+    ListenerProtocol.SCTP: frozenset({PoolProtocol.SCTP}),
+    ListenerProtocol.PROMETHEUS: frozenset(),
+}
+"""Which pools a listener may lead to (Octavia API reference, "Protocol Combinations")."""
+
+
+def transport(protocol: ListenerProtocol) -> Transport:
+    return _TRANSPORTS.get(protocol, Transport.TCP)
+
+
+def find_listener(balancer: LoadBalancer, listener_id: str) -> Listener | None:
+    return next((listener for listener in balancer.listeners if listener.id == listener_id), None)
+
+
+def find_pool(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
+    return next((pool for pool in balancer.pools if pool.id == pool_id), None)
+
+
+def find_member(pool: Pool, member_id: str) -> Member | None:
+    return next((member for member in pool.members if member.id == member_id), None)
+
+
+def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
+    """The pool with these members and the slot table that moves the fewest slots to serve them.
+
+    Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing.
+    """
+    weights = {member.ordinal: member.weight for member in members if member.takes_connections}
+    return replace(
+        pool,
+        members=members,
+        next_ordinal=max([pool.next_ordinal, *(member.ordinal + 1 for member in members)]),
+        slots=assign_slots(pool.slots, weights),
+    )
+
+
+def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:
+    return replace(balancer, pools=tuple(pool if pool.id == other.id else other for other in balancer.pools))
+
+
+def replace_listener(balancer: LoadBalancer, listener: Listener) -> LoadBalancer:
+    return replace(
+        balancer,
+        listeners=tuple(listener if listener.id == other.id else other for other in balancer.listeners),
+    )

@@ -1,0 +1,86 @@
+"""Networks with their subnets, ports and routers, by Neutron's names. Each class that has an owner is one document."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from fairlead.model.addresses import IPAddress, IPNetwork
+
+ROUTER_INTERFACE = "network:router_interface"
+"""`device_owner` of a port that is an interface of the router named by its `device_id`."""
+LOAD_BALANCER_VIP = "Octavia"
+"""`device_owner` of a port that holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What every resource of every API has. Times are UTC."""
+
+    id: str
+    project_id: str
+    name: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    created_at: datetime
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationPool:
+    """Both ends belong to the pool."""
+
+    start: IPAddress
+    end: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    destination: IPNetwork
+    nexthop: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet(Resource):
+    cidr: IPNetwork
+    gateway: IPAddress | None
+    allocation_pools: tuple[AllocationPool, ...]
+    enable_dhcp: bool = True
+    dns_nameservers: tuple[IPAddress, ...] = ()
+    host_routes: tuple[Route, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network(Resource):
+    admin_state_up: bool = True
+    mtu: int
+    """Of the workloads' interfaces, in bytes: the underlay's less the tunnel's header."""
+    shared: bool = False
+    subnets: tuple[Subnet, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedIP:
+    subnet_id: str
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port(Resource):
+    network_id: str
+    mac_address: str
+    fixed_ips: tuple[FixedIP, ...] = ()
+    admin_state_up: bool = True
+    device_id: str = ""
+    device_owner: str = ""
+    host: str = ""
+    """`binding:host_id`: the chassis on which the workload should run; where OVN sees it is not stored."""
+    port_security_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router(Resource):
+    admin_state_up: bool = True
+    routes: tuple[Route, ...] = ()
+
+
+def find_subnet(network: Network, subnet_id: str) -> Subnet | None:
+    return next((subnet for subnet in network.subnets if subnet.id == subnet_id), None)

@@ -1,0 +1,40 @@
+"""The owner: the id of one aggregate, and with it the unit of lock, generation, compile, diff, apply and status."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """In the order in which rows refer to each other: what is created later may refer to what is created before."""
+
+    NETWORK = "network"
+    ROUTER = "router"
+    PORT = "port"
+    VIP_NETWORK = "vip-network"
+    """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own."""
+    LOAD_BALANCER = "loadbalancer"
+
+
+_ORDER = {kind: place for place, kind in enumerate(Kind)}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    kind: Kind
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}/{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Owner":
+        """The inverse of `str`. Raises ValueError."""
+        kind, slash, identity = text.partition("/")
+        if not slash or not identity:
+            raise ValueError(f"'{text}' is not an owner; one looks like loadbalancer/<id>")
+        return cls(Kind(kind), identity)
+
+
+def creation_order(owner: Owner) -> tuple[int, str]:
+    """Sort key: an owner comes after those that its rows refer to. Deletion goes the other way round."""
+    return _ORDER[owner.kind], owner.id

@@ -1,0 +1,58 @@
+"""Status is derived: nobody assigns ACTIVE, and nothing can be left PENDING by a crash.
+
+The words are Octavia's (API reference, "Status Codes").
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.model.loadbalancer import LoadBalancer, Member, Pool
+
+
+class ProvisioningStatus(StrEnum):
+    ACTIVE = "ACTIVE"
+    ERROR = "ERROR"
+    PENDING_CREATE = "PENDING_CREATE"
+    PENDING_UPDATE = "PENDING_UPDATE"
+
+
+class OperatingStatus(StrEnum):
+    DRAINING = "DRAINING"
+    ERROR = "ERROR"
+    NO_MONITOR = "NO_MONITOR"
+    OFFLINE = "OFFLINE"
+    ONLINE = "ONLINE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What a reconciler knows of an owner. `generation` is the newest one the dataplane took; 0 is none yet."""
+
+    generation: int = 0
+    error: str | None = None
+    """Why the newest attempt failed; None when it did not."""
+
+
+NEVER_APPLIED = Applied()
+
+
+def derive_provisioning_status(generation: int, applied: Applied) -> ProvisioningStatus:
+    """ACTIVE when the newest generation is in the dataplane; ERROR while attempts fail (they go on); else PENDING."""
+    if applied.error is not None:
+        return ProvisioningStatus.ERROR
+    if applied.generation >= generation:
+        return ProvisioningStatus.ACTIVE
+    return ProvisioningStatus.PENDING_UPDATE if applied.generation else ProvisioningStatus.PENDING_CREATE
+
+
+def derive_member_status(member: Member) -> OperatingStatus:
+    if not member.admin_state_up:
+        return OperatingStatus.OFFLINE
+    if member.weight == 0:
+        return OperatingStatus.DRAINING
+    return OperatingStatus.NO_MONITOR
+
+
+def derive_operating_status(part: LoadBalancer | Pool, *, enabled: bool) -> OperatingStatus:
+    """A disabled part is OFFLINE. With no monitor there is nothing that could find a part broken."""
+    return OperatingStatus.ONLINE if enabled and part.admin_state_up else OperatingStatus.OFFLINE

@@ -1,0 +1,1 @@
+"""The one loop: dirty owners are compiled, compared with what was last applied, and applied."""

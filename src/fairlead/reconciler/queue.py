@@ -1,0 +1,69 @@
+"""Which owner is next. Pure: the time is an argument.
+
+* Coalescing: an owner waits once, however often it is named; a burst of changes to it is one apply.
+* Fairness: first come, first served by owner; an owner named again while it waits keeps its place, and one that is
+  named again while it is worked on goes to the end.
+* Back-off: an owner that failed waits, twice as long each time, and keeps nobody else waiting.
+"""
+
+import heapq
+from collections import OrderedDict
+
+from fairlead.model.owner import Owner
+
+FIRST_BACKOFF = 0.05
+LONGEST_BACKOFF = 5.0
+
+
+class Queue:
+    """All times are seconds of one clock that only moves forward."""
+
+    def __init__(self) -> None:
+        self._ready: OrderedDict[Owner, float] = OrderedDict()
+        self._delayed: dict[Owner, float] = {}
+        self._due: list[tuple[float, str, Owner]] = []
+        self._failures: dict[Owner, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._delayed)
+
+    def add(self, owner: Owner, now: float) -> None:
+        """The owner is dirty. News ends a back-off: what changed may be what was wrong."""
+        self._delayed.pop(owner, None)
+        self._ready.setdefault(owner, now)
+
+    def failed(self, owner: Owner, now: float) -> None:
+        """Try again later; an owner that was named again meanwhile is ready at once."""
+        failures = self._failures.get(owner, 0)
+        self._failures[owner] = failures + 1
+        if owner not in self._ready:
+            due = now + min(FIRST_BACKOFF * 2**failures, LONGEST_BACKOFF)
+            self._delayed[owner] = due
+            heapq.heappush(self._due, (due, str(owner), owner))
+
+    def succeeded(self, owner: Owner) -> None:
+        self._failures.pop(owner, None)
+
+    def retry_now(self, now: float) -> None:
+        """End every back-off: what all were waiting for has come back."""
+        for owner in list(self._delayed):
+            self.add(owner, now)
+
+    def pop(self, now: float) -> Owner | None:
+        """The next owner to work on, None when none is ready."""
+        while self._due and self._due[0][0] <= now:
+            due, _, owner = heapq.heappop(self._due)
+            if self._delayed.get(owner) == due:
+                del self._delayed[owner]
+                self._ready.setdefault(owner, due)
+        return self._ready.popitem(last=False)[0] if self._ready else None
+
+    def next_due(self) -> float | None:
+        """When the first of those that wait for a retry is due."""
+        while self._due and self._delayed.get(self._due[0][2]) != self._due[0][0]:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def oldest(self) -> float | None:
+        """Since when the longest waiting owner is ready."""
+        return next(iter(self._ready.values()), None)

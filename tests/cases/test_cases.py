@@ -1,0 +1,25 @@
+"""Every story, walked in every way, with and without restarts, with and without 30 % of applies failing."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.story import Story, read_story
+from harness.walk import check_goldens, run_walk, walks
+
+STORIES = [read_story(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+SEEDS = (None, 1, 2, 3)
+
+pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
+
+
+def test_the_rows_are_those_of_the_story(story: Story) -> None:
+    for state in story.states:
+        check_goldens(state)
+
+
+@pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
+    for way in walks(story.states).values():
+        run_walk(way, seed=seed, restarting=restarting)

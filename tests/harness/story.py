@@ -1,0 +1,289 @@
+"""A story: a text file of states, each a model and the rows that every dataplane must hold for it.
+
+The language of a model, a line each:
+
+    network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
+    router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=0.0.0.0/0:10.1.0.9 disabled
+    port vm1 net1 10.0.0.11 fd00::11 host=chassis1 disabled
+    web vip=10.0.0.10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{SOURCE_IP,persist=60}=-
+    down web a
+
+A member is `name/endpoint`, `*weight`, and `!` at the end when it is disabled; `-` is a pool with no member, and a
+listener without `=` has no pool. Slot tables come from the states before, as they would in the store.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.addresses import IPAddress, parse_address, parse_network
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    PersistenceType,
+    Pool,
+    PoolProtocol,
+    SessionPersistence,
+    Vip,
+    find_pool,
+    with_members,
+)
+from fairlead.model.network import (
+    LOAD_BALANCER_VIP,
+    ROUTER_INTERFACE,
+    AllocationPool,
+    FixedIP,
+    Network,
+    Port,
+    Route,
+    Router,
+    Subnet,
+)
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of, with_health
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+COMMON = {"project_id": "demo", "created_at": BEGINNING}
+HEADER = re.compile(r"^-- (\S+) (\w+) --$")
+LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
+MEMBER = re.compile(r"^(\w+)/(.+):(\d+?)(?:\*(\d+))?(!?)$")
+
+Documents = dict[Owner, Aggregate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    name: str
+    model: str
+    expected: str
+    documents: Documents
+    down: dict[str, frozenset[str]]
+
+    def snapshot(self) -> Snapshot:
+        """As if the state were the first."""
+        snapshot = apply_changes(Snapshot(), Changes(puts=tuple(self.documents.values())), 1)
+        for balancer, members in self.down.items():
+            snapshot = with_health(snapshot, balancer, members)
+        return snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    path: Path
+    comment: str
+    states: tuple[State, ...]
+
+
+def read_story(path: Path) -> Story:
+    comment, sections = _sections(path.read_text())
+    names = list(dict.fromkeys(name for name, _ in sections))
+    states: list[State] = []
+    for name in names:
+        documents, down = parse_model(sections[name, "model"], states[-1].documents if states else {})
+        expected = sections.get((name, "ovn"), "")
+        states.append(
+            State(name=name, model=sections[name, "model"], expected=expected, documents=documents, down=down)
+        )
+    return Story(path=path, comment=comment, states=tuple(states))
+
+
+def write_story(story: Story) -> None:
+    """Rewrite the goldens: to be read as a diff before they are believed."""
+    parts = [story.comment]
+    for state in story.states:
+        parts.append(f"-- {state.name} model --\n{state.model}")
+        parts.append(f"-- {state.name} ovn --\n{render_state(state.snapshot())}")
+    story.path.write_text("\n".join(part.rstrip() + "\n" for part in parts))
+
+
+def render_state(snapshot: Snapshot) -> str:
+    """Every owner's rows as text, and the refusals of those that do not compile."""
+    lines: list[str] = []
+    for owner in snapshot.owners():
+        try:
+            rows = PROVIDERS["ovn"].compile(snapshot, owner)
+        except Unsupported as refusal:
+            lines.append(f"refused {owner}: {refusal}")
+        else:
+            lines.extend(str(rows[key]) for key in sorted(rows))
+    return "\n".join(lines)
+
+
+def _sections(text: str) -> tuple[str, dict[tuple[str, str], str]]:
+    comment: list[str] = []
+    sections: dict[tuple[str, str], list[str]] = {}
+    into = comment
+    for line in text.splitlines():
+        if header := HEADER.match(line):
+            into = sections.setdefault((header[1], header[2]), [])
+        elif line.strip():
+            into.append(line)
+    return "\n".join(comment), {key: "\n".join(lines) for key, lines in sections.items()}
+
+
+def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, frozenset[str]]]:
+    documents: Documents = {}
+    down: dict[str, frozenset[str]] = {}
+    for line in text.splitlines():
+        kind, *words = line.split()
+        match kind:
+            case "network":
+                made: Iterator[Aggregate] = iter([_network(*words)])
+            case "router":
+                made = _router(documents, *words)
+            case "port":
+                made = iter([_port(documents, *words)])
+            case "down":
+                down[words[0]] = down.get(words[0], frozenset()) | {f"{words[0]}-{name}" for name in words[1:]}
+                continue
+            case _:
+                made = _balancer(documents, before, kind, words)
+        documents |= {owner_of(aggregate): aggregate for aggregate in made}
+    return documents, down
+
+
+def _network(name: str, *words: str) -> Network:
+    subnets: list[Subnet] = []
+    for word in words:
+        if word.startswith("gw="):
+            gateway = None if word == "gw=none" else parse_address(word[3:])
+            subnets[-1] = replace(subnets[-1], gateway=gateway)
+            continue
+        cidr = parse_network(word)
+        pool = AllocationPool(start=cidr[2], end=cidr[-2])
+        subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
+    return Network(id=name, mtu=1442, subnets=tuple(subnets), **COMMON)
+
+
+def _fixed(documents: Documents, network_id: str, address: IPAddress) -> FixedIP:
+    network = next(item for item in documents.values() if isinstance(item, Network) and item.id == network_id)
+    return FixedIP(subnet_id=next(s.id for s in network.subnets if address in s.cidr), address=address)
+
+
+def _mac(name: str) -> str:
+    return "02:00:" + ":".join(f"{byte:02x}" for byte in name.encode()[-4:].rjust(4, b"\0"))
+
+
+def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]:
+    routes: list[Route] = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "route":
+            destination, _, nexthop = value.partition(":")
+            routes.append(Route(destination=parse_network(destination), nexthop=parse_address(nexthop)))
+        elif key != "disabled":
+            fixed = tuple(_fixed(documents, key, parse_address(address)) for address in value.split(","))
+            yield Port(
+                id=f"{name}-{key}",
+                network_id=key,
+                mac_address=_mac(name + key),
+                fixed_ips=fixed,
+                device_owner=ROUTER_INTERFACE,
+                device_id=name,
+                **COMMON,
+            )
+    yield Router(id=name, routes=tuple(routes), admin_state_up="disabled" not in words, **COMMON)
+
+
+def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
+    host = next((word[5:] for word in words if word.startswith("host=")), "")
+    addresses = [word for word in words if "=" not in word and word != "disabled"]
+    return Port(
+        id=name,
+        network_id=network,
+        mac_address=_mac(name),
+        fixed_ips=tuple(_fixed(documents, network, parse_address(address)) for address in addresses),
+        host=host,
+        admin_state_up="disabled" not in words,
+        **COMMON,
+    )
+
+
+def _balancer(documents: Documents, before: Documents, name: str, words: list[str]) -> Iterator[Aggregate]:
+    options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=")))
+    fixed = _fixed(documents, options["on"], parse_address(options["vip"]))
+    vip = Vip(address=fixed.address, port_id=f"{name}-vip", subnet_id=fixed.subnet_id, network_id=options["on"])
+    yield Port(
+        id=vip.port_id,
+        network_id=vip.network_id,
+        mac_address=_mac(vip.port_id),
+        fixed_ips=(fixed,),
+        device_owner=LOAD_BALANCER_VIP,
+        device_id=f"lb-{name}",
+        **COMMON,
+    )
+    old = next((item for item in before.values() if isinstance(item, LoadBalancer) and item.id == name), None)
+    parts = [_listener(name, old, *found.groups()) for word in words if (found := LISTENER.match(word))]
+    yield LoadBalancer(
+        id=name,
+        provider="ovn",
+        vip=vip,
+        admin_state_up="disabled" not in words,
+        listeners=tuple(listener for listener, _ in parts),
+        pools=tuple(pool for _, pool in parts if pool is not None),
+        **COMMON,
+    )
+
+
+def _listener(
+    name: str, old: LoadBalancer | None, protocol: str, port: str, options: str | None, members: str | None
+) -> tuple[Listener, Pool | None]:
+    words = (options or "").split(",")
+    identity = f"{name}-{protocol}-{port}"
+    pool = None if members is None else _pool(identity, old, protocol, words, members)
+    listener = Listener(
+        id=identity,
+        protocol=ListenerProtocol(protocol.upper()),
+        port=int(port),
+        default_pool_id=pool.id if pool else None,
+        admin_state_up="off" not in words,
+        connection_limit=next((int(word[6:]) for word in words if word.startswith("limit=")), -1),
+        **COMMON,
+    )
+    return listener, pool
+
+
+def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[str], members: str) -> Pool:
+    persistence = None
+    for word in words:
+        if word.startswith("persist"):
+            timeout = int(word[8:]) if "=" in word else None
+            persistence = SessionPersistence(type=PersistenceType.SOURCE_IP, timeout=timeout)
+    pool = Pool(
+        id=f"{identity}-pool",
+        protocol=PoolProtocol(protocol.upper()),
+        algorithm=next((Algorithm(word) for word in words if word in list(Algorithm)), Algorithm.SOURCE_IP_PORT),
+        persistence=persistence,
+        admin_state_up="pool-off" not in words,
+        **COMMON,
+    )
+    known = find_pool(old, pool.id) if old else None
+    if known:
+        pool = replace(pool, slots=known.slots, next_ordinal=known.next_ordinal, members=known.members)
+    return with_members(pool, tuple(_members(identity.split("-")[0], pool, members)))
+
+
+def _members(balancer: str, pool: Pool, text: str) -> Iterator[Member]:
+    ordinals = {member.id: member.ordinal for member in pool.members}
+    fresh = pool.next_ordinal
+    for word in text.split(",") if text != "-" else []:
+        found = MEMBER.match(word)
+        assert found, f"not a member: {word}"
+        identity = f"{balancer}-{found[1]}"
+        yield Member(
+            id=identity,
+            ordinal=ordinals.get(identity, fresh),
+            address=parse_address(found[2].strip("[]")),
+            port=int(found[3]),
+            weight=int(found[4] or 1),
+            admin_state_up=not found[5],
+            **COMMON,
+        )
+        fresh += identity not in ordinals

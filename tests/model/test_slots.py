@@ -1,0 +1,97 @@
+"""Slot tables hold their three promises for any sequence of changes."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.model.slots import LARGEST, WORST_RATIO, apportion, assign_slots, choose_size, shortest_table, worst_ratio
+
+weights = st.dictionaries(st.integers(0, 40), st.integers(1, 256), min_size=1, max_size=40)
+equal = st.dictionaries(st.integers(0, 40), st.just(1), min_size=1, max_size=40)
+
+
+def moved(before: tuple[int, ...], after: tuple[int, ...], survivors: set[int]) -> int:
+    """Slots of the wider table that led to a survivor and now lead elsewhere."""
+    widened = before * (len(after) // len(before)) if before else ()
+    return sum(old in survivors and old != new for old, new in zip(widened, after, strict=False))
+
+
+def test_ten_equal_members_are_even_to_one_slot():
+    counts = Counter(assign_slots((), dict.fromkeys(range(10), 1)))
+    assert max(counts.values()) - min(counts.values()) == 1
+    assert len(counts) == 10
+
+
+def test_three_to_one_is_exact_in_the_smallest_table():
+    assert Counter(assign_slots((), {0: 3, 1: 1})) == {0: 12, 1: 4}
+
+
+def test_one_of_ten_removed_moves_no_slot_of_the_other_nine():
+    before = assign_slots((), dict.fromkeys(range(10), 1))
+    after = assign_slots(before, dict.fromkeys(range(9), 1))
+    assert moved(before, after, set(range(9))) == 0
+    assert max(Counter(after).values()) - min(Counter(after).values()) == 1
+
+
+def test_nobody_leaves_no_table():
+    assert assign_slots(assign_slots((), {0: 1}), {}) == ()
+
+
+def test_a_grown_table_repeats_itself():
+    before = assign_slots((), {0: 1, 1: 1})
+    after = assign_slots(before, {0: 1, 1: 1, 2: 1})
+    assert (len(before), len(after)) == (16, 32)
+    assert moved(before, after, {0, 1}) == Counter(after)[2]
+
+
+@given(weights)
+def test_a_fresh_table_is_the_optimal_apportionment(members):
+    table = assign_slots((), members)
+    assert Counter(table) == Counter(apportion(members, len(table)))
+    total = sum(members.values())
+    for member, count in apportion(members, len(table)).items():
+        assert abs(count - members[member] * len(table) / total) < 1
+    assert len(table) == LARGEST or worst_ratio(Counter(table), members) <= WORST_RATIO
+
+
+@settings(max_examples=300)
+@given(st.lists(weights | equal, min_size=2, max_size=12))
+def test_any_sequence_stays_within_one_slot_of_the_optimum(states):
+    table: tuple[int, ...] = ()
+    for members in states:
+        table = assign_slots(table, members)
+        size, total = len(table), sum(members.values())
+        for member, weight in members.items():
+            due = weight * size / total
+            assert int(due) - 1 <= Counter(table)[member] <= due + 1
+
+
+@settings(max_examples=300)
+@given(st.lists(weights | equal, max_size=6), weights | equal, st.data())
+def test_a_member_that_goes_moves_nobody_else(history, members, data):
+    table: tuple[int, ...] = ()
+    for state in [*history, members]:
+        table = assign_slots(table, state)
+    gone = data.draw(st.sampled_from(sorted(members)))
+    rest = {member: weight for member, weight in members.items() if member != gone}
+    if rest and choose_size(rest) <= len(table):
+        assert moved(table, assign_slots(table, rest), set(rest)) == 0
+
+
+@given(equal, st.integers(41, 50))
+def test_an_equal_newcomer_takes_only_what_it_gets(members, newcomer):
+    table = assign_slots((), members)
+    after = assign_slots(table, {**members, newcomer: 1})
+    assert moved(table, after, set(members)) == Counter(after)[newcomer]
+
+
+@given(weights)
+def test_the_shortest_table_is_the_same_table(members):
+    table = assign_slots((), members)
+    short = shortest_table(table)
+    assert short * (len(table) // len(short)) == table
+
+
+def test_equal_pairs_need_two_buckets():
+    assert shortest_table(assign_slots((), {0: 5, 1: 5})) == (0, 1)

@@ -1,0 +1,60 @@
+"""The queue: once each, first come first served, and a failure keeps nobody else waiting."""
+
+import pytest
+
+from fairlead.model.owner import Kind, Owner
+from fairlead.reconciler.queue import FIRST_BACKOFF, LONGEST_BACKOFF, Queue
+
+A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")
+
+
+def test_an_owner_waits_once_however_often_it_is_named():
+    queue = Queue()
+    for _ in range(5):
+        queue.add(A, 0.0)
+    assert queue.pop(0.0) == A
+    assert queue.pop(0.0) is None
+
+
+def test_an_owner_that_is_always_named_does_not_keep_the_others_waiting():
+    queue = Queue()
+    queue.add(A, 0.0)
+    queue.add(B, 0.0)
+    assert queue.pop(0.0) == A
+    queue.add(A, 0.0)
+    assert queue.pop(0.0) == B
+    assert queue.pop(0.0) == A
+
+
+def test_failures_wait_twice_as_long_each_time_up_to_a_limit():
+    queue, waits, now = Queue(), [], 0.0
+    for _ in range(10):
+        queue.failed(A, now)
+        assert queue.pop(now) is None
+        due = queue.next_due()
+        assert due is not None
+        waits.append(due - now)
+        now = due
+        assert queue.pop(now) == A
+    assert waits[:3] == pytest.approx([FIRST_BACKOFF, FIRST_BACKOFF * 2, FIRST_BACKOFF * 4])
+    assert max(waits) == pytest.approx(LONGEST_BACKOFF)
+
+
+def test_news_ends_a_back_off_and_success_forgets_the_failures():
+    queue = Queue()
+    queue.failed(A, 0.0)
+    queue.add(A, 0.01)
+    assert queue.pop(0.01) == A
+    assert queue.next_due() is None
+    queue.succeeded(A)
+    queue.failed(A, 1.0)
+    assert queue.next_due() == 1.0 + FIRST_BACKOFF
+
+
+def test_the_dataplane_that_comes_back_ends_every_back_off():
+    queue = Queue()
+    queue.failed(A, 0.0)
+    queue.failed(B, 0.0)
+    queue.retry_now(0.0)
+    assert {queue.pop(0.0), queue.pop(0.0)} == {A, B}
+    assert len(queue) == 0
