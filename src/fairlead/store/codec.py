@@ -1,0 +1,72 @@
+"""Documents as JSON: the fields of the model's dataclasses, addresses as text, times in ISO 8601.
+
+A document names no class: its key says what it is. Lossless both ways, which a test holds for every kind.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+from cattrs import Converter
+
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Network, Port, Router
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate
+
+CLASSES: Mapping[str, type[Aggregate]] = {
+    Kind.NETWORK.value: Network,
+    Kind.ROUTER.value: Router,
+    Kind.PORT.value: Port,
+    Kind.LOAD_BALANCER.value: LoadBalancer,
+}
+
+
+def encode(aggregate: Aggregate) -> bytes:
+    return _ENCODER.encode(aggregate)
+
+
+def decode(owner: Owner, document: bytes) -> Aggregate:
+    """Raises an exception of cattrs when the document is not one of this owner's kind."""
+    decoded: Aggregate = _CONVERTER.structure(msgspec.json.decode(document), CLASSES[owner.kind.value])
+    return decoded
+
+
+def _text(value: object) -> str:
+    if isinstance(value, IPv4Address | IPv6Address | IPv4Network | IPv6Network):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+def _is_union_of(*members: type) -> Callable[[Any], bool]:
+    """A predicate over type forms: the union of `members`, with or without None."""
+    wanted = set(members)
+
+    def holds(form: Any) -> bool:
+        origin: object = get_origin(form)
+        return (origin is Union or origin is UnionType) and wanted <= set(get_args(form)) <= {*wanted, type(None)}
+
+    return holds
+
+
+def _make_converter() -> Converter:
+    converter = Converter(detailed_validation=False)
+    converter.register_structure_hook_func(
+        _is_union_of(IPv4Address, IPv6Address), lambda text, _: None if text is None else ip_address(text)
+    )
+    converter.register_structure_hook_func(
+        _is_union_of(IPv4Network, IPv6Network), lambda text, _: None if text is None else ip_network(text)
+    )
+    converter.register_structure_hook(datetime, lambda text, _: datetime.fromisoformat(text))
+    converter.register_structure_hook_func(
+        lambda form: isinstance(form, type) and issubclass(form, StrEnum), lambda text, form: form(text)
+    )
+    return converter
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_text)
+_CONVERTER = _make_converter()

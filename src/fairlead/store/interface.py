@@ -1,0 +1,69 @@
+"""What the rest asks of a store: get, range, transact, watch, as etcd has them and SQLite can do them.
+
+One document under one key with one revision. A revision is the number of the transaction that wrote the document last;
+numbers only grow, over all keys. Every read and every transaction is linearizable.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+ABSENT = 0
+"""The revision of a document that does not exist."""
+
+
+class StoreError(Exception):
+    """The store could not do it; nothing was written."""
+
+
+class Conflict(StoreError):
+    """A guard does not hold: somebody else wrote first. Read again and decide again."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} was changed meanwhile")
+        self.key = key
+
+
+class StoreUnavailable(StoreError):
+    """The disk is full, the file is not ours, the cluster has no quorum: the message says which."""
+
+
+class Compacted(StoreError):
+    """The feed no longer goes back that far: read everything again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    key: str
+    revision: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one transaction changed; a deleted document has the value None."""
+
+    revision: int
+    documents: Mapping[str, bytes | None]
+
+
+class Store(Protocol):
+    async def get(self, key: str) -> Document | None:
+        """Raises StoreUnavailable."""
+
+    async def range(self, prefix: str) -> tuple[list[Document], int]:
+        """The documents whose keys start with `prefix`, and the revision of the store. Raises StoreUnavailable."""
+
+    async def transact(self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str]) -> int:
+        """Write all or nothing, if every guarded key still has its revision. Answers the new revision.
+
+        What it answers survives the loss of the process and of power. Raises Conflict and StoreUnavailable.
+        """
+
+    async def changes(self, after: int) -> list[Batch]:
+        """Every transaction after this revision until now, in order. Raises Compacted and StoreUnavailable."""
+
+    def watch(self, after: int) -> AsyncIterator[Batch]:
+        """The same, for ever. Raises Compacted and StoreUnavailable."""
+
+    async def close(self) -> None: ...

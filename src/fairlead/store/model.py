@@ -1,0 +1,127 @@
+"""The whole model in memory, kept equal to the store: the one way to read it, and the one way to change it.
+
+A change is a function of a snapshot. It is decided, checked (does it compile?) and written under compare-and-swap; if
+somebody else wrote first it is decided again from what is true now. So no update is lost and no lock is ever held in
+the store. Readers get a frozen snapshot and never wait.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
+from fairlead.store.codec import decode, encode
+from fairlead.store.interface import ABSENT, Batch, Conflict, Store, StoreUnavailable
+
+LOG = logging.getLogger(__name__)
+ATTEMPTS = 20
+CLAIM = "claim/"
+Change: TypeAlias = Callable[[Snapshot], Changes]
+Check: TypeAlias = Callable[[Snapshot, Owner], object]
+Listener: TypeAlias = Callable[[tuple[Owner, ...]], None]
+
+
+class Model:
+    """Use `await Model.load(store, check=...)`. `check` raises what the caller should see if an owner cannot be had."""
+
+    def __init__(self, store: Store, check: Check) -> None:
+        self.snapshot = Snapshot()
+        self._store = store
+        self._check = check
+        self._listeners: list[Listener] = []
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    async def load(cls, store: Store, check: Check) -> "Model":
+        """Raises StoreUnavailable."""
+        model = cls(store, check)
+        documents, revision = await store.range("")
+        for document in documents:
+            if not document.key.startswith(CLAIM):
+                aggregate = decode(Owner.parse(document.key), document.value)
+                changes = Changes(puts=(aggregate,))
+                model.snapshot = apply_changes(model.snapshot, changes, document.revision)
+        model.snapshot = apply_changes(model.snapshot, Changes(), revision)
+        return model
+
+    def subscribe(self, listener: Listener) -> None:
+        """`listener` is called with the affected owners after every change, whoever made it, and must not wait."""
+        self._listeners.append(listener)
+
+    async def write(self, change: Change) -> Snapshot:
+        """Do the change; answers the snapshot that has it. What it answers is stored.
+
+        Raises what `change` and `check` raise (then nothing was written), and StoreUnavailable.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._write(change)))
+
+    async def follow(self) -> None:
+        """Take in what other servers write, until cancelled."""
+        async for batch in self._store.watch(self.snapshot.revision):
+            async with self._writing:
+                self._take_in(batch)
+
+    async def _write(self, change: Change) -> Snapshot:
+        async with self._writing:
+            for _ in range(ATTEMPTS):
+                before = self.snapshot
+                changes = change(before)
+                if not changes.puts and not changes.deletes:
+                    return before
+                candidate = apply_changes(before, changes, before.revision + 1)
+                for owner in changes.owners:
+                    self._check(candidate, owner)
+                try:
+                    revision = await self._commit(before, changes)
+                except Conflict:
+                    await self._catch_up()
+                else:
+                    if revision == before.revision + 1:
+                        self._publish(changes, revision)
+                    else:  # others wrote between: theirs first, in the order of the feed
+                        await self._catch_up()
+                    return self.snapshot
+        raise StoreUnavailable(f"others wrote first {ATTEMPTS} times in a row; try again")
+
+    async def _commit(self, before: Snapshot, changes: Changes) -> int:
+        old = [found for owner in changes.owners if (found := before.find(owner)) is not None]
+        had, wanted = _claims(old), _claims(changes.puts)
+        guards = {str(owner): before.generations.get(owner, ABSENT) for owner in (*changes.owners, *changes.reads)}
+        return await self._store.transact(
+            guards={**guards, **dict.fromkeys(wanted.keys() - had.keys(), ABSENT)},
+            puts={str(owner_of(aggregate)): encode(aggregate) for aggregate in changes.puts}
+            | {claim: wanted[claim] for claim in wanted.keys() - had.keys()},
+            deletes=[*map(str, changes.deletes), *(had.keys() - wanted.keys())],
+        )
+
+    async def _catch_up(self) -> None:
+        for batch in await self._store.changes(self.snapshot.revision):
+            self._take_in(batch)
+
+    def _take_in(self, batch: Batch) -> None:
+        if batch.revision <= self.snapshot.revision:
+            return
+        puts: list[Aggregate] = []
+        deletes: list[Owner] = []
+        for key, value in batch.documents.items():
+            if key.startswith(CLAIM):
+                continue
+            owner = Owner.parse(key)
+            if value is None:
+                deletes.append(owner)
+            else:
+                puts.append(decode(owner, value))
+        self._publish(Changes(puts=tuple(puts), deletes=tuple(deletes)), batch.revision)
+
+    def _publish(self, changes: Changes, revision: int) -> None:
+        old = self.snapshot
+        self.snapshot = apply_changes(old, changes, revision)
+        owners = affected(old, self.snapshot, changes.owners)
+        for listener in self._listeners:
+            listener(owners)
+
+
+def _claims(aggregates: Iterable[Aggregate]) -> Mapping[str, bytes]:
+    return {CLAIM + claim: str(owner_of(aggregate)).encode() for aggregate in aggregates for claim in claims(aggregate)}

@@ -1,0 +1,168 @@
+"""The embedded store: one SQLite file, several server processes of one host at most.
+
+Durable: `synchronous=FULL` with a write-ahead log, so a transaction that was answered survives power loss (sqlite.org,
+"Write-Ahead Logging" and PRAGMA synchronous). One thread owns the connection, so the event loop never waits for a disk.
+The feed of changes is a table that keeps the newest `FEED` transactions.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Document, StoreUnavailable
+
+FEED = 10_000
+POLL = 0.2
+"""Seconds between two looks for the writes of another process; our own writes wake the feed at once."""
+VERSION = 1
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS document (key TEXT PRIMARY KEY, revision INTEGER NOT NULL, value BLOB NOT NULL)
+  WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS change (revision INTEGER, key TEXT, value BLOB, PRIMARY KEY (revision, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS head (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL);
+INSERT OR IGNORE INTO head VALUES (1, 0);
+"""
+_T = TypeVar("_T")
+
+
+class SqliteStore:
+    """Use `await SqliteStore.open(path)`. The file is readable by its owner only: documents may hold secrets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._connection: sqlite3.Connection | None = None
+        self._written = asyncio.Event()
+
+    @classmethod
+    async def open(cls, path: Path) -> "SqliteStore":
+        """Raises StoreUnavailable when the file cannot be opened or was written by a newer version."""
+        store = cls(path)
+        try:
+            await store._run(store._open)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def get(self, key: str) -> Document | None:
+        return await self._run(lambda: self._get(key))
+
+    async def range(self, prefix: str) -> tuple[list[Document], int]:
+        return await self._run(lambda: self._range(prefix))
+
+    async def transact(self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str]) -> int:
+        keys = list(deletes)
+        revision = await self._run(lambda: self._transact(guards, puts, keys))
+        self._written.set()
+        return revision
+
+    async def changes(self, after: int) -> list[Batch]:
+        return await self._run(lambda: self._feed(after))
+
+    async def watch(self, after: int) -> AsyncIterator[Batch]:
+        while True:
+            self._written.clear()
+            for batch in await self.changes(after):
+                yield batch
+                after = batch.revision
+            try:
+                async with asyncio.timeout(POLL):
+                    await self._written.wait()
+            except TimeoutError:
+                pass
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._run(self._connection.close)
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        """Do it in the store's thread. Raises StoreUnavailable with SQLite's reason."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self._path}: {error}") from error
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path.touch(mode=0o600, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
+        self._connection = connection
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise StoreUnavailable(f"{self._path} was written by a newer version of Fairlead")
+        connection.executescript(SCHEMA)
+        connection.execute(f"PRAGMA user_version={VERSION}")
+
+    @property
+    def _sql(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(f"{self._path} is not open")
+        return self._connection
+
+    def _get(self, key: str) -> Document | None:
+        row = self._sql.execute("SELECT revision, value FROM document WHERE key = ?", (key,)).fetchone()
+        return None if row is None else Document(key=key, revision=row[0], value=row[1])
+
+    def _range(self, prefix: str) -> tuple[list[Document], int]:
+        self._sql.execute("BEGIN")
+        try:
+            (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
+            rows = self._sql.execute(
+                "SELECT key, revision, value FROM document WHERE key >= ? AND key < ? ORDER BY key",
+                (prefix, prefix + "\U0010ffff"),
+            )
+            return [Document(key=key, revision=written, value=value) for key, written, value in rows], revision
+        finally:
+            self._sql.execute("ROLLBACK")
+
+    def _transact(self, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: list[str]) -> int:
+        self._sql.execute("BEGIN IMMEDIATE")
+        try:
+            for key, wanted in guards.items():
+                found = self._get(key)
+                if (found.revision if found else ABSENT) != wanted:
+                    raise Conflict(key)
+            revision = self._write(puts, deletes)
+            self._sql.execute("COMMIT")
+        except BaseException:
+            if self._sql.in_transaction:
+                self._sql.execute("ROLLBACK")
+            raise
+        return revision
+
+    def _write(self, puts: Mapping[str, bytes], deletes: list[str]) -> int:
+        (revision,) = self._sql.execute("UPDATE head SET revision = revision + 1 RETURNING revision").fetchone()
+        self._sql.executemany(
+            "INSERT INTO document VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET revision=excluded.revision,"
+            " value=excluded.value",
+            [(key, revision, value) for key, value in puts.items()],
+        )
+        self._sql.executemany("DELETE FROM document WHERE key = ?", [(key,) for key in deletes])
+        changes = {**dict.fromkeys(deletes), **puts}
+        self._sql.executemany(
+            "INSERT INTO change VALUES (?, ?, ?)", [(revision, key, value) for key, value in changes.items()]
+        )
+        self._sql.execute("DELETE FROM change WHERE revision <= ?", (revision - FEED,))
+        return int(revision)
+
+    def _feed(self, after: int) -> list[Batch]:
+        rows = self._sql.execute(
+            "SELECT revision, key, value FROM change WHERE revision > ? ORDER BY revision", (after,)
+        ).fetchall()
+        (head,) = self._sql.execute("SELECT revision FROM head").fetchone()
+        batches: dict[int, dict[str, bytes | None]] = {}
+        for revision, key, value in rows:
+            batches.setdefault(revision, {})[key] = value
+        if head > after and min(batches, default=head + 1) != after + 1:
+            raise Compacted(f"the feed starts after revision {after}")
+        return [Batch(revision=revision, documents=documents) for revision, documents in batches.items()]

@@ -1,0 +1,151 @@
+"""The embedded store and the model on top of it."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.store.codec import decode, encode
+from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.story import read_story
+
+STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
+DOCUMENTS = {str(key): item for story in STORIES for state in story.states for key, item in state.documents.items()}
+
+
+@pytest.mark.parametrize("key", sorted(DOCUMENTS))
+def test_every_document_survives_its_text(key: str):
+    assert decode(Owner.parse(key), encode(DOCUMENTS[key])) == DOCUMENTS[key]
+
+
+def test_a_transaction_is_all_or_nothing_and_guards_hold(tmp_path: Path):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        first = await store.transact(guards={"a": ABSENT}, puts={"a": b"1", "b": b"1"}, deletes=[])
+        with pytest.raises(Conflict):
+            await store.transact(guards={"a": ABSENT}, puts={"c": b"1"}, deletes=["b"])
+        second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=["b"])
+        assert second > first
+        documents, revision = await store.range("")
+        assert [(document.key, document.revision, document.value) for document in documents] == [("a", second, b"2")]
+        assert revision == second
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_the_feed_tells_every_transaction_in_order_to_another_process_too(tmp_path: Path):
+    async def run() -> None:
+        mine, other = await SqliteStore.open(tmp_path / "s.db"), await SqliteStore.open(tmp_path / "s.db")
+        feed = mine.watch(0)
+        await mine.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        await other.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
+        assert dict((await anext(feed)).documents) == {"a": b"1"}
+        assert dict((await anext(feed)).documents) == {"a": None, "b": b"1"}
+        await feed.aclose()
+        await mine.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_feed_that_does_not_go_back_far_enough_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.sqlite.FEED", 2)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        for _ in range(4):
+            await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        with pytest.raises(Compacted):
+            await anext(store.watch(0))
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path):
+    (tmp_path / "s.db").write_bytes(b"this is not a database, and long enough to be looked at as one" * 20)
+    with pytest.raises(StoreUnavailable, match="not a database"):
+        asyncio.run(SqliteStore.open(tmp_path / "s.db"))
+
+
+def test_the_model_survives_a_restart(tmp_path: Path):
+    state = STORIES[0].states[0]
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda *_: None)
+        before = await model.write(lambda _: Changes(puts=tuple(state.documents.values())))
+        await store.close()
+        store = await SqliteStore.open(tmp_path / "s.db")
+        assert (await Model.load(store, lambda *_: None)).snapshot == before
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_two_servers_never_lose_an_update(tmp_path: Path):
+    state = STORIES[0].states[0]
+    net = Owner(Kind.NETWORK, "net1")
+
+    def more(snapshot: Snapshot) -> Changes:
+        network = snapshot.networks["net1"]
+        return Changes(puts=(replace(network, mtu=network.mtu + 1),))
+
+    async def run() -> None:
+        stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
+        models = [await Model.load(store, lambda *_: None) for store in stores]
+        await models[0].write(lambda _: Changes(puts=(state.documents[net],)))
+        await models[1].write(
+            lambda snapshot: more(snapshot) if "net1" in snapshot.networks else Changes(puts=(state.documents[net],))
+        )
+        await asyncio.gather(*(model.write(more) for _ in range(20) for model in models))
+        loaded = await Model.load(stores[0], lambda *_: None)
+        assert loaded.snapshot.networks["net1"].mtu == 1442 + 41
+        for store in stores:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_does_not_compile_is_not_written(tmp_path: Path):
+    def refuse(snapshot: Snapshot, owner: Owner) -> None:
+        raise Unsupported("anything", "nobody")
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, refuse)
+        with pytest.raises(Unsupported):
+            await model.write(lambda _: Changes(puts=tuple(STORIES[0].states[0].documents.values())))
+        assert await store.range("") == ([], 0)
+        assert model.snapshot == Snapshot()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(tmp_path: Path):
+    port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        models = [await Model.load(store, lambda *_: None) for _ in range(2)]
+        await models[0].write(lambda _: Changes(puts=(port,)))
+        twin = replace(port, id="vm9")
+
+        def take(snapshot: Snapshot) -> Changes:
+            if "vm1" in snapshot.ports:
+                raise LookupError("taken")
+            return Changes(puts=(twin,))
+
+        with pytest.raises(LookupError):
+            await models[1].write(take)
+        await store.close()
+
+    asyncio.run(run())
