@@ -1,0 +1,71 @@
+"""The one web application: every door at its path, behind one way to say who calls.
+
+/network         Neutron's names
+/load-balancer   Octavia v2
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlead.api import network, octavia
+from fairlead.api.auth import Authenticate
+from fairlead.api.door import House, json_response
+
+LOG = logging.getLogger(__name__)
+Door: TypeAlias = Callable[[House], ASGIApp]
+DOORS: dict[str, Door] = {"/network": network.make_door, "/load-balancer": octavia.make_door}
+
+
+def make_app(house: House, authenticate: Authenticate) -> ASGIApp:
+    async def index(request: Request) -> Response:
+        root = str(request.base_url).rstrip("/")
+        return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in DOORS}})
+
+    routes = [Route("/", index), *(Mount(path, app=make_door(house)) for path, make_door in DOORS.items())]
+    return _identified(Starlette(routes=routes), authenticate, house.new_id)
+
+
+def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], str]) -> ASGIApp:
+    """Put the caller and an id into every request, the id into every answer too; 401 for a caller without a name."""
+
+    async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        request_id = f"req-{new_id()}"
+        headers = dict(scope["headers"])
+
+        async def send_with_id(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-openstack-request-id", request_id.encode())]  # type: ignore[misc]
+            await send(message)
+
+        caller = await authenticate(_header(headers, b"authorization"), _header(headers, b"x-project-id"))
+        if caller is None:
+            await _unauthorized()(scope, receive, send_with_id)  # type: ignore[arg-type]
+            return
+        await app({**scope, "identity": caller, "request_id": request_id}, receive, send_with_id)  # type: ignore[arg-type]
+
+    return identified
+
+
+def _unauthorized() -> Response:
+    """Keystone's middleware answers in these words (keystonemiddleware, auth_token)."""
+    error = {
+        "error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}
+    }
+    response = json_response(error, 401)
+    response.headers["www-authenticate"] = 'Basic realm="fairlead"'
+    return response
+
+
+def _header(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")

@@ -1,0 +1,104 @@
+"""Who calls: nobody in particular (on loopback and unix sockets only), or a user of an htpasswd file.
+
+HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617). A line of the file is
+
+    user:bcrypt hash:project:role,role
+
+as `htpasswd -nB user` writes its first two columns. A bcrypt check takes tens of milliseconds by design, so what was
+right once is remembered under a key that only this process knows; the password itself is not.
+"""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import bcrypt
+
+from fairlead.api.door import Identity
+
+Authenticate: TypeAlias = Callable[[str | None, str | None], Awaitable[Identity | None]]
+"""(Authorization header, X-Project-Id header) -> who it is; None when the caller has to say who he is."""
+ROLES = frozenset({"admin", "member", "reader"})
+REMEMBERED = 10_000
+DEFAULT_PROJECT = "default"
+
+
+class BadPasswordFile(Exception):
+    """The message names the file, the line and what would be right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    identity: Identity
+    hash: bytes
+
+
+async def anybody(authorization: str | None, project_id: str | None) -> Identity | None:
+    """No authentication: everybody is the administrator, of the project that he names."""
+    return Identity(user="anybody", project_id=project_id or DEFAULT_PROJECT, roles=ROLES)
+
+
+def read_password_file(path: Path) -> dict[str, User]:
+    """Raises BadPasswordFile."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise BadPasswordFile(f"{path}: {error.strerror}") from error
+    users: dict[str, User] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = line.strip().split(":")
+        roles = frozenset(parts[3].split(",")) if len(parts) == 4 else frozenset()
+        if len(parts) != 4 or not parts[1].startswith("$2") or not roles <= ROLES:
+            raise BadPasswordFile(
+                f"{path}:{number}: a line is user:bcrypt hash:project:role,role; roles are {', '.join(sorted(ROLES))}"
+            )
+        identity = Identity(user=parts[0], project_id=parts[2], roles=roles)
+        users[parts[0]] = User(identity=identity, hash=parts[1].encode())
+    return users
+
+
+class HttpBasic:
+    """Checks a caller against the users of a password file."""
+
+    def __init__(self, users: dict[str, User]) -> None:
+        self._users = users
+        self._key = secrets.token_bytes(32)
+        self._right: dict[bytes, Identity] = {}
+        self._dummy = bcrypt.hashpw(b"nobody", bcrypt.gensalt())
+
+    async def __call__(self, authorization: str | None, project_id: str | None) -> Identity | None:
+        credentials = _credentials(authorization)
+        if credentials is None:
+            return None
+        name, password = credentials
+        digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
+        if digest in self._right:
+            return self._right[digest]
+        user = self._users.get(name)
+        # a name that is not there costs the same time as one that is
+        right = await asyncio.to_thread(bcrypt.checkpw, password[:72], user.hash if user else self._dummy)
+        if user is None or not right:
+            return None
+        if len(self._right) >= REMEMBERED:
+            self._right.clear()
+        self._right[digest] = user.identity
+        return user.identity
+
+
+def _credentials(authorization: str | None) -> tuple[str, bytes] | None:
+    scheme, _, encoded = (authorization or "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
+        return (name.decode(), password) if colon and b"\0" not in password else None
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -1,0 +1,93 @@
+"""What all doors share: who calls, what a door may use, how a body is read and how an error leaves.
+
+A door never catches: it raises, and its application turns the exception into the door's own format in one place.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.model.owner import Owner
+from fairlead.model.status import Applied
+from fairlead.store.model import Model
+
+LARGEST_BODY = 4 * 2**20
+"""Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who calls. `roles` are Keystone's words: admin, member, reader."""
+
+    user: str
+    project_id: str
+    roles: frozenset[str]
+
+    @property
+    def is_admin(self) -> bool:
+        return "admin" in self.roles
+
+    def may_see(self, project_id: str) -> bool:
+        return self.is_admin or (project_id == self.project_id and bool(self.roles & {"member", "reader"}))
+
+    def may_change(self, project_id: str) -> bool:
+        return self.is_admin or (project_id == self.project_id and "member" in self.roles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What is behind the doors: values and functions, so that a test can hand in its own."""
+
+    model: Model
+    applied: Callable[[Owner], Applied]
+    now: Callable[[], datetime]
+    new_id: Callable[[], str]
+    mtu: int
+    """Of a new network, in bytes."""
+    resync_owner: Callable[[Owner], None]
+
+
+class ApiError(Exception):
+    """What a caller is told. `kind` is the error's name where the door's format has one."""
+
+    def __init__(self, status: int, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+
+
+async def read_json(request: Request) -> object:
+    """The body as JSON. Raises ApiError: 400 when it is not JSON, 413 when it is larger than `LARGEST_BODY`."""
+    too_large = ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
+    if int(request.headers.get("content-length", "0") or "0") > LARGEST_BODY:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY:
+            raise too_large
+    try:
+        return msgspec.json.decode(bytes(body))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"The request body is not valid JSON: {error}", "MalformedRequestBody") from None
+
+
+def json_response(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
+
+
+def identity(request: Request) -> Identity:
+    caller: Identity = request.scope["identity"]
+    return caller
+
+
+def base_url(request: Request) -> str:
+    """The door's own root as the client wrote it, without a slash at the end."""
+    return str(request.base_url).rstrip("/")

@@ -1,0 +1,157 @@
+"""Request bodies, declared: each attribute with its parser, read in one pass that refuses what it does not know.
+
+A parser takes a JSON value and returns a value of the model, or raises ValueError with a sentence that says what would
+be right. The door puts its own words around the sentence.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias, TypeVar
+
+from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
+
+Parser: TypeAlias = Callable[[Any], Any]
+Values: TypeAlias = Mapping[str, Any]
+UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$")
+_E = TypeVar("_E", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`default` stands for an attribute that is not there, and for null where `nullable` is not set."""
+
+    parse: Parser
+    required: bool = False
+    nullable: bool = True
+
+
+class UnknownField(Exception):
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = names
+
+
+class MissingField(Exception):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class BadField(Exception):
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+        self.value = value
+        self.reason = reason
+
+
+def read_fields(spec: Mapping[str, Field], body: Mapping[str, object]) -> Values:
+    """The attributes that the body has, parsed. Raises UnknownField, MissingField, BadField.
+
+    A null stays None: what it means ("the default", "take it away") is the resource's to say.
+    """
+    unknown = sorted(name for name in body if name not in spec)
+    if unknown:
+        raise UnknownField(unknown)
+    values: dict[str, Any] = {}
+    for name, field in spec.items():
+        if body.get(name) is None:
+            if field.required:
+                raise MissingField(name)
+            if name in body:
+                if not field.nullable:
+                    raise BadField(name, None, "A value is required.")
+                values[name] = None
+            continue
+        try:
+            values[name] = field.parse(body[name])
+        except ValueError as error:
+            raise BadField(name, body[name], str(error)) from None
+    return values
+
+
+def text(longest: int = 255) -> Parser:
+    def parse(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError("Value should be a string.")
+        if len(value) > longest:
+            raise ValueError(f"Value should have a maximum character requirement of {longest}")
+        if "\0" in value:
+            raise ValueError("Value should have no null characters.")
+        return value
+
+    return parse
+
+
+def boolean(value: object) -> bool:
+    """true and false, and the texts and numbers that OpenStack's clients write for them."""
+    match value:
+        case bool():
+            return value
+        case str() if value.lower() in ("true", "t", "yes", "y", "on", "1"):
+            return True
+        case str() if value.lower() in ("false", "f", "no", "n", "off", "0"):
+            return False
+        case 0 | 1:
+            return bool(value)
+        case _:
+            raise ValueError("Value should be a boolean.")
+
+
+def integer(least: int, most: int) -> Parser:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("Value should be an integer.")
+        if value < least:
+            raise ValueError(f"Value should be greater or equal to {least}")
+        if value > most:
+            raise ValueError(f"Value should be lower or equal to {most}")
+        return value
+
+    return parse
+
+
+def address(value: object) -> IPAddress:
+    return parse_address(value if isinstance(value, str) else repr(value))
+
+
+def cidr(value: object) -> IPNetwork:
+    return parse_network(value if isinstance(value, str) else repr(value))
+
+
+def uuid(value: object) -> str:
+    """Kept as it was written: ids are compared as text."""
+    if not isinstance(value, str) or not UUID.match(value):
+        raise ValueError("Value should be UUID format")
+    return value
+
+
+def word_of(words: type[_E]) -> Parser:
+    def parse(value: object) -> _E:
+        try:
+            return words(str(value))
+        except ValueError:
+            raise ValueError(f"Value should be one of: {', '.join(words)}") from None
+
+    return parse
+
+
+def list_of(parse_item: Parser, most: int = 1000) -> Parser:
+    def parse(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError("Value should be a list.")
+        if len(value) > most:
+            raise ValueError(f"Value should have at most {most} items.")
+        return tuple(parse_item(item) for item in value)
+
+    return parse
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError("Value should be an object.")
+    return value

@@ -1,0 +1,130 @@
+"""Lists: filtered by any attribute, by tags, sorted, paged, and cut to some fields; the same for every door.
+
+Items are encoded resources. A filter compares texts, as a query string has nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Item: TypeAlias = Mapping[str, Any]
+LARGEST_PAGE = 1000
+
+
+class BadQuery(Exception):
+    """The message says which part of the query string and what would be right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagFilter:
+    """Octavia's and Neutron's four: `tags`, `tags-any`, `not-tags`, `not-tags-any`."""
+
+    all_of: frozenset[str] = frozenset()
+    any_of: frozenset[str] = frozenset()
+    not_all_of: frozenset[str] = frozenset()
+    none_of: frozenset[str] = frozenset()
+
+    def admits(self, tags: Iterable[str]) -> bool:
+        have = set(tags)
+        return (
+            self.all_of <= have
+            and (not self.any_of or bool(self.any_of & have))
+            and not (self.not_all_of and self.not_all_of <= have)
+            and not self.none_of & have
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    filters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Attribute -> the texts that match; several mean any of them."""
+    tags: TagFilter = TagFilter()
+    sort: tuple[tuple[str, bool], ...] = ()
+    """(attribute, descending), the first one first."""
+    limit: int | None = None
+    marker: str | None = None
+    reverse: bool = False
+    """The page before the marker instead of the one after it."""
+    fields: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    items: Sequence[Item]
+    next_marker: str | None = None
+    previous_marker: str | None = None
+
+
+def select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[[Item], Iterable[object]]]) -> Page:
+    """The page of items that the query asks for.
+
+    `matchers` answer for attributes that a filter may name and that are not one plain value: they give all values that
+    count as a match. Raises BadQuery for a filter or a sort key that no item has, and for an unknown marker.
+    """
+    found = [item for item in items if _admits(item, query, matchers)]
+    for name, descending in reversed(query.sort):
+        if found and name not in found[0]:
+            raise BadQuery(f"Supplied sort key '{name}' is not valid.")
+        found.sort(key=lambda item: _sortable(item[name]), reverse=descending)
+    page = _page(found, query)
+    if not query.fields:
+        return page
+    cut = [{name: value for name, value in item.items() if name in query.fields} for item in page.items]
+    return Page(items=cut, next_marker=page.next_marker, previous_marker=page.previous_marker)
+
+
+def _admits(item: Item, query: Query, matchers: Mapping[str, Callable[[Item], Iterable[object]]]) -> bool:
+    for name, wanted in query.filters.items():
+        if name in matchers:
+            values = matchers[name](item)
+        elif name in item:
+            values = (item[name],)
+        else:
+            raise BadQuery(f"'{name}' is not an attribute that can be filtered by.")
+        if not any(_text(value) in wanted for value in values):
+            return False
+    return query.tags.admits(item.get("tags", ()))
+
+
+def _page(found: list[Item], query: Query) -> Page:
+    size = min(query.limit or LARGEST_PAGE, LARGEST_PAGE)
+    if query.marker is None:
+        start = max(0, len(found) - size) if query.reverse else 0
+    else:
+        place = next((index for index, item in enumerate(found) if item.get("id") == query.marker), None)
+        if place is None:
+            raise BadQuery(f"The pagination marker '{query.marker}' names nothing here.")
+        start = max(0, place - size) if query.reverse else place + 1
+        size = place - start if query.reverse else size
+    items = found[start : start + size]
+    more = start + size < len(found)
+    return Page(
+        items=items,
+        next_marker=items[-1]["id"] if items and more else None,
+        previous_marker=items[0]["id"] if items and start > 0 else None,
+    )
+
+
+def _text(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return ""
+        case _:
+            return str(value)
+
+
+def filter_text(value: str) -> str:
+    """A text of a query string in the form that `select` compares with."""
+    return value.lower() if value in ("True", "False") else "" if value in ("None", "null") else value
+
+
+def _sortable(value: object) -> tuple[bool, float, str]:
+    match value:
+        case bool() | int() | float():
+            return (True, float(value), "")
+        case None:
+            return (False, 0.0, "")
+        case _:
+            return (True, 0.0, str(value))
