@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from fairlead.compilers.providers import PROVIDERS
 from fairlead.drivers.fake import FakeDriver, Fault
@@ -115,7 +116,7 @@ def walks(states: Sequence[State]) -> dict[str, list[State]]:
         "backward": list(reversed(states)),
         "last only": [states[-1]],
         "there and back": [state for state in states for state in (state, NOTHING, state)],
-        "to and fro": [state for pair in zip(states, states[1:], strict=False) for state in (*pair, pair[0], pair[1])],
+        "to and fro": [state for pair in pairwise(states) for state in (*pair, pair[0], pair[1])],
     }
     ways |= {f"alone: {state.name}": [state] for state in states}
     return {name: [*way, NOTHING] for name, way in ways.items()}

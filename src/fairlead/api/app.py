@@ -28,8 +28,17 @@ def make_app(house: House, authenticate: Authenticate) -> ASGIApp:
         root = str(request.base_url).rstrip("/")
         return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in DOORS}})
 
-    routes = [Route("/", index), *(Mount(path, app=make_door(house)) for path, make_door in DOORS.items())]
+    routes = [Route("/", index), *(Mount(path, app=_door(make_door(house), path)) for path, make_door in DOORS.items())]
     return _identified(Starlette(routes=routes), authenticate, house.new_id)
+
+
+def _door(app: ASGIApp, path: str) -> ASGIApp:
+    """Tell the door where it is, for the links that it answers."""
+
+    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "door_path": path}, receive, send)
+
+    return door
 
 
 def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], str]) -> ASGIApp:

@@ -90,4 +90,5 @@ def identity(request: Request) -> Identity:
 
 def base_url(request: Request) -> str:
     """The door's own root as the client wrote it, without a slash at the end."""
-    return str(request.base_url).rstrip("/")
+    url = request.url
+    return f"{url.scheme}://{url.netloc}{request.scope.get('door_path', '')}"

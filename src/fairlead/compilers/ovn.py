@@ -145,7 +145,6 @@ def _vip_router(network: Network) -> Iterator[OvnRow]:
 
 
 def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
-    _refuse(balancer.refused_options)
     network = snapshot.networks[balancer.vip.network_id]
     vip = FixedIP(subnet_id=balancer.vip.subnet_id, address=balancer.vip.address)
     yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, vip))
@@ -180,7 +179,6 @@ def _row_name(balancer: lb.LoadBalancer, transport: lb.Transport, fields: tuple[
 
 def _transport(listener: lb.Listener) -> lb.Transport:
     """The protocols that a switch can balance without looking inside. Raises Unsupported."""
-    _refuse(listener.refused_options)
     match listener.protocol:
         case lb.ListenerProtocol.TCP | lb.ListenerProtocol.HTTPS | lb.ListenerProtocol.UDP:
             pass
@@ -246,8 +244,3 @@ def _buckets(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
     of ovs-actions(7)): there the number of buckets has to stay as it is, or clients would move.
     """
     return slots if _selection_fields(pool) else shortest_table(slots)
-
-
-def _refuse(options: tuple[str, ...]) -> None:
-    if options:
-        raise Unsupported(", ".join(options), PROVIDER)

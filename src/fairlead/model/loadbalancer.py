@@ -1,7 +1,7 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fairlead.model.addresses import IPAddress
@@ -110,8 +110,6 @@ class Listener(Resource):
     default_pool_id: str | None = None
     connection_limit: int = -1
     timeouts: Timeouts = Timeouts()
-    refused_options: tuple[str, ...] = ()
-    """Options that were asked for and that no provider here can do yet; a compiler names them in its refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +129,6 @@ class LoadBalancer(Resource):
     pools: tuple[Pool, ...] = ()
     owns_vip_port: bool = True
     """Whether the VIP's port was made for this load balancer and goes with it."""
-    refused_options: tuple[str, ...] = field(default=())
 
 
 _TRANSPORTS: Mapping[ListenerProtocol, Transport] = {

@@ -1,0 +1,339 @@
+"""What each request does to the model, as functions of a snapshot. They decide everything and write nothing."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.api.door import ApiError, Identity
+from fairlead.api.fields import Values
+from fairlead.api.octavia import decode, specs
+from fairlead.api.octavia.decode import Birth
+from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, not_found
+from fairlead.api.octavia.vip import choose_vip
+from fairlead.model import loadbalancer as lb
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks for the change, and what a new object gets."""
+
+    identity: Identity
+    birth: Birth
+
+
+def find_load_balancer(snapshot: Snapshot, balancer_id: str, identity: Identity) -> lb.LoadBalancer:
+    """Raises ApiError: 404, and 403 for another project's, as Octavia's policy has it."""
+    balancer = snapshot.load_balancers.get(balancer_id)
+    if balancer is None:
+        raise not_found("Load Balancer", balancer_id)
+    if not identity.may_see(balancer.project_id):
+        raise forbidden()
+    return balancer
+
+
+def find_listener(snapshot: Snapshot, listener_id: str, identity: Identity) -> tuple[lb.LoadBalancer, lb.Listener]:
+    owner = snapshot.listener_owner.get(listener_id)
+    if owner is None:
+        raise not_found("Listener", listener_id)
+    balancer = find_load_balancer(snapshot, owner, identity)
+    return balancer, next(listener for listener in balancer.listeners if listener.id == listener_id)
+
+
+def find_pool(snapshot: Snapshot, pool_id: str, identity: Identity) -> tuple[lb.LoadBalancer, lb.Pool]:
+    owner = snapshot.pool_owner.get(pool_id)
+    if owner is None:
+        raise not_found("Pool", pool_id)
+    balancer = find_load_balancer(snapshot, owner, identity)
+    return balancer, next(pool for pool in balancer.pools if pool.id == pool_id)
+
+
+def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
+    member = lb.find_member(pool, member_id)
+    if member is None:
+        raise not_found("Member", member_id)
+    return member
+
+
+def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
+    """The whole tree in one write."""
+    specs.refuse_not_yet(values, specs.LOAD_BALANCER_NOT_YET, caller.birth.provider)
+    made = choose_vip(snapshot, values, caller.birth, balancer_id)
+    balancer = lb.LoadBalancer(
+        id=balancer_id,
+        project_id=caller.birth.project_id,
+        created_at=caller.birth.now,
+        name=values.get("name") or "",
+        description=values.get("description") or "",
+        tags=values.get("tags") or (),
+        admin_state_up=values.get("admin_state_up") is not False,
+        provider=caller.birth.provider,
+        vip=made.vip,
+        owns_vip_port=made.is_new,
+    )
+    balancer = _with_tree(balancer, values, caller.birth)
+    _check(snapshot, balancer)
+    return Changes(puts=(made.port, balancer), reads=(Owner(Kind.NETWORK, made.vip.network_id),))
+
+
+def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
+    balancer = _mine(snapshot, balancer_id, caller)
+    specs.refuse_not_yet(values, specs.LOAD_BALANCER_NOT_YET, balancer.provider)
+    changes = {
+        name: default if values[name] is None else values[name]
+        for name, default in specs.DEFAULTS.items()
+        if name in values
+    }
+    return Changes(puts=(replace(balancer, **changes, updated_at=caller.birth.now),))
+
+
+def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *, cascade: bool) -> Changes:
+    """The VIP's port goes too, if it was made for the VIP; one that was given is given back."""
+    balancer = _mine(snapshot, balancer_id, caller)
+    if not cascade and (balancer.listeners or balancer.pools):
+        raise bad_request(f"Cannot delete Load Balancer {balancer_id} - it has children")
+    gone, back = [Owner(Kind.LOAD_BALANCER, balancer_id)], list[Aggregate]()
+    port = snapshot.ports.get(balancer.vip.port_id)
+    if port is not None and balancer.owns_vip_port:
+        gone.append(Owner(Kind.PORT, port.id))
+    elif port is not None:
+        back.append(replace(port, device_id="", device_owner=""))
+    return Changes(puts=tuple(back), deletes=tuple(gone))
+
+
+def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
+    balancer = _mine(snapshot, values["loadbalancer_id"], caller)
+    birth = replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
+    _refuse_both_pools(values)
+    pool_id = values.get("default_pool_id")
+    if values.get("default_pool") is not None:
+        pool = _nested_pool(values["default_pool"], birth)
+        balancer, pool_id = replace(balancer, pools=(*balancer.pools, pool)), pool.id
+    listener = decode.decode_listener(values, birth, pool_id)
+    balancer = replace(balancer, listeners=(*balancer.listeners, listener))
+    return _put(snapshot, balancer, caller), listener.id
+
+
+def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Changes:
+    balancer, listener = find_listener(snapshot, listener_id, caller.identity)
+    _may_change(balancer, caller)
+    changed = decode.update_listener(listener, values, balancer.provider)
+    if "default_pool_id" in values:
+        changed = replace(changed, default_pool_id=values["default_pool_id"])
+    changed = replace(changed, updated_at=caller.birth.now)
+    return _put(snapshot, lb.replace_listener(balancer, changed), caller)
+
+
+def delete_listener(snapshot: Snapshot, caller: Caller, listener_id: str) -> Changes:
+    balancer, listener = find_listener(snapshot, listener_id, caller.identity)
+    _may_change(balancer, caller)
+    rest = tuple(other for other in balancer.listeners if other is not listener)
+    return _put(snapshot, replace(balancer, listeners=rest), caller)
+
+
+def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
+    if not values.get("loadbalancer_id") and not values.get("listener_id"):
+        raise bad_request("Must provide at least one of: loadbalancer_id, listener_id")
+    listener: lb.Listener | None = None
+    if values.get("listener_id"):
+        balancer, listener = find_listener(snapshot, values["listener_id"], caller.identity)
+        _may_change(balancer, caller)
+        if values.get("loadbalancer_id") not in (None, balancer.id):
+            raise bad_request(f"Listener {listener.id} is not on Load Balancer {values['loadbalancer_id']}.")
+        if listener.default_pool_id is not None:
+            raise ApiError(409, "This listener already has a default pool")
+    else:
+        balancer = _mine(snapshot, values["loadbalancer_id"], caller)
+    birth = replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
+    pool = decode.decode_pool(values, birth)
+    balancer = replace(balancer, pools=(*balancer.pools, pool))
+    if listener is not None:
+        leading = replace(listener, default_pool_id=pool.id, updated_at=caller.birth.now)
+        balancer = lb.replace_listener(balancer, leading)
+    return _put(snapshot, balancer, caller), pool.id
+
+
+def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Changes:
+    return _edit_pool(snapshot, caller, pool_id, lambda pool: decode.update_pool(pool, values, caller.birth.provider))
+
+
+def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
+    """Listeners that led to it stay, with no pool."""
+    balancer, pool = find_pool(snapshot, pool_id, caller.identity)
+    _may_change(balancer, caller)
+    listeners = tuple(
+        replace(listener, default_pool_id=None) if listener.default_pool_id == pool_id else listener
+        for listener in balancer.listeners
+    )
+    pools = tuple(other for other in balancer.pools if other is not pool)
+    return _put(snapshot, replace(balancer, listeners=listeners, pools=pools), caller)
+
+
+def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> tuple[Changes, str]:
+    made: list[str] = []
+
+    def add(pool: lb.Pool) -> lb.Pool:
+        member = decode.decode_member(values, caller.birth, pool.next_ordinal)
+        decode.refuse_duplicate(pool.members, member)
+        made.append(member.id)
+        return lb.with_members(pool, (*pool.members, member))
+
+    return _edit_pool(snapshot, caller, pool_id, add), made[-1]
+
+
+def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Changes:
+    def edit(pool: lb.Pool) -> lb.Pool:
+        member = find_member(pool, member_id)
+        changed = replace(decode.update_member(member, values), updated_at=caller.birth.now)
+        return lb.with_members(pool, tuple(changed if other is member else other for other in pool.members))
+
+    return _edit_pool(snapshot, caller, pool_id, edit)
+
+
+def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: str) -> Changes:
+    def remove(pool: lb.Pool) -> lb.Pool:
+        member = find_member(pool, member_id)
+        return lb.with_members(pool, tuple(other for other in pool.members if other is not member))
+
+    return _edit_pool(snapshot, caller, pool_id, remove)
+
+
+def replace_members(
+    snapshot: Snapshot, bodies: Iterable[Values], caller: Caller, pool_id: str, *, additive: bool
+) -> Changes:
+    """The batch update: known by address and port, changed where given, made where new, gone where not named."""
+
+    def merge(pool: lb.Pool) -> lb.Pool:
+        known = {(member.address, member.port): member for member in pool.members}
+        named: dict[tuple[Any, int], lb.Member] = {}
+        ordinal = pool.next_ordinal
+        for values in bodies:
+            key = (values["address"], values["protocol_port"])
+            if key in named:
+                if key in known:
+                    raise bad_request("Member must be updated only once in the same request.")
+                decode.refuse_duplicate(tuple(named.values()), named[key])
+            if key in known:
+                named[key] = replace(decode.update_member(known[key], values), updated_at=caller.birth.now)
+            else:
+                named[key] = decode.decode_member(values, caller.birth, ordinal)
+                ordinal += 1
+        kept = [named.get(key, member) for key, member in known.items() if additive or key in named]
+        new = [member for key, member in named.items() if key not in known]
+        return lb.with_members(pool, (*kept, *new))
+
+    return _edit_pool(snapshot, caller, pool_id, merge)
+
+
+def _edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool], lb.Pool]) -> Changes:
+    balancer, pool = find_pool(snapshot, pool_id, caller.identity)
+    _may_change(balancer, caller)
+    changed = edit(pool)
+    if changed == pool:
+        return Changes()
+    return _put(snapshot, lb.replace_pool(balancer, replace(changed, updated_at=caller.birth.now)), caller)
+
+
+def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
+    _check(snapshot, balancer)
+    return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
+
+
+def _mine(snapshot: Snapshot, balancer_id: str, caller: Caller) -> lb.LoadBalancer:
+    balancer = find_load_balancer(snapshot, balancer_id, caller.identity)
+    _may_change(balancer, caller)
+    return balancer
+
+
+def _may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
+    if not caller.identity.may_change(balancer.project_id):
+        raise forbidden()
+
+
+def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> lb.LoadBalancer:
+    """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
+    bodies = [
+        decode.read_values(body, specs.LISTENER_IN_TREE, argument="listener") for body in _list(values, "listeners")
+    ]
+    pools: dict[str, lb.Pool] = {}
+    nested = [body["default_pool"] for body in bodies if body.get("default_pool") is not None]
+    for body in [*_list(values, "pools"), *(body for body in nested if set(body) != {"name"})]:
+        pool = _nested_pool(body, birth)
+        if pool.name in pools:
+            raise bad_request("Pool names must be unique when creating a fully populated loadbalancer.")
+        pools[pool.name] = pool
+    listeners = []
+    for body in bodies:
+        _refuse_both_pools(body)
+        if body.get("default_pool_id"):
+            raise not_found("Pool", body["default_pool_id"])
+        listeners.append(decode.decode_listener(body, birth, _named_pool(pools, body.get("default_pool"))))
+    return replace(balancer, listeners=tuple(listeners), pools=tuple(pools.values()))
+
+
+def _nested_pool(body: Any, birth: Birth) -> lb.Pool:
+    values = decode.read_values(body, specs.POOL_IN_TREE, argument="pool")
+    if not values.get("name"):
+        raise bad_request("Pools must be named when creating a fully populated loadbalancer.")
+    for attribute in ("protocol", "lb_algorithm"):
+        if values.get(attribute) is None:
+            raise bad_request(f"Pool definition for '{values['name']}' missing required attribute: {attribute}")
+    return decode.decode_pool(values, birth)
+
+
+def _named_pool(pools: dict[str, lb.Pool], reference: Any) -> str | None:
+    if reference is None:
+        return None
+    name = reference.get("name")
+    if name not in pools:
+        raise bad_request(f"Pool '{name}' was referenced but no full definition was found.")
+    return pools[name].id
+
+
+def _refuse_both_pools(values: Values) -> None:
+    if values.get("default_pool_id") and values.get("default_pool") is not None:
+        raise bad_request("Only one of default_pool and default_pool_id may be given.")
+
+
+def _list(values: Values, name: str) -> Iterable[Any]:
+    return values.get(name) or ()
+
+
+def _check(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
+    """What must be true of any load balancer, whatever provides it. Raises ApiError."""
+    ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
+    for listener in balancer.listeners:
+        other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
+        if other is not listener:
+            raise ApiError(
+                409,
+                "Another Listener on this Load Balancer is already using protocol"
+                f" {other.protocol.value} and protocol_port {other.port}",
+            )
+        _check_pool_of(balancer, listener)
+    for pool in balancer.pools:
+        for member in pool.members:
+            _check_member(snapshot, balancer, member)
+
+
+def _check_pool_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+    if listener.default_pool_id is None:
+        return
+    pool = lb.find_pool(balancer, listener.default_pool_id)
+    if pool is None:
+        raise not_found("Pool", listener.default_pool_id)
+    if pool.protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
+        raise bad_request(
+            f"The pool protocol '{pool.protocol.value}' is invalid while the listener protocol is"
+            f" '{listener.protocol.value}'."
+        )
+
+
+def _check_member(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Member) -> None:
+    if member.address.version != balancer.vip.address.version:
+        raise bad_request(
+            f"Member address {member.address} IP version incompatible with VIP {balancer.vip.address} IP version."
+        )
+    if member.subnet_id is not None and member.subnet_id not in snapshot.subnet_network:
+        raise missing_subresource("Subnet", member.subnet_id)

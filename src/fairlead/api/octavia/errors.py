@@ -1,0 +1,51 @@
+"""Octavia's errors: its words, its codes, and the one body (WSME's) that all its clients read.
+
+Octavia itself answers some errors in a second form (pecan's); clients look for `faultstring` first, so this door always
+gives that one.
+"""
+
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, json_response
+from fairlead.api.fields import BadField, MissingField, UnknownField
+
+
+def fault(status: int, message: str) -> Response:
+    code = "Server" if status >= 500 else "Client"
+    return json_response({"faultcode": code, "faultstring": message, "debuginfo": None}, status)
+
+
+def not_found(resource: str, identity: str) -> ApiError:
+    return ApiError(404, f"{resource} {identity} not found.")
+
+
+def bad_request(detail: str) -> ApiError:
+    return ApiError(400, f"Validation failure: {detail}")
+
+
+def missing_subresource(resource: str, identity: str) -> ApiError:
+    """Something that the request refers to is not there: 400, though it says not found."""
+    return ApiError(400, f"{resource} {identity} not found.")
+
+
+def forbidden() -> ApiError:
+    return ApiError(403, "Policy does not allow this request to be performed.")
+
+
+def bad_field(error: BadField) -> ApiError:
+    return ApiError(
+        400, f"Invalid input for field/attribute {error.name}. Value: '{_shown(error.value)}'. {error.reason}"
+    )
+
+
+def missing_field(error: MissingField) -> ApiError:
+    return ApiError(400, f"Invalid input for field/attribute {error.name}. Value: 'None'. Mandatory field missing.")
+
+
+def unknown_field(argument: str, error: UnknownField) -> ApiError:
+    return ApiError(400, f"Unknown attribute for argument {argument}: {', '.join(error.names)}")
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

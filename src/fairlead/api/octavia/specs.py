@@ -1,0 +1,179 @@
+"""The attributes of each resource, as the Octavia v2 API reference has them: which may be given, and of what form.
+
+`NOT_YET` names what a body may hold and the model cannot: any other value than the one that means "no" is refused with
+501 and the name of the option, before anything is written.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.api.fields import Field, Parser, address, boolean, cidr, integer, list_of, mapping, text, uuid, word_of
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, PersistenceType, PoolProtocol
+
+LONGEST_TIMEOUT = 2_073_600_000
+LARGEST_NUMBER = 2**31 - 1
+MOST_MEMBERS = 1_000
+MOST_LISTENERS = 1_000
+MOST_POOLS = 1_000
+COOKIE_NAME = re.compile(r"^[^\s,;\\]+$")
+DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin_state_up": False}
+"""What a null in a PUT means, for attributes of every resource (it does switch off, as it does in Octavia)."""
+
+Spec = Mapping[str, Field]
+
+
+def _cookie_name(value: object) -> str:
+    name: str = text()(value)
+    if not COOKIE_NAME.match(name):
+        raise ValueError("Value should have no spaces, commas, semicolons or backslashes.")
+    return name
+
+
+def _objects(most: int) -> Parser:
+    return list_of(mapping, most)
+
+
+_EVERYWHERE: Spec = {
+    "name": Field(text()),
+    "admin_state_up": Field(boolean),
+    "tags": Field(list_of(text(), 100)),
+}
+_DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text())}
+_CREATED: Spec = {"project_id": Field(text(36)), "tenant_id": Field(text(36))}
+
+_TLS: Spec = {
+    "alpn_protocols": Field(list_of(text(32))),
+    "tls_ciphers": Field(text(2048)),
+    "tls_versions": Field(list_of(text(32))),
+}
+
+LOAD_BALANCER_PUT: Spec = {
+    **_DESCRIBED,
+    "vip_qos_policy_id": Field(uuid),
+    "vip_sg_ids": Field(list_of(uuid)),
+}
+LOAD_BALANCER_POST: Spec = {
+    **LOAD_BALANCER_PUT,
+    **_CREATED,
+    "additional_vips": Field(_objects(100)),
+    "availability_zone": Field(text()),
+    "flavor_id": Field(uuid),
+    "listeners": Field(_objects(MOST_LISTENERS)),
+    "pools": Field(_objects(MOST_POOLS)),
+    "provider": Field(text(64)),
+    "vip_address": Field(address),
+    "vip_network_id": Field(uuid),
+    "vip_port_id": Field(uuid),
+    "vip_subnet_id": Field(uuid),
+}
+
+LISTENER_PUT: Spec = {
+    **_DESCRIBED,
+    **_TLS,
+    "allowed_cidrs": Field(list_of(cidr)),
+    "client_authentication": Field(text()),
+    "client_ca_tls_container_ref": Field(text()),
+    "client_crl_container_ref": Field(text()),
+    "connection_limit": Field(integer(-1, LARGEST_NUMBER)),
+    "default_pool_id": Field(uuid),
+    "default_tls_container_ref": Field(text()),
+    "hsts_include_subdomains": Field(boolean),
+    "hsts_max_age": Field(integer(0, LARGEST_NUMBER)),
+    "hsts_preload": Field(boolean),
+    "insert_headers": Field(mapping),
+    "sni_container_refs": Field(list_of(text())),
+    "timeout_client_data": Field(integer(0, LONGEST_TIMEOUT)),
+    "timeout_member_connect": Field(integer(0, LONGEST_TIMEOUT)),
+    "timeout_member_data": Field(integer(0, LONGEST_TIMEOUT)),
+    "timeout_tcp_inspect": Field(integer(0, LONGEST_TIMEOUT)),
+}
+LISTENER_IN_TREE: Spec = {
+    **LISTENER_PUT,
+    **_CREATED,
+    "default_pool": Field(mapping),
+    "l7policies": Field(_objects(100)),
+    "protocol": Field(word_of(ListenerProtocol), required=True),
+    "protocol_port": Field(integer(1, 65535), required=True),
+}
+LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, required=True)}
+
+POOL_PUT: Spec = {
+    **_DESCRIBED,
+    **_TLS,
+    "ca_tls_container_ref": Field(text()),
+    "crl_container_ref": Field(text()),
+    "lb_algorithm": Field(word_of(Algorithm)),
+    "session_persistence": Field(mapping),
+    "tls_container_ref": Field(text()),
+    "tls_enabled": Field(boolean),
+}
+POOL_IN_TREE: Spec = {
+    **POOL_PUT,
+    **_CREATED,
+    "healthmonitor": Field(mapping),
+    "members": Field(_objects(MOST_MEMBERS)),
+    "protocol": Field(word_of(PoolProtocol)),
+}
+POOL_POST: Spec = {
+    **POOL_IN_TREE,
+    "lb_algorithm": Field(word_of(Algorithm), required=True),
+    "listener_id": Field(uuid),
+    "loadbalancer_id": Field(uuid),
+    "protocol": Field(word_of(PoolProtocol), required=True),
+}
+SESSION_PERSISTENCE: Spec = {
+    "type": Field(word_of(PersistenceType), required=True),
+    "cookie_name": Field(_cookie_name),
+    "persistence_granularity": Field(address),
+    "persistence_timeout": Field(integer(1, LARGEST_NUMBER)),
+}
+
+MEMBER_PUT: Spec = {
+    **_EVERYWHERE,
+    "backup": Field(boolean),
+    "monitor_address": Field(address),
+    "monitor_port": Field(integer(1, 65535)),
+    "weight": Field(integer(0, 256)),
+}
+MEMBER_POST: Spec = {
+    **MEMBER_PUT,
+    **_CREATED,
+    "address": Field(address, required=True),
+    "protocol_port": Field(integer(1, 65535), required=True),
+    "request_sriov": Field(boolean),
+    "subnet_id": Field(uuid),
+}
+
+LOAD_BALANCER_NOT_YET = ("additional_vips", "availability_zone", "flavor_id", "vip_qos_policy_id", "vip_sg_ids")
+LISTENER_NOT_YET = (
+    *_TLS,
+    "allowed_cidrs",
+    "client_authentication",
+    "client_ca_tls_container_ref",
+    "client_crl_container_ref",
+    "default_tls_container_ref",
+    "hsts_include_subdomains",
+    "hsts_max_age",
+    "hsts_preload",
+    "insert_headers",
+    "l7policies",
+    "sni_container_refs",
+)
+POOL_NOT_YET = (
+    *_TLS,
+    "ca_tls_container_ref",
+    "crl_container_ref",
+    "healthmonitor",
+    "tls_container_ref",
+    "tls_enabled",
+)
+_MEANS_NO: tuple[object, ...] = (None, False, (), "NONE", {})
+
+
+def refuse_not_yet(values: Mapping[str, Any], options: tuple[str, ...], provider: str) -> None:
+    """Raises Unsupported for the first of the options that asks for something."""
+    for name in options:
+        if values.get(name) not in _MEANS_NO:
+            raise Unsupported(name, provider)

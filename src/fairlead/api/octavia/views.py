@@ -1,0 +1,333 @@
+"""The requests of the Octavia API: read the body, hand the change to the model, encode what is true afterwards."""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlead.api.door import ApiError, House, Identity, JsonObject, identity, json_response, read_json
+from fairlead.api.octavia import changes, encode, specs
+from fairlead.api.octavia.changes import Caller
+from fairlead.api.octavia.decode import Birth, read_body, read_values
+from fairlead.api.octavia.errors import forbidden, not_found
+from fairlead.api.octavia.lists import list_response
+from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Changes, Snapshot
+
+View = Callable[[Request], Awaitable[Response]]
+NO_CONTENT = 204
+ACCEPTED = 202
+
+
+class Views:
+    """One method a request; what they share is the house."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._house.model.snapshot
+
+    def _caller(self, request: Request, project_id: str | None = None, provider: str = DEFAULT_PROVIDER) -> Caller:
+        """Who asks, and what what he makes will get. Raises ApiError 403 when he asks for another project."""
+        who = identity(request)
+        project = project_id or who.project_id
+        if not who.may_change(project):
+            raise forbidden()
+        birth = Birth(project_id=project, now=self._house.now(), new_id=self._house.new_id, provider=provider)
+        return Caller(identity=who, birth=birth)
+
+    def _visible(self, who: Identity) -> Iterator[LoadBalancer]:
+        return (item for item in self._snapshot.load_balancers.values() if who.may_see(item.project_id))
+
+    def _standing(self, balancer: LoadBalancer) -> encode.Standing:
+        return encode.standing(self._house, self._snapshot, balancer)
+
+    # load balancers
+
+    async def list_load_balancers(self, request: Request) -> Response:
+        items = self._visible(identity(request))
+        return list_response(
+            request, "loadbalancers", (encode.encode_load_balancer(item, self._standing(item)) for item in items)
+        )
+
+    async def create_load_balancer(self, request: Request) -> Response:
+        values = read_body(await read_json(request), "loadbalancer", specs.LOAD_BALANCER_POST, argument="load_balancer")
+        provider = values.get("provider") or DEFAULT_PROVIDER
+        if provider not in PROVIDERS:
+            raise ApiError(400, f"Provider '{provider}' is not enabled.")
+        caller = self._caller(request, values.get("project_id") or values.get("tenant_id"), provider)
+        made = self._house.new_id()
+        snapshot = await self._house.model.write(lambda old: changes.create_load_balancer(old, values, caller, made))
+        balancer = snapshot.load_balancers[made]
+        where = encode.standing(self._house, snapshot, balancer)
+        return json_response({"loadbalancer": encode.encode_tree(balancer, where)}, 201)
+
+    async def show_load_balancer(self, request: Request) -> Response:
+        return self._load_balancer(self._snapshot, request)
+
+    async def update_load_balancer(self, request: Request) -> Response:
+        balancer_id = request.path_params["id"]
+        changes.find_load_balancer(self._snapshot, balancer_id, identity(request))
+        values = read_body(await read_json(request), "loadbalancer", specs.LOAD_BALANCER_PUT, argument="load_balancer")
+        caller = self._caller(request)
+        snapshot = await self._house.model.write(
+            lambda old: changes.update_load_balancer(old, values, caller, balancer_id)
+        )
+        return self._load_balancer(snapshot, request)
+
+    async def delete_load_balancer(self, request: Request) -> Response:
+        caller, balancer_id = self._caller(request), request.path_params["id"]
+        cascade = request.query_params.get("cascade", "").lower() in ("true", "1")
+        await self._house.model.write(
+            lambda old: changes.delete_load_balancer(old, caller, balancer_id, cascade=cascade)
+        )
+        return Response(status_code=NO_CONTENT)
+
+    async def show_statuses(self, request: Request) -> Response:
+        balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
+        return json_response({"statuses": encode.encode_statuses(balancer, self._standing(balancer))})
+
+    async def fail_over(self, request: Request) -> Response:
+        """There is no instance to move; what was asked for is a dataplane that is known to be right."""
+        balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
+        if not identity(request).is_admin:
+            raise forbidden()
+        self._house.resync_owner(Owner(Kind.LOAD_BALANCER, balancer.id))
+        return Response(status_code=ACCEPTED)
+
+    def _load_balancer(self, snapshot: Snapshot, request: Request) -> Response:
+        balancer = changes.find_load_balancer(snapshot, request.path_params["id"], identity(request))
+        where = encode.standing(self._house, snapshot, balancer)
+        return json_response({"loadbalancer": encode.encode_load_balancer(balancer, where)})
+
+    # listeners
+
+    async def list_listeners(self, request: Request) -> Response:
+        return list_response(request, "listeners", self._listeners(identity(request)))
+
+    def _listeners(self, who: Identity) -> Iterator[JsonObject]:
+        for balancer in self._visible(who):
+            where = self._standing(balancer)
+            yield from (encode.encode_listener(balancer, listener, where) for listener in balancer.listeners)
+
+    async def create_listener(self, request: Request) -> Response:
+        values = read_body(await read_json(request), "listener", specs.LISTENER_POST, argument="listener")
+        caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
+
+        def change(old: Snapshot) -> Changes:
+            result, listener_id = changes.create_listener(old, values, caller)
+            made.append(listener_id)
+            return result
+
+        return self._listener(await self._house.model.write(change), made[-1], request, 201)
+
+    async def show_listener(self, request: Request) -> Response:
+        return self._listener(self._snapshot, request.path_params["id"], request)
+
+    async def update_listener(self, request: Request) -> Response:
+        listener_id = request.path_params["id"]
+        changes.find_listener(self._snapshot, listener_id, identity(request))
+        values = read_body(await read_json(request), "listener", specs.LISTENER_PUT, argument="listener_")
+        caller = self._caller(request)
+        snapshot = await self._house.model.write(lambda old: changes.update_listener(old, values, caller, listener_id))
+        return self._listener(snapshot, listener_id, request)
+
+    async def delete_listener(self, request: Request) -> Response:
+        caller, listener_id = self._caller(request), request.path_params["id"]
+        await self._house.model.write(lambda old: changes.delete_listener(old, caller, listener_id))
+        return Response(status_code=NO_CONTENT)
+
+    def _listener(self, snapshot: Snapshot, listener_id: str, request: Request, status: int = 200) -> Response:
+        balancer, listener = changes.find_listener(snapshot, listener_id, identity(request))
+        where = encode.standing(self._house, snapshot, balancer)
+        return json_response({"listener": encode.encode_listener(balancer, listener, where)}, status)
+
+    # pools
+
+    async def list_pools(self, request: Request) -> Response:
+        return list_response(request, "pools", self._pools(identity(request)))
+
+    def _pools(self, who: Identity) -> Iterator[JsonObject]:
+        for balancer in self._visible(who):
+            where = self._standing(balancer)
+            yield from (encode.encode_pool(balancer, pool, where) for pool in balancer.pools)
+
+    async def create_pool(self, request: Request) -> Response:
+        values = read_body(await read_json(request), "pool", specs.POOL_POST, argument="pool")
+        caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
+
+        def change(old: Snapshot) -> Changes:
+            result, pool_id = changes.create_pool(old, values, caller)
+            made.append(pool_id)
+            return result
+
+        return self._pool(await self._house.model.write(change), made[-1], request, 201)
+
+    async def show_pool(self, request: Request) -> Response:
+        return self._pool(self._snapshot, request.path_params["id"], request)
+
+    async def update_pool(self, request: Request) -> Response:
+        pool_id = request.path_params["id"]
+        changes.find_pool(self._snapshot, pool_id, identity(request))
+        values = read_body(await read_json(request), "pool", specs.POOL_PUT, argument="pool_")
+        caller = self._caller(request)
+        snapshot = await self._house.model.write(lambda old: changes.update_pool(old, values, caller, pool_id))
+        return self._pool(snapshot, pool_id, request)
+
+    async def delete_pool(self, request: Request) -> Response:
+        caller, pool_id = self._caller(request), request.path_params["id"]
+        await self._house.model.write(lambda old: changes.delete_pool(old, caller, pool_id))
+        return Response(status_code=NO_CONTENT)
+
+    def _pool(self, snapshot: Snapshot, pool_id: str, request: Request, status: int = 200) -> Response:
+        balancer, pool = changes.find_pool(snapshot, pool_id, identity(request))
+        where = encode.standing(self._house, snapshot, balancer)
+        return json_response({"pool": encode.encode_pool(balancer, pool, where)}, status)
+
+    # members
+
+    async def list_members(self, request: Request) -> Response:
+        balancer, pool = changes.find_pool(self._snapshot, request.path_params["pool_id"], identity(request))
+        where = self._standing(balancer)
+        return list_response(request, "members", (encode.encode_member(member, where) for member in pool.members))
+
+    async def create_member(self, request: Request) -> Response:
+        pool_id = request.path_params["pool_id"]
+        changes.find_pool(self._snapshot, pool_id, identity(request))
+        values = read_body(await read_json(request), "member", specs.MEMBER_POST, argument="member_")
+        caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
+
+        def change(old: Snapshot) -> Changes:
+            result, member_id = changes.create_member(old, values, caller, pool_id)
+            made.append(member_id)
+            return result
+
+        return self._member(await self._house.model.write(change), made[-1], request, 201)
+
+    async def show_member(self, request: Request) -> Response:
+        return self._member(self._snapshot, request.path_params["id"], request)
+
+    async def update_member(self, request: Request) -> Response:
+        pool_id, member_id = request.path_params["pool_id"], request.path_params["id"]
+        _, pool = changes.find_pool(self._snapshot, pool_id, identity(request))
+        changes.find_member(pool, member_id)
+        values = read_body(await read_json(request), "member", specs.MEMBER_PUT, argument="member_")
+        caller = self._caller(request)
+        snapshot = await self._house.model.write(
+            lambda old: changes.update_member(old, values, caller, pool_id, member_id)
+        )
+        return self._member(snapshot, member_id, request)
+
+    async def delete_member(self, request: Request) -> Response:
+        caller, pool_id, member_id = self._caller(request), request.path_params["pool_id"], request.path_params["id"]
+        await self._house.model.write(lambda old: changes.delete_member(old, caller, pool_id, member_id))
+        return Response(status_code=NO_CONTENT)
+
+    async def replace_members(self, request: Request) -> Response:
+        pool_id = request.path_params["pool_id"]
+        additive = request.query_params.get("additive_only", "").lower() in ("true", "1")
+        body = await read_json(request)
+        if not isinstance(body, dict) or not isinstance(body.get("members"), list):
+            raise ApiError(400, 'The request body should be an object with the one attribute "members", a list.')
+        if len(body["members"]) > specs.MOST_MEMBERS:
+            raise ApiError(400, f"A pool can have at most {specs.MOST_MEMBERS} members.")
+        bodies = [_member_values(entry) for entry in body["members"]]
+        caller = self._caller(request)
+        await self._house.model.write(
+            lambda old: changes.replace_members(old, bodies, caller, pool_id, additive=additive)
+        )
+        return Response(status_code=ACCEPTED)
+
+    def _member(self, snapshot: Snapshot, member_id: str, request: Request, status: int = 200) -> Response:
+        balancer, pool = changes.find_pool(snapshot, request.path_params["pool_id"], identity(request))
+        member = changes.find_member(pool, member_id)
+        where = encode.standing(self._house, snapshot, balancer)
+        return json_response({"member": encode.encode_member(member, where)}, status)
+
+    # providers
+
+    async def list_providers(self, request: Request) -> Response:
+        providers = [{"name": name, "description": item.description} for name, item in PROVIDERS.items()]
+        return json_response({"providers": providers})
+
+
+def _member_values(entry: object) -> dict[str, object]:
+    if not isinstance(entry, dict):
+        raise ApiError(400, "A member should be an object.")
+    return dict(read_values(entry, specs.MEMBER_POST, argument="member"))
+
+
+_ABSENT = {
+    "healthmonitors": ("HealthMonitor", "health monitors"),
+    "l7policies": ("L7Policy", "L7 policies"),
+    "flavors": ("Flavor", "flavors"),
+    "flavorprofiles": ("Flavor Profile", "flavor profiles"),
+    "availabilityzones": ("Availability Zone", "availability zones"),
+    "availabilityzoneprofiles": ("Availability Zone Profile", "availability zone profiles"),
+    "amphorae": ("Amphora", "amphorae"),
+}
+"""Resources that clients ask about and of which there are none: lists are empty, creating one is refused."""
+_PLURALS = {"availabilityzones": "availability_zones", "availabilityzoneprofiles": "availability_zone_profiles"}
+
+
+def _absent_routes(path: str) -> list[Route]:
+    resource, words = _ABSENT[path]
+    plural = _PLURALS.get(path, path)
+
+    async def empty(request: Request) -> Response:
+        return json_response({plural: [], f"{plural}_links": []})
+
+    async def missing(request: Request) -> Response:
+        raise not_found(resource, request.path_params["id"])
+
+    async def refuse(request: Request) -> Response:
+        raise Unsupported(words, DEFAULT_PROVIDER)
+
+    return [
+        Route(f"/{path}", empty, methods=["GET"]),
+        Route(f"/{path}", refuse, methods=["POST"]),
+        Route(f"/{path}/{{id}}", missing, methods=["GET", "PUT", "DELETE"]),
+    ]
+
+
+def resource_routes(house: House) -> list[Route]:
+    """Every resource, below whatever prefix they are mounted at."""
+    views = Views(house)
+    members = "/pools/{pool_id}/members"
+    routes = [
+        *_crud("/loadbalancers", views.list_load_balancers, views.create_load_balancer),
+        *_item("/loadbalancers", views.show_load_balancer, views.update_load_balancer, views.delete_load_balancer),
+        Route("/loadbalancers/{id}/status", views.show_statuses),
+        Route("/loadbalancers/{id}/statuses", views.show_statuses),
+        Route("/loadbalancers/{id}/failover", views.fail_over, methods=["PUT"]),
+        *_crud("/listeners", views.list_listeners, views.create_listener),
+        *_item("/listeners", views.show_listener, views.update_listener, views.delete_listener),
+        *_crud("/pools", views.list_pools, views.create_pool),
+        *_item("/pools", views.show_pool, views.update_pool, views.delete_pool),
+        *_crud(members, views.list_members, views.create_member),
+        Route(members, views.replace_members, methods=["PUT"]),
+        *_item(members, views.show_member, views.update_member, views.delete_member),
+        Route("/providers", views.list_providers),
+    ]
+    for path in _ABSENT:
+        routes += _absent_routes(path)
+    return routes
+
+
+def _crud(path: str, list_view: View, create_view: View) -> list[Route]:
+    return [Route(path, list_view, methods=["GET"]), Route(path, create_view, methods=["POST"])]
+
+
+def _item(path: str, show: View, update: View, delete: View) -> list[Route]:
+    item = f"{path}/{{id}}"
+    return [
+        Route(item, show, methods=["GET"]),
+        Route(item, update, methods=["PUT"]),
+        Route(item, delete, methods=["DELETE"]),
+    ]

@@ -1,0 +1,119 @@
+"""Where a VIP comes from: a port that is given, or an address of a subnet or network, taken when it is written."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from fairlead.api.door import ApiError
+from fairlead.api.fields import Values
+from fairlead.api.octavia.decode import Birth
+from fairlead.api.octavia.errors import bad_request, missing_subresource
+from fairlead.model.addresses import IPAddress, choose_address, choose_mac
+from fairlead.model.loadbalancer import Vip
+from fairlead.model.network import LOAD_BALANCER_VIP, FixedIP, Network, Port, Subnet, find_subnet
+from fairlead.model.snapshot import Snapshot
+
+
+class VipPort(NamedTuple):
+    vip: Vip
+    port: Port
+    """To be written with the load balancer: new, or given and now in use."""
+    is_new: bool
+
+
+def choose_vip(snapshot: Snapshot, values: Values, birth: Birth, balancer_id: str) -> VipPort:
+    """Raises ApiError: 400 for what does not fit together, 409 for an address that is taken."""
+    if values.get("vip_port_id"):
+        return _given_port(snapshot, values, balancer_id)
+    if values.get("vip_subnet_id"):
+        network, subnet = _subnet(snapshot, values)
+    elif values.get("vip_network_id"):
+        network = _network(snapshot, values["vip_network_id"])
+        subnet = _choose_subnet(network, values.get("vip_address"))
+    else:
+        raise bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.")
+    address = _address(snapshot, network, subnet, values.get("vip_address"), balancer_id)
+    port = Port(
+        id=birth.new_id(),
+        project_id=birth.project_id,
+        created_at=birth.now,
+        name=f"octavia-lb-{balancer_id}",
+        network_id=network.id,
+        mac_address=choose_mac(balancer_id, lambda mac: mac in snapshot.macs),
+        fixed_ips=(FixedIP(subnet_id=subnet.id, address=address),),
+        admin_state_up=False,
+        device_id=f"lb-{balancer_id}",
+        device_owner=LOAD_BALANCER_VIP,
+    )
+    return VipPort(_vip(port, port.fixed_ips[0]), port, is_new=True)
+
+
+def _given_port(snapshot: Snapshot, values: Values, balancer_id: str) -> VipPort:
+    """The port becomes the load balancer's, and is given back when that goes."""
+    port = snapshot.ports.get(values["vip_port_id"])
+    if port is None:
+        raise missing_subresource("Port", values["vip_port_id"])
+    if port.device_id:
+        raise bad_request(f"Port {port.id} is already used by device {port.device_id} ")
+    fixed = [
+        fixed
+        for fixed in port.fixed_ips
+        if values.get("vip_subnet_id") in (None, fixed.subnet_id) and values.get("vip_address") in (None, fixed.address)
+    ]
+    if len(fixed) != 1:
+        problem = "has no such address" if not fixed else "has several addresses; say vip_subnet_id or vip_address"
+        raise bad_request(f"Port {port.id} {problem}.")
+    used = replace(port, device_id=f"lb-{balancer_id}", device_owner=LOAD_BALANCER_VIP)
+    return VipPort(_vip(used, fixed[0]), used, is_new=False)
+
+
+def _vip(port: Port, fixed: FixedIP) -> Vip:
+    return Vip(address=fixed.address, port_id=port.id, subnet_id=fixed.subnet_id, network_id=port.network_id)
+
+
+def _subnet(snapshot: Snapshot, values: Values) -> tuple[Network, Subnet]:
+    subnet_id = values["vip_subnet_id"]
+    network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
+    subnet = find_subnet(network, subnet_id) if network else None
+    if network is None or subnet is None:
+        raise missing_subresource("Subnet", subnet_id)
+    if values.get("vip_network_id") not in (None, network.id):
+        raise bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network.")
+    return network, subnet
+
+
+def _network(snapshot: Snapshot, network_id: str) -> Network:
+    network = snapshot.networks.get(network_id)
+    if network is None:
+        raise missing_subresource("Network", network_id)
+    return network
+
+
+def _choose_subnet(network: Network, address: IPAddress | None) -> Subnet:
+    """The one that contains the address; else the first, IPv4 before IPv6, as Octavia does."""
+    subnets = sorted(network.subnets, key=lambda subnet: subnet.cidr.version)
+    found = next((subnet for subnet in subnets if address is None or address in subnet.cidr), None)
+    if found is None:
+        what = "has no subnet" if address is None else f"has no subnet that contains {address}"
+        raise bad_request(f"Supplied network {what}.")
+    return found
+
+
+def _address(
+    snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str
+) -> IPAddress:
+    def taken(address: IPAddress) -> bool:
+        return (network.id, address) in snapshot.addresses or address == subnet.gateway
+
+    if wanted is None:
+        for pool in subnet.allocation_pools:
+            try:
+                return choose_address(balancer_id, pool.start, pool.end, taken)
+            except LookupError:
+                continue
+        raise ApiError(409, f"No more IP addresses available on subnet {subnet.id}.")
+    edges = (subnet.cidr.network_address, subnet.cidr.broadcast_address) if subnet.cidr.version == 4 else ()
+    if wanted not in subnet.cidr or wanted in edges:
+        raise bad_request(f"VIP address {wanted} is not a valid IP for subnet {subnet.id} ({subnet.cidr}).")
+    if taken(wanted):
+        raise ApiError(409, f"The VIP IP address is already in use: {wanted}")
+    return wanted

@@ -1,0 +1,500 @@
+"""An OVSDB client: one database, one monitor, one lock, over whichever remote is fit to serve them.
+
+What a caller may rely on:
+
+* Events come in the order of the stream, by plain calls of `on_event`; nothing is delivered out of turn.
+* When `transact` returns, the changes it made have been delivered: ovsdb-server flushes a session's monitors before
+  each reply (ovsdb/jsonrpc-server.c, ovsdb_jsonrpc_session_send; the tests look at it on the wire).
+* A transaction is sent once. Whoever gets ConnectionLost or TimeoutError reads the database to learn what became of it.
+* A callback that raises leaves a replica in doubt: the connection is dropped and the next one begins with Contents.
+* A change of the schema ends the connection (we are not "db change aware", ovsdb-server(7), set_db_change_aware).
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Self, assert_never, cast
+
+from fairlead.drivers.ovsdb_protocol import (
+    NO_TXN,
+    ConnectionLost,
+    Framer,
+    Json,
+    Liveness,
+    Message,
+    NotConnected,
+    Notification,
+    OvsdbError,
+    ProtocolError,
+    Remote,
+    Reply,
+    Request,
+    RequestError,
+    Rotation,
+    SslRemote,
+    TableMonitor,
+    TcpRemote,
+    UnixRemote,
+    Verdict,
+    encode_message,
+    encode_monitors,
+    find_refusal,
+    merge_row,
+    read_result,
+    read_results,
+)
+
+_LOG = logging.getLogger(__name__)
+_CLOSED = "closed"  # the reason when it is our wish
+_DATA = "data"  # the name of our monitor of the database
+_SERVER = "server"  # and of the one of `_Server`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """PEM files; read at every connect, so that renewed ones are used."""
+
+    private_key: str
+    certificate: str
+    ca: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """All in seconds. A server that is silent for twice `probe` is taken for dead."""
+
+    probe: float = 5.0
+    connect: float = 5.0
+    first_pause: float = 0.25
+    longest_pause: float = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    remotes: tuple[Remote, ...]
+    database: str
+    tables: Mapping[str, TableMonitor]
+    tls: Tls | None = None
+    timing: Timing = field(default_factory=Timing)
+
+
+# Events. `tables` is <table-updates2>: {table: {uuid: {"initial" | "insert" | "modify": columns, or "delete": null}}}
+# (ovsdb-server(7) section 4.1.14). A column that a new row lacks has its default value. In a "modify", a set of more
+# than one bears the symmetric difference and a map what `patch_map` takes; any other column bears its new value.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """The database as it is: forget the replica and begin with this."""
+
+    tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What changed since the last Contents or Changes, be it over a reconnect."""
+
+    tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """The replica is in sync and `transact` works."""
+
+    remote: Remote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockAcquired:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockLost:
+    """Stolen, or gone with the connection. Only `assert_lock` in a transaction is proof: this may come late."""
+
+    name: str
+
+
+Event = Contents | Changes | Connected | Disconnected | LockAcquired | LockLost
+
+
+class _Link(asyncio.Protocol):
+    """One connection from its begin to its end: requests, echo, death by silence."""
+
+    def __init__(
+        self,
+        probe: float,
+        on_notification: Callable[["_Link", Notification], None],
+        on_end: Callable[["_Link", str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._framer = Framer()
+        self._liveness = Liveness(probe, self._loop.time())
+        self._on_notification = on_notification
+        self._on_end = on_end
+        self._ids = itertools.count(1)
+        self._waiting: dict[Json, tuple[asyncio.Future[Reply], Callable[[Reply], None] | None]] = {}
+        self._outbox: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reason: str | None = None
+        self.ended = asyncio.Event()
+
+    def request(
+        self, method: str, params: Json, on_reply: Callable[[Reply], None] | None = None
+    ) -> asyncio.Future[Reply]:
+        """Send. `on_reply` is called in the order of the stream; whoever awaits the future runs later."""
+        if self._reason is not None:
+            raise NotConnected(self._reason)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        identifier = next(self._ids)
+        self._waiting[identifier] = future, on_reply
+        self._send(Request(id=identifier, method=method, params=params))
+        return future
+
+    def leave(self, reason: str) -> None:
+        """End the connection now; the first reason is the one that counts."""
+        if self._reason is None:
+            self._reason = reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._liveness.heard(self._loop.time())
+        self._schedule_tick()
+
+    def data_received(self, data: bytes) -> None:
+        self._liveness.heard(self._loop.time())
+        try:
+            for message in self._framer.feed(data):
+                if self._reason is not None:
+                    return
+                self._dispatch(message)
+        except ProtocolError as error:
+            self.leave(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reason = self._reason or (str(exc) or repr(exc) if exc else "closed by the server")
+        if self._timer is not None:
+            self._timer.cancel()
+        for future, _ in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(self._reason))
+                future.exception()  # marks it as seen: nobody need be waiting, as for a lock
+        self._waiting.clear()
+        self.ended.set()
+        self._on_end(self, self._reason)
+
+    # Internals
+
+    def _dispatch(self, message: Message) -> None:
+        match message:
+            case Reply():
+                self._resolve(message)
+            case Notification():
+                self._on_notification(self, message)
+            case Request(method="echo"):
+                self._send(Reply(id=message.id, result=message.params, error=None))
+            case Request():
+                self._send(Reply(id=message.id, result=None, error="unknown method"))
+            case _:
+                assert_never(message)
+
+    def _resolve(self, reply: Reply) -> None:
+        future, on_reply = self._waiting.pop(reply.id, (None, None))
+        if on_reply is not None:
+            on_reply(reply)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def _send(self, message: Request | Reply) -> None:
+        """What is sent in one turn of the loop leaves in one write."""
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(encode_message(message))
+
+    def _flush(self) -> None:
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _schedule_tick(self) -> None:
+        self._timer = self._loop.call_at(self._liveness.due, self._tick)
+
+    def _tick(self) -> None:
+        match self._liveness.tick(self._loop.time()):
+            case Verdict.DEAD:
+                return self.leave("silent for too long")
+            case Verdict.PROBE:
+                self._probe()
+            case Verdict.WAIT:
+                pass
+        return self._schedule_tick()
+
+    def _probe(self) -> None:
+        if self._reason is None:
+            self._send(Request(id="probe", method="echo", params=[]))
+
+
+class Client:
+    """`async with Client(settings, on_event) as client:` or `start` and `close`."""
+
+    def __init__(self, settings: Settings, on_event: Callable[[Event], None]) -> None:
+        timing = settings.timing
+        self._settings = settings
+        self._on_event = on_event
+        self._rotation = Rotation(settings.remotes, timing.first_pause, timing.longest_pause)
+        self._task: asyncio.Task[None] | None = None
+        self._link: _Link | None = None  # only while in sync
+        self._connected = asyncio.Event()
+        self._since = math.inf  # in sync since
+        self._last_txn = NO_TXN
+        self._server_rows: dict[str, Mapping[str, Json]] = {}
+        self._lock: str | None = None
+        self._has_lock = False
+        self._why_not = "not started"
+        self._complaints: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def has_lock(self) -> bool:
+        return self._has_lock
+
+    def start(self) -> None:
+        """Connect, and stay connected, in a task of the running loop."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"ovsdb {self._settings.database}")
+
+    async def close(self) -> None:
+        """End the connection (the server then frees the lock) and the task; raise what ended the task before."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    async def wait_connected(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
+        """Until the monitor is in sync; TimeoutError after `timeout` seconds."""
+        async with asyncio.timeout(timeout):
+            await self._connected.wait()
+
+    async def transact(
+        self,
+        operations: Sequence[Json],
+        timeout: float | None = None,  # noqa: ASYNC109  # what callers expect
+    ) -> list[Json]:
+        """Do the operations in one transaction (RFC 7047 section 4.1.3); any number may be in flight, sent in order.
+
+        TransactionError: nothing was done. NotConnected: nothing was sent. ConnectionLost, TimeoutError, cancellation:
+        it was done or it was not.
+        """
+        if self._link is None:
+            raise NotConnected(self._why_not)
+        async with asyncio.timeout(timeout):
+            reply = await self._link.request("transact", [self._settings.database, *operations])
+        return read_results(reply, len(operations))
+
+    def lock(self, name: str) -> None:
+        """Ask for a lock, and again after each reconnect, until it is ours (RFC 7047 section 4.1.8)."""
+        if self._lock not in {None, name}:
+            raise ValueError(f"already asks for the lock {self._lock}")
+        if self._lock is None:
+            self._lock = name
+            if self._link is not None:
+                self._request_lock(self._link, name)
+
+    # The life of a connection
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            remote = self._rotation.remote
+            self._since = math.inf
+            try:
+                await self._use(remote)
+            except (OSError, OvsdbError) as error:
+                self._complain(f"{remote}: {str(error) or type(error).__name__}")
+            await asyncio.sleep(self._rotation.failed(loop.time() - self._since))
+
+    async def _use(self, remote: Remote) -> None:
+        link = await self._connect(remote)
+        try:
+            await self._check_server(link)
+            await self._follow(link, remote)
+            await link.ended.wait()
+        finally:
+            link.leave(_CLOSED)
+            await link.ended.wait()
+
+    async def _connect(self, remote: Remote) -> _Link:
+        loop = asyncio.get_running_loop()
+        timing = self._settings.timing
+        make = partial(_Link, timing.probe, self._receive, self._lost)
+        async with asyncio.timeout(timing.connect):
+            match remote:
+                case UnixRemote():
+                    return (await loop.create_unix_connection(make, remote.path))[1]
+                case TcpRemote():
+                    return (await loop.create_connection(make, remote.host, remote.port))[1]
+                case SslRemote():
+                    context = _read_tls(self._settings.tls)
+                    return (await loop.create_connection(make, remote.host, remote.port, ssl=context))[1]
+                case _:
+                    assert_never(remote)
+
+    async def _check_server(self, link: _Link) -> None:
+        """Follow what the server says of itself (ovsdb-server(5)); one that does not know `_Server` is accepted."""
+        self._server_rows = {}
+        columns = ["connected", "leader", "model", "name"]
+        where = [["name", "==", self._settings.database]]
+        request = {"Database": [{"columns": columns, "where": where}]}
+        await link.request("monitor_cond", ["_Server", _SERVER, request], partial(self._begin_server, link))
+
+    def _begin_server(self, link: _Link, reply: Reply) -> None:
+        if reply.error is None:
+            self._see_server(link, reply.result)
+
+    def _see_server(self, link: _Link, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> None:
+        for uuid, change in tables.get("Database", {}).items():
+            row = merge_row(self._server_rows.pop(uuid, None), change)
+            if row is not None:
+                self._server_rows[uuid] = row
+        refusal = find_refusal(next(iter(self._server_rows.values()), None))
+        if refusal is not None:
+            link.leave(refusal)
+
+    async def _follow(self, link: _Link, remote: Remote) -> None:
+        """Get in sync: since the last transaction that we saw if the server can, else from the beginning."""
+        params = [self._settings.database, _DATA, encode_monitors(self._settings.tables)]
+        since = [*params, self._last_txn]
+        try:
+            read_result(await link.request("monitor_cond_since", since, partial(self._begin_since, link, remote)))
+        except RequestError as error:
+            if error.error != "unknown method":
+                raise
+            read_result(await link.request("monitor_cond", params, partial(self._begin_cond, link, remote)))
+
+    def _begin_since(self, link: _Link, remote: Remote, reply: Reply) -> None:
+        if reply.error is None:
+            found, txn, tables = reply.result
+            self._deliver(Changes(tables=tables) if found else Contents(tables=tables), txn)
+            self._settle(link, remote)
+
+    def _begin_cond(self, link: _Link, remote: Remote, reply: Reply) -> None:
+        if reply.error is None:
+            self._deliver(Contents(tables=reply.result), NO_TXN)
+            self._settle(link, remote)
+
+    def _settle(self, link: _Link, remote: Remote) -> None:
+        _LOG.info("%s: connected to %s", self._settings.database, remote)
+        self._link = link
+        self._since = asyncio.get_running_loop().time()
+        self._complaints.clear()
+        self._connected.set()
+        self._on_event(Connected(remote=remote))
+        if self._lock is not None:
+            self._request_lock(link, self._lock)
+
+    def _lost(self, link: _Link, reason: str) -> None:
+        if link is not self._link:
+            return
+        level = logging.INFO if reason == _CLOSED else logging.WARNING
+        _LOG.log(level, "%s: disconnected: %s", self._settings.database, reason)
+        self._link = None
+        self._why_not = reason
+        self._connected.clear()
+        self._lose_lock()
+        self._on_event(Disconnected(reason=reason))
+
+    def _complain(self, complaint: str) -> None:
+        """A remote that stays unfit is worth one line, not one for every attempt."""
+        level = logging.DEBUG if complaint in self._complaints else logging.WARNING
+        self._complaints.add(complaint)
+        self._why_not = complaint
+        _LOG.log(level, "%s: cannot use %s", self._settings.database, complaint)
+
+    # What the server tells
+
+    def _receive(self, link: _Link, notification: Notification) -> None:
+        match notification.method, notification.params:
+            case "update3", [str(name), str(txn), tables] if name == _DATA:
+                self._deliver(Changes(tables=tables), txn)
+            case "update2", [str(name), tables] if name == _DATA:
+                self._deliver(Changes(tables=tables), NO_TXN)
+            case "update2", [str(name), tables] if name == _SERVER:
+                self._see_server(link, tables)
+            case "locked", [str(name)] if name == self._lock:
+                self._win_lock()
+            case "stolen", [str(name)] if name == self._lock:
+                self._lose_lock()
+            case "monitor_canceled", _:
+                link.leave("the server cancelled the monitor")
+            case _:
+                pass  # RFC 7047 leaves room for more
+
+    def _deliver(self, event: Contents | Changes, txn: str) -> None:
+        """Until the receiver has it all, there is no point to go on from."""
+        self._last_txn = NO_TXN
+        self._on_event(event)
+        self._last_txn = txn
+
+    def _request_lock(self, link: _Link, name: str) -> None:
+        link.request("lock", [name], self._begin_lock)
+
+    def _begin_lock(self, reply: Reply) -> None:
+        """Whoever has to wait, or was robbed, stays in the queue and is told "locked" in its turn."""
+        try:
+            if read_result(reply)["locked"]:
+                self._win_lock()
+        except RequestError as error:
+            self._complain(f"lock {self._lock}: {error}")
+
+    def _win_lock(self) -> None:
+        if self._lock is not None and not self._has_lock:
+            _LOG.info("%s: lock %s acquired", self._settings.database, self._lock)
+            self._has_lock = True
+            self._on_event(LockAcquired(name=self._lock))
+
+    def _lose_lock(self) -> None:
+        if self._lock is not None and self._has_lock:
+            _LOG.warning("%s: lock %s lost", self._settings.database, self._lock)
+            self._has_lock = False
+            self._on_event(LockLost(name=self._lock))
+
+
+def _read_tls(tls: Tls | None) -> ssl.SSLContext:
+    """Both ends show a certificate of the CA; the name in it is not looked at (ovsdb(7), SSL)."""
+    if tls is None:
+        raise NotConnected("a remote of kind ssl needs a private key, a certificate and a CA")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(tls.ca)
+    context.load_cert_chain(tls.certificate, tls.private_key)
+    return context

@@ -1,0 +1,452 @@
+"""The OVSDB wire protocol (RFC 7047, ovsdb-server(7)) without I/O: bytes in, values out; time is an argument.
+
+* The stream is JSON texts one after another without any framing. Every byte is looked at once, wherever the network
+  cut the stream, so a database of any size arrives in linear time.
+* Encoding is deterministic: equal values give equal bytes.
+* Nothing here retries, waits or logs: `ovsdb.Client` does.
+"""
+
+import gc
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+Json = Any  # what a JSON text decodes to; callers give it a type where they read it
+
+MAX_MESSAGE = 1 << 30
+NO_TXN = "00000000-0000-0000-0000-000000000000"
+
+_BIG = 1 << 16
+_QUOTE, _BACKSLASH, _OPEN = b'"\\{'
+# One pattern per state. Possessive, so that no input makes them backtrack.
+_TO_BRACE = re.compile(rb'[^{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^{}"]*+)*+', re.DOTALL)  # stops at a cut string too
+_TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # stops at an escape that is cut too
+
+
+# Errors
+
+
+class OvsdbError(Exception):
+    """Base of all errors of the OVSDB client."""
+
+
+class ProtocolError(OvsdbError):
+    """The peer sent what RFC 7047 does not allow; the connection is of no more use."""
+
+
+class RequestError(OvsdbError):
+    """The server answered a request with an error (RFC 7047 section 3.1); nothing was done."""
+
+    def __init__(self, error: str, details: str) -> None:
+        super().__init__(f"{error}: {details}" if details else error)
+        self.error = error
+        self.details = details
+
+
+class TransactionError(RequestError):
+    """The server refused a transaction as a whole (RFC 7047 section 4.1.3); nothing of it was done.
+
+    `index` is the operation that failed; None when the commit or the whole request did. A *duplicate uuid* may be our
+    own insert: a cluster that changes its leader tries a transaction again by itself (ovsdb/trigger.c).
+    """
+
+    def __init__(self, error: str, details: str, index: int | None) -> None:
+        super().__init__(error, details)
+        self.index = index
+
+
+class ConnectionLost(OvsdbError):
+    """The connection ended with the request in flight: it was done or it was not, nobody knows."""
+
+
+class NotConnected(OvsdbError):
+    """Nothing was sent: there is no connection whose monitor is in sync."""
+
+
+# Messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    id: Json
+    method: str
+    params: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    id: Json
+    result: Json
+    error: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    method: str
+    params: Json
+
+
+Message = Request | Reply | Notification
+
+
+def encode_message(message: Request | Reply) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def read_message(fields: Json) -> Message:
+    """Classify one JSON text: the "id" of a notification is null (RFC 7047 section 4, JSON-RPC 1.0)."""
+    match fields:
+        case {"method": str(method), "params": params}:
+            identifier = fields.get("id")
+            if identifier is None:
+                return Notification(method=method, params=params)
+            return Request(id=identifier, method=method, params=params)
+        case {"id": identifier}:
+            return Reply(id=identifier, result=fields.get("result"), error=fields.get("error"))
+        case _:
+            raise ProtocolError("message is neither request, reply nor notification")
+
+
+class Framer:
+    """Splits the byte stream into messages; refuses one longer than `limit` before it is whole."""
+
+    def __init__(self, limit: int = MAX_MESSAGE) -> None:
+        self._limit = limit
+        self._buffer = bytearray()  # begins with the current message
+        self._position = 0  # everything before it was looked at
+        self._depth = 0
+        self._in_string = False
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that `data` completes. Consume it to the end before feeding more."""
+        self._buffer += data
+        while self._find_end():
+            yield self._take()
+
+    def _find_end(self) -> bool:
+        """Look on; say whether the position is now the end of a message."""
+        buffer, position, depth, in_string = self._buffer, self._position, self._depth, self._in_string
+        size, found = len(buffer), False
+        while not found and (skipped := (_TO_QUOTE if in_string else _TO_BRACE).match(buffer, position)):
+            position = skipped.end()
+            if position == size or (byte := buffer[position]) == _BACKSLASH:  # a cut escape: its other half will come
+                break
+            position += 1
+            if byte == _QUOTE:
+                in_string = not in_string
+            elif byte == _OPEN:
+                depth += 1
+            else:
+                depth -= 1
+                found = depth <= 0
+        self._position, self._depth, self._in_string = position, depth, in_string
+        if position > self._limit:
+            raise ProtocolError(f"message is longer than {self._limit} bytes")
+        return found
+
+    def _take(self) -> Message:
+        with memoryview(self._buffer) as view, view[: self._position] as text:
+            fields = _decode(text)
+        del self._buffer[: self._position]
+        self._position = 0
+        return read_message(fields)
+
+
+def _decode(text: memoryview) -> Json:
+    try:
+        if len(text) < _BIG:
+            return msgspec.json.decode(text)
+        with _without_collector():
+            return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"message is not JSON: {error}") from error
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A JSON text makes a million containers and no cycle: looking for one costs eight times the decoding."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# Transactions and monitors
+
+
+def read_results(reply: Reply, operations: int) -> list[Json]:
+    """The result of each operation, or the error that stopped them all (RFC 7047 section 4.1.3).
+
+    An error behind the last operation is one of the commit.
+    """
+    if reply.error is not None:
+        raise TransactionError(*_read_error(reply.error), None)
+    results: list[Json] = reply.result
+    for index, result in enumerate(results):
+        if type(result) is dict and "error" in result:
+            raise TransactionError(*_read_error(result), index if index < operations else None)
+    return results
+
+
+def read_result(reply: Reply) -> Json:
+    """The result of any other request."""
+    if reply.error is not None:
+        raise RequestError(*_read_error(reply.error))
+    return reply.result
+
+
+def _read_error(error: Json) -> tuple[str, str]:
+    """RFC 7047 has objects; ovsdb-server sends bare strings for a method it does not know."""
+    match error:
+        case {"error": str(name)}:
+            return name, str(error.get("details", ""))
+        case _:
+            return str(error), ""
+
+
+def assert_lock(name: str) -> Json:
+    """The operation that makes a transaction fail unless this connection owns the lock (RFC 7047 section 5.2.10)."""
+    return {"op": "assert", "lock": name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMonitor:
+    """What to follow of one table; without `where`, every row (ovsdb-server(7) section 4.1.12)."""
+
+    columns: tuple[str, ...]
+    where: tuple[Json, ...] = ()
+
+
+def encode_monitors(tables: Mapping[str, TableMonitor]) -> Json:
+    return {
+        name: [{"columns": sorted(table.columns), "where": list(table.where)}] for name, table in sorted(tables.items())
+    }
+
+
+def merge_row(row: Mapping[str, Json] | None, change: Mapping[str, Json]) -> Mapping[str, Json] | None:
+    """A row of scalar columns after one <row-update2> (ovsdb-server(7) section 4.1.14); None when it is gone."""
+    match change:
+        case {"initial": new} | {"insert": new}:
+            return {**new}
+        case {"modify": new}:
+            return {**(row or {}), **new}
+        case _:
+            return None
+
+
+def find_refusal(row: Mapping[str, Json] | None) -> str | None:
+    """Why a server must not be used for the database of this row of `_Server` table `Database`; None if it may.
+
+    A server that is not the leader answers reads late and forwards writes, and has locks of its own
+    (ovsdb-server(5)). A relay never leads. Columns with their default value are left out of an update.
+    """
+    if row is None:
+        return "does not serve the database"
+    if row.get("model") == "standalone":
+        return None
+    if not row.get("connected", False):
+        return "is not connected to its cluster"
+    if not row.get("leader", False):
+        return "is not the leader"
+    return None
+
+
+# Values (RFC 7047 section 5.1)
+
+
+def encode_uuid(uuid: str) -> Json:
+    return ["uuid", uuid]
+
+
+def encode_named_uuid(name: str) -> Json:
+    """Refers to the "uuid-name" of an insert of the same transaction."""
+    return ["named-uuid", name]
+
+
+def encode_set(values: Iterable[Json]) -> Json:
+    """A set of one is its bare element."""
+    ordered = sorted(values)
+    return ordered[0] if len(ordered) == 1 else ["set", ordered]
+
+
+def encode_uuids(uuids: Iterable[str]) -> Json:
+    return encode_set(encode_uuid(uuid) for uuid in uuids)
+
+
+def encode_optional(value: Json) -> Json:
+    """A column of at most one value: None is the empty set."""
+    return ["set", []] if value is None else value
+
+
+def encode_map(pairs: Mapping[Any, Json]) -> Json:
+    return ["map", [[key, pairs[key]] for key in sorted(pairs)]]
+
+
+def decode_uuid(value: Json) -> str:
+    match value:
+        case ["uuid", str(uuid)]:
+            return uuid
+        case _:
+            raise ProtocolError(f"not a uuid: {value!r}")
+
+
+def decode_set(value: Json) -> tuple[Json, ...]:
+    """The elements in ascending order."""
+    match value:
+        case ["set", [*elements]]:
+            return tuple(sorted(elements))
+        case _:
+            return (value,)
+
+
+def decode_uuids(value: Json) -> tuple[str, ...]:
+    return tuple(decode_uuid(element) for element in decode_set(value))
+
+
+def decode_optional(value: Json) -> Json:
+    return None if value == ["set", []] else value
+
+
+def decode_map(value: Json) -> dict[Any, Json]:
+    match value:
+        case ["map", [*pairs]]:
+            return {key: element for key, element in pairs}  # noqa: C416  # pairs are lists, dict() has no type for them
+        case _:
+            raise ProtocolError(f"not a map: {value!r}")
+
+
+def patch_map(old: Mapping[Any, Json], difference: Json) -> dict[Any, Json]:
+    """A map column after a "modify": an equal pair goes, any other is set (ovsdb-server(7) section 4.1.14)."""
+    new = dict(old)
+    for key, value in decode_map(difference).items():
+        if key in new and new[key] == value:
+            del new[key]
+        else:
+            new[key] = value
+    return new
+
+
+# Remotes, and when to try which
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnixRemote:
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpRemote:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"tcp:{_bracket(self.host)}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SslRemote:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"ssl:{_bracket(self.host)}:{self.port}"
+
+
+Remote = UnixRemote | TcpRemote | SslRemote
+
+_NET = re.compile(r"(tcp|ssl):(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]+)):(\d{1,5})")
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def parse_remotes(text: str) -> tuple[Remote, ...]:
+    """Read a comma list of unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT; IPv6 in brackets (ovsdb(7), Connection Methods)."""
+    return tuple(_parse_remote(part.strip()) for part in text.split(","))
+
+
+def _parse_remote(text: str) -> Remote:
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return UnixRemote(path=text.removeprefix("unix:"))
+    found = _NET.fullmatch(text)
+    if found is None or not 0 < int(found[4]) < 65536:
+        raise ValueError(f"not a remote of OVSDB: {text!r}")
+    kind = TcpRemote if found[1] == "tcp" else SslRemote
+    return kind(host=found[2] or found[3], port=int(found[4]))
+
+
+class Rotation:
+    """Which remote next, and after how long: a round tries each at once, then pauses; pauses double up to `cap`."""
+
+    def __init__(self, remotes: Sequence[Remote], first: float, cap: float) -> None:
+        if not remotes:
+            raise ValueError("no remote")
+        self._remotes = tuple(remotes)
+        self._first = first
+        self._cap = cap
+        self._tries = 0
+        self._index = 0
+
+    @property
+    def remote(self) -> Remote:
+        return self._remotes[self._index]
+
+    def failed(self, held: float) -> float:
+        """Go to the next remote, to be tried after the pause that is returned.
+
+        `held` is how long the last one was in sync. Less than `cap` is no success: a server that dies whenever it is
+        read in full must not be read in full without a pause.
+        """
+        self._tries = 1 if held >= self._cap else self._tries + 1
+        self._index = (self._index + 1) % len(self._remotes)
+        rounds, rest = divmod(self._tries, len(self._remotes))
+        return 0.0 if rest else min(self._cap, self._first * 2.0 ** min(rounds - 1, 32))
+
+
+class Verdict(Enum):
+    WAIT = auto()
+    PROBE = auto()
+    DEAD = auto()
+
+
+class Liveness:
+    """Silence for one interval asks for a probe, for one more means death.
+
+    A tick that comes late shows that *we* stood still: the probe then gets its time once more.
+    """
+
+    def __init__(self, interval: float, now: float) -> None:
+        self._interval = interval
+        self._since = now
+        self._probing = False
+
+    @property
+    def due(self) -> float:
+        """When to tick next."""
+        return self._since + self._interval
+
+    def heard(self, now: float) -> None:
+        self._since = now
+        self._probing = False
+
+    def tick(self, now: float) -> Verdict:
+        late = now - self.due
+        if late < 0:
+            return Verdict.WAIT
+        if self._probing and late < self._interval / 2:
+            return Verdict.DEAD
+        self._since = now
+        self._probing = True
+        return Verdict.PROBE

@@ -1,0 +1,46 @@
+"""The central of OVN: Northbound and Southbound database and northd, in a namespace of their own.
+
+The databases are reached over unix sockets in the run directory: a socket with a path belongs to the file system, so
+every namespace of the machine sees it and the lab needs no management network.
+"""
+
+from pathlib import Path
+
+from fairlead.lab import namespaces
+from fairlead.lab.layout import CENTRAL, Layout
+from fairlead.lab.processes import Command, run
+
+SCHEMAS = {
+    "ovnnb_db": Path("/usr/share/ovn/ovn-nb.ovsschema"),
+    "ovnsb_db": Path("/usr/share/ovn/ovn-sb.ovsschema"),
+}
+PROGRAMS = ("ovnnb_db", "ovnsb_db", "ovn-northd")
+
+
+def start(layout: Layout) -> None:
+    """Returns when both databases answer and northd runs."""
+    directory = layout.node_directory(CENTRAL)
+    directory.mkdir(parents=True)
+    for database, schema in SCHEMAS.items():
+        _start_database(layout, directory / database, schema)
+    execute(layout, "ovn-nbctl", "init")
+    execute(layout, "ovn-sbctl", "init")
+    databases = (f"--ovnnb-db={layout.northbound}", f"--ovnsb-db={layout.southbound}")
+    execute(layout, "ovn-northd", *databases, *detached(directory / "ovn-northd"))
+
+
+def _start_database(layout: Layout, base: Path, schema: Path) -> None:
+    execute(layout, "ovsdb-tool", "create", f"{base}.db", str(schema))
+    sockets = (f"--remote=punix:{base}.sock", f"--unixctl={base}.ctl")
+    execute(layout, "ovsdb-server", f"{base}.db", *sockets, *detached(base))
+
+
+def detached(base: Path) -> tuple[str, ...]:
+    """The program goes to the background when it is ready, and leaves its id and its log."""
+    quiet = ("-vconsole:off", "-vsyslog:off")
+    return ("--detach", "--no-chdir", f"--pidfile={base}.pid", f"--log-file={base}.log", *quiet)
+
+
+def execute(layout: Layout, *argv: str) -> str:
+    command = Command(argv=namespaces.inside(layout.namespace(CENTRAL), argv), environment=layout.environment(CENTRAL))
+    return run(command)

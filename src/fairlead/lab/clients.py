@@ -1,0 +1,217 @@
+"""The client of a workload: a bounded number of exchanges, and who answered each.
+
+Every exchange has a source port of its own, given or not, so that two runs over the same ports tell which keys moved.
+A TCP connection is ended by a reset (SO_LINGER 0), so that its port can be used again at once and no TIME_WAIT is
+measured in place of a switch.
+"""
+
+import asyncio
+import errno
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address
+from time import monotonic
+from typing import Final, assert_never
+
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # struct linger, socket(7)
+CHUNK = 1 << 16
+
+
+class Protocol(StrEnum):
+    TCP = "tcp"
+    UDP = "udp"
+
+
+class Failure(StrEnum):
+    """Kinds of error; an HTTP answer that is not 200 is the kind `http-<status>`."""
+
+    REFUSED = "refused"
+    RESET = "reset"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    PORT_IN_USE = "port-in-use"
+    GARBLED = "garbled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What to send. With a size, so many bytes go out and must come back; else TCP asks by HTTP."""
+
+    to: str
+    port: int
+    protocol: Protocol = Protocol.TCP
+    count: int = 1
+    timeout: float = 2.0
+    concurrency: int = 1
+    source_port_from: int | None = None
+    size: int = 0
+
+    def seconds(self) -> float:
+        """The longest that it can take."""
+        return self.timeout * -(-self.count // self.concurrency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficResult:
+    """`answers`: exchanges by the name that answered; `errors`: by kind; `keys`: who answered each source port."""
+
+    answers: Mapping[str, int]
+    errors: Mapping[str, int]
+    seconds: float
+    keys: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    source_port: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    source_port: int
+    kind: str
+
+
+Outcome = Answered | Failed
+
+
+class Garbled(Exception):
+    """The answer is not one of our server's; its text is the kind of error."""
+
+
+def send(traffic: Traffic) -> TrafficResult:
+    """Make all exchanges, as many at a time as asked for."""
+    started = monotonic()
+    outcomes = asyncio.run(_send_all(traffic))
+    answered = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    return TrafficResult(
+        answers=dict(sorted(Counter(outcome.name for outcome in answered).items())),
+        errors=dict(sorted(Counter(outcome.kind for outcome in failed).items())),
+        seconds=round(monotonic() - started, 3),
+        keys={outcome.source_port: outcome.name for outcome in answered},
+    )
+
+
+async def _send_all(traffic: Traffic) -> list[Outcome]:
+    first = traffic.source_port_from
+    ports = iter([0] * traffic.count if first is None else range(first, first + traffic.count))
+    outcomes: list[Outcome] = []
+    await asyncio.gather(*(_send_each(traffic, ports, outcomes) for _ in range(traffic.concurrency)))
+    return outcomes
+
+
+async def _send_each(traffic: Traffic, ports: Iterator[int], outcomes: list[Outcome]) -> None:
+    for port in ports:
+        outcomes.append(await _exchange(traffic, port))  # noqa: PERF401 the list is shared
+
+
+async def _exchange(traffic: Traffic, source_port: int) -> Outcome:
+    try:
+        with open_socket(traffic, source_port) as client:
+            async with asyncio.timeout(traffic.timeout):
+                await asyncio.get_running_loop().sock_connect(client, (traffic.to, traffic.port))
+                bound = client.getsockname()[1]
+                return Answered(source_port=bound, name=await _ask(traffic, client, bound))
+    except (OSError, Garbled) as error:
+        return Failed(source_port=source_port, kind=classify(error))
+
+
+def open_socket(traffic: Traffic, source_port: int) -> socket.socket:
+    """Port 0 lets the kernel choose one."""
+    family = socket.AF_INET if ip_address(traffic.to).version == 4 else socket.AF_INET6
+    kind = socket.SOCK_STREAM if traffic.protocol is Protocol.TCP else socket.SOCK_DGRAM
+    client = socket.socket(family, kind)
+    client.setblocking(False)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if traffic.protocol is Protocol.TCP:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    if source_port:
+        try:
+            client.bind(("", source_port))
+        except OSError:
+            client.close()
+            raise
+    return client
+
+
+def classify(error: OSError | Garbled) -> str:
+    """The kind of an error, or the error itself if it is none that a network makes."""
+    match error:
+        case Garbled():
+            return str(error)
+        case TimeoutError():
+            return Failure.TIMEOUT
+        case ConnectionRefusedError():
+            return Failure.REFUSED
+        case ConnectionError():
+            return Failure.RESET
+    return _classify_number(error)
+
+
+def _classify_number(error: OSError) -> str:
+    match error.errno:
+        case errno.EHOSTUNREACH | errno.ENETUNREACH | errno.EACCES | errno.EPERM:
+            return Failure.UNREACHABLE
+        case errno.EADDRINUSE | errno.EADDRNOTAVAIL:
+            return Failure.PORT_IN_USE
+        case _:
+            raise error
+
+
+async def _ask(traffic: Traffic, client: socket.socket, source_port: int) -> str:
+    match traffic.protocol:
+        case Protocol.TCP:
+            return await (_ask_line(traffic.size, client) if traffic.size else _ask_http(client))
+        case Protocol.UDP:
+            return await _ask_datagram(traffic.size, client, source_port)
+        case _:
+            assert_never(traffic.protocol)
+
+
+async def _ask_http(client: socket.socket) -> str:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(client, b"GET / HTTP/1.0\r\n\r\n")
+    answer = bytearray()
+    while chunk := await loop.sock_recv(client, CHUNK):
+        answer += chunk
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    match head.split(maxsplit=2):
+        case [_, b"200", *_]:
+            return body.decode().partition("\n")[0]
+        case [_, status, *_] if status.isdigit():
+            raise Garbled(f"http-{status.decode()}")
+        case _:
+            raise Garbled(Failure.GARBLED)
+
+
+async def _ask_line(size: int, client: socket.socket) -> str:
+    loop = asyncio.get_running_loop()
+    payload = b"x" * size
+    await loop.sock_sendall(client, payload + b"\n")
+    answer = bytearray()
+    while not answer.endswith(b"\n"):
+        chunk = await loop.sock_recv(client, CHUNK)
+        if not chunk:
+            raise Garbled(Failure.GARBLED)
+        answer += chunk
+    return _name_before(payload, bytes(answer[:-1]))
+
+
+async def _ask_datagram(size: int, client: socket.socket, source_port: int) -> str:
+    loop = asyncio.get_running_loop()
+    payload = b"%d" % source_port + b"x" * size
+    await loop.sock_sendall(client, payload)
+    return _name_before(payload, await loop.sock_recv(client, CHUNK))
+
+
+def _name_before(payload: bytes, answer: bytes) -> str:
+    name, _, echoed = answer.partition(b" ")
+    if echoed != payload:
+        raise Garbled(Failure.GARBLED)
+    return name.decode()

@@ -1,0 +1,106 @@
+"""What the lab asks OVN's and Open vSwitch's databases, through their own command-line clients.
+
+Waiting is for a condition, with an end; nothing sleeps in the hope that a state will have come.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from time import monotonic, sleep
+
+import msgspec
+
+from fairlead.lab.errors import CommandFailed, ConditionTimedOut
+from fairlead.lab.layout import Layout
+from fairlead.lab.processes import Command, run
+
+PATIENCE_SECONDS = 30.0
+LOOK_SECONDS = 0.02
+_ALARM = -14  # how a client of these databases dies when its --timeout has passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of an OVSDB table, its cells as RFC 7047 section 5.1 writes them."""
+
+    cells: Mapping[str, object]
+
+    def text(self, column: str) -> str:
+        """A string, a UUID, or "" for an empty optional column."""
+        return next(iter(self.texts(column)), "")
+
+    def texts(self, column: str) -> tuple[str, ...]:
+        match self.cells[column]:
+            case ["set", list(members)]:
+                return tuple(_atom(member) for member in members)
+            case atom:
+                return (_atom(atom),)
+
+    def mapping(self, column: str) -> Mapping[str, str]:
+        match self.cells[column]:
+            case ["map", list(pairs)]:
+                return {_atom(key): _atom(value) for key, value in pairs}
+            case other:
+                raise TypeError(f"{column} is no map: {other!r}")
+
+
+def northbound(layout: Layout) -> Command:
+    return Command(argv=("ovn-nbctl", f"--db={layout.northbound}"))
+
+
+def southbound(layout: Layout) -> Command:
+    return Command(argv=("ovn-sbctl", f"--db={layout.southbound}"))
+
+
+def switch(layout: Layout, node: str) -> Command:
+    return Command(argv=("ovs-vsctl", f"--db=unix:{layout.node_directory(node) / 'db.sock'}"))
+
+
+class _Table(msgspec.Struct):
+    headings: list[str]
+    data: list[list[object]]
+
+
+def _atom(cell: object) -> str:
+    match cell:
+        case ["uuid", str(uuid)]:
+            return uuid
+        case bool():
+            return str(cell).lower()
+        case _:
+            return str(cell)
+
+
+def find(client: Command, table: str, columns: Sequence[str], *conditions: str) -> tuple[Row, ...]:
+    """The rows that meet the conditions (`column=value`); `client` is ovn-nbctl, ovn-sbctl or ovs-vsctl."""
+    words = ("--format=json", f"--columns={','.join(columns)}", "find", table, *conditions)
+    answer = msgspec.json.decode(run(_with(client, PATIENCE_SECONDS, words)), type=_Table)
+    return tuple(Row(cells=dict(zip(answer.headings, cells, strict=True))) for cells in answer.data)
+
+
+def wait_until(client: Command, seconds: float, *words: str) -> None:
+    """Await rows: `words` are those of one or several `wait-until` commands."""
+    wait(client, seconds, " ".join(words), words)
+
+
+def wait(client: Command, seconds: float, condition: str, words: Sequence[str]) -> None:
+    """Run a command of a client that returns when the condition holds."""
+    try:
+        run(_with(client, seconds, words), timeout=seconds + 10)
+    except CommandFailed as error:
+        if error.code == _ALARM:
+            raise ConditionTimedOut(condition, seconds) from error
+        raise
+
+
+def until(seconds: float, condition: str, holds: Callable[[], bool]) -> None:
+    """Look again and again: for what no client can wait for."""
+    deadline = monotonic() + seconds
+    while not holds():
+        if monotonic() > deadline:
+            raise ConditionTimedOut(condition, seconds)
+        sleep(LOOK_SECONDS)
+
+
+def _with(client: Command, seconds: float, words: Sequence[str]) -> Command:
+    return Command(argv=(*client.argv, f"--timeout={ceil(seconds)}", *words), environment=client.environment)

@@ -1,0 +1,85 @@
+"""The errors of the lab, all of them `LabError`: their text is what the operator reads.
+
+LabError
+├── CommandFailed       a program of ours ended with an error; carries its standard error
+├── CommandTimedOut     a program of ours did not end in time
+├── ConditionTimedOut   the lab did not reach a state in time
+├── ConnectionLost      a held connection ended, or was never made
+├── InvalidWorkload     a record that cannot be plugged in
+├── LabNotFound         no lab of that name runs
+├── LabMismatch         a lab of that name runs, but it is another one than asked for
+├── MissingTools        the machine lacks programs or files
+├── NotRoot             namespaces need root
+├── Unreachable         no MAC address leads from here to there
+├── UnknownNode         neither a chassis, nor the central, nor a workload
+└── WorkloadExists      a workload of that name runs already
+"""
+
+from collections.abc import Sequence
+
+
+class LabError(Exception):
+    """Anything that the lab cannot do."""
+
+
+class CommandFailed(LabError):
+    def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
+        super().__init__(f"{' '.join(argv)}: exit code {code}: {stderr.strip()}")
+        self.argv = tuple(argv)
+        self.code = code
+        self.stderr = stderr
+
+
+class CommandTimedOut(LabError):
+    def __init__(self, argv: Sequence[str], seconds: float) -> None:
+        super().__init__(f"{' '.join(argv)}: not done after {seconds:g} s")
+
+
+class ConditionTimedOut(LabError):
+    def __init__(self, condition: str, seconds: float) -> None:
+        super().__init__(f"waited {seconds:g} s in vain: {condition}")
+
+
+class ConnectionLost(LabError):
+    """The kind of error is one of `clients.Failure`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"the held connection is lost: {kind}")
+        self.kind = kind
+
+
+class InvalidWorkload(LabError):
+    pass
+
+
+class LabNotFound(LabError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"lab {name!r} does not run; start it with: fairlead lab up --name {name}")
+
+
+class LabMismatch(LabError):
+    pass
+
+
+class MissingTools(LabError):
+    def __init__(self, missing: Sequence[str], packages: Sequence[str]) -> None:
+        super().__init__(f"not found: {', '.join(missing)}; install with: apt-get install {' '.join(packages)}")
+
+
+class NotRoot(LabError):
+    def __init__(self) -> None:
+        super().__init__("the lab makes network namespaces, which needs root; try: sudo fairlead lab ...")
+
+
+class Unreachable(LabError):
+    pass
+
+
+class UnknownNode(LabError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"{name!r} is not in this lab; it has: {', '.join(known)}")
+
+
+class WorkloadExists(LabError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"workload {name!r} exists already; remove it with: fairlead lab workload remove {name}")

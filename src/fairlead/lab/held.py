@@ -1,0 +1,59 @@
+"""A connection that a workload keeps open while the world changes.
+
+The program that holds it is `fairlead.lab.traffic --hold`; every answer is bounded by that program's own timeout.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fairlead.lab.errors import ConnectionLost
+from fairlead.lab.processes import Command
+
+CONNECTED = "= connected"
+FAILED = "! failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """An established connection; `source_port` is its key."""
+
+    process: subprocess.Popen[str]
+    source_port: int
+
+    def ask(self, line: str) -> str:
+        """Send a line and give the answer, `<name> <line>`."""
+        return _talk(self.process, line)
+
+
+def _talk(process: subprocess.Popen[str], line: str | None) -> str:
+    if process.stdin is None or process.stdout is None:
+        raise ConnectionLost("no pipe")
+    if line is not None:
+        try:
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise ConnectionLost("ended") from None
+    answer = process.stdout.readline().rstrip("\n")
+    if not answer or answer.startswith(FAILED):
+        raise ConnectionLost(answer.removeprefix(FAILED).strip() or "ended")
+    return answer
+
+
+@contextmanager
+def holding(command: Command) -> Iterator[Held]:
+    """Open a connection; it is closed, by a reset, at the end of the block."""
+    with subprocess.Popen(
+        command.argv,
+        env=command.full_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            source_port = int(_talk(process, None).removeprefix(CONNECTED))
+            yield Held(process=process, source_port=source_port)
+        finally:
+            process.kill()

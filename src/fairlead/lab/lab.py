@@ -1,0 +1,281 @@
+"""A lab: OVN's central and several compute nodes on one machine, each in a network namespace.
+
+Up is all or nothing, and a lab that is down leaves nothing behind, whatever was killed before. A lab that runs well is
+left as it is by `up`; one that does not is taken away and made anew.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from fairlead.lab import central, chassis, databases, namespaces, records, workload
+from fairlead.lab.chassis import DatapathType
+from fairlead.lab.clients import Traffic, TrafficResult
+from fairlead.lab.databases import PATIENCE_SECONDS
+from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
+from fairlead.lab.held import Held, holding
+from fairlead.lab.layout import CENTRAL, FABRIC, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
+from fairlead.lab.processes import Command, run
+from fairlead.lab.records import Hold, LabRecord
+from fairlead.lab.status import LabStatus, read_status
+from fairlead.lab.sweep import remains, sweep
+from fairlead.lab.workload import Workload
+
+PACKAGES = ("openvswitch-switch", "ovn-central", "ovn-host", "iproute2", "ethtool")
+TOOLS = (
+    *("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"),
+    *("ovn-northd", "ovn-controller", "ovn-nbctl", "ovn-sbctl", "ovn-trace"),
+    *("ip", "ethtool"),
+)
+
+Progress = Callable[[str], None]
+
+
+def be_silent(_: str) -> None:
+    """For who does not want to hear of progress."""
+
+
+def require_machine() -> None:
+    """Raise what keeps this machine from carrying a lab."""
+    if os.geteuid() != 0:
+        raise NotRoot
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    missing += [str(schema) for schema in (*central.SCHEMAS.values(), chassis.SCHEMA) if not schema.exists()]
+    if missing:
+        raise MissingTools(missing, PACKAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """A lab that runs."""
+
+    layout: Layout
+    record: LabRecord
+
+    @classmethod
+    def up(cls, name: str = "lab", chassis: int = 2, run_dir: Path = RUN_DIR, progress: Progress = be_silent) -> Self:
+        """Bring up a lab, or find it up and well; returns when every chassis is registered and has its tunnels."""
+        require_machine()
+        layout = Layout(name=name, run_dir=run_dir)
+        nodes = plan_chassis(chassis)
+        with records.locked(layout, Hold.ALONE):
+            running = _running(layout)
+            if running is None:
+                progress(f"lab {name}: starting the central and {chassis} chassis")
+                running = _bring_up(layout, nodes, progress)
+            elif running.chassis != nodes:
+                count = len(running.chassis)
+                raise LabMismatch(f"lab {name!r} is up with {count} chassis; first: fairlead lab down --name {name}")
+            return cls(layout=layout, record=running)
+
+    @classmethod
+    def open(cls, name: str = "lab", run_dir: Path = RUN_DIR) -> Self:
+        """Attach to a lab that runs."""
+        layout = Layout(name=name, run_dir=run_dir)
+        return cls(layout=layout, record=records.read_lab(layout))
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    @property
+    def northbound(self) -> str:
+        return self.layout.northbound
+
+    @property
+    def southbound(self) -> str:
+        return self.layout.southbound
+
+    def down(self) -> None:
+        take_down(self.name, self.layout.run_dir)
+
+    def status(self) -> LabStatus:
+        return read_status(self.layout, self.record)
+
+    # Nodes and workloads
+
+    def workloads(self) -> tuple[Workload, ...]:
+        return records.read_workloads(self.layout)
+
+    def workload(self, name: str) -> Workload:
+        return records.read_workload(self.layout, name)
+
+    def chassis(self, name: str) -> Chassis:
+        nodes = {node.name: node for node in self.record.chassis}
+        if name not in nodes:
+            raise UnknownNode(name, tuple(nodes))
+        return nodes[name]
+
+    def add_workload(self, added: Workload) -> None:
+        """Plug it in; returns when its server listens. Whether OVN has bound its port: `wait_bound`."""
+        node = self.chassis(added.chassis)
+        with records.locked(self.layout, Hold.SHARED), ExitStack() as undo:
+            records.read_lab(self.layout)
+            records.write_workload(self.layout, added)
+            undo.callback(self._withdraw, added)
+            workload.plug(self.layout, node, added)
+            undo.pop_all()
+
+    def remove_workload(self, name: str) -> None:
+        with records.locked(self.layout, Hold.SHARED):
+            self._withdraw(self.workload(name))
+
+    def _withdraw(self, removed: Workload) -> None:
+        workload.unplug(self.layout, self.chassis(removed.chassis), removed)
+        shutil.rmtree(self.layout.node_directory(removed.name), ignore_errors=True)
+        records.delete_workload(self.layout, removed.name)
+
+    def command(self, place: str, argv: Sequence[str]) -> Command:
+        """What runs a program in a node or workload; OVN's and Open vSwitch's clients find their databases there."""
+        nodes = [CENTRAL, FABRIC, *(node.name for node in self.record.chassis)]
+        homes = {node: node for node in nodes} | {each.name: each.chassis for each in self.workloads()}
+        if place not in homes:
+            raise UnknownNode(place, tuple(homes))
+        argv = namespaces.inside(self.layout.namespace(place), argv)
+        return Command(argv=argv, environment=self.layout.environment(homes[place]))
+
+    def exec(self, place: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> str:
+        """Run a program to its end in a node or workload and give what it prints."""
+        return run(self.command(place, argv), stdin=stdin, timeout=timeout)
+
+    # Traffic
+
+    def traffic(self, place: str, traffic: Traffic) -> TrafficResult:
+        """Send it from a workload and say who answered."""
+        argv = _client_argv(traffic, "--keys")
+        answer = self.exec(place, argv, timeout=traffic.seconds() + 30)
+        return msgspec.json.decode(answer, type=TrafficResult)
+
+    def hold(self, place: str, traffic: Traffic) -> AbstractContextManager[Held]:
+        """Keep one connection open for the length of a `with` block."""
+        return holding(self.command(place, _client_argv(traffic, "--hold")))
+
+    def trace(self, datapath: str, microflow: str, *options: str) -> str:
+        """ovn-trace; with the datapath "" it is the one of the microflow's inport."""
+        words = (datapath, microflow) if datapath else (microflow,)
+        return run(Command(argv=("ovn-trace", f"--db={self.southbound}", *options, *words)))
+
+    # Conditions
+
+    def wait_synced(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Every chassis has installed what the Northbound database says."""
+        client = databases.northbound(self.layout)
+        databases.wait(client, seconds, "every chassis has caught up with the Northbound", ("--wait=hv", "sync"))
+
+    def wait_registered(self, seconds: float = PATIENCE_SECONDS) -> None:
+        words = _several(("wait-until", "Chassis", node.name) for node in self.record.chassis)
+        databases.wait_until(databases.southbound(self.layout), seconds, *words)
+
+    def wait_tunnels(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """The switch of every chassis has a tunnel to every other one."""
+        peers = len(self.record.chassis) - 1
+        switches = [databases.switch(self.layout, node.name) for node in self.record.chassis]
+        condition = "the switch of every chassis has its tunnels"
+        databases.until(seconds, condition, lambda: all(_tunnels(switch) >= peers for switch in switches))
+
+    def wait_bound(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """The ports of these workloads are bound where they are plugged in, and their flows are installed."""
+        bound = [self.workload(name) for name in names]
+        for each in bound:
+            row = ("Interface", workload_device(each.name), "external_ids:ovn-installed=true")
+            databases.wait_until(databases.switch(self.layout, each.chassis), seconds, "wait-until", *row)
+        words = _several(("wait-until", "Port_Binding", each.port_id, "up=true") for each in bound)
+        databases.wait_until(databases.southbound(self.layout), seconds, *words)
+
+
+def take_down(name: str, run_dir: Path = RUN_DIR) -> bool:
+    """Remove a lab, whole or in pieces; says whether there was anything. To remove nothing is fine."""
+    if os.geteuid() != 0:
+        raise NotRoot
+    layout = Layout(name=name, run_dir=run_dir)
+    with records.locked(layout, Hold.ALONE):
+        found = remains(layout)
+        sweep(layout)
+    return found
+
+
+def names(run_dir: Path = RUN_DIR) -> tuple[str, ...]:
+    """The labs that are up."""
+    return tuple(sorted(path.parent.name for path in run_dir.glob("*/lab.json")))
+
+
+def _running(layout: Layout) -> LabRecord | None:
+    """The record of a lab that is complete and well."""
+    try:
+        record = records.read_lab(layout)
+    except LabNotFound:
+        return None
+    return record if read_status(layout, record).is_healthy else None
+
+
+def _bring_up(layout: Layout, nodes: Sequence[Chassis], progress: Progress) -> LabRecord:
+    record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=chassis.detect_datapath())
+    with _swept_on_failure(layout):
+        layout.directory.mkdir(parents=True)
+        for place in (CENTRAL, FABRIC, *(node.name for node in nodes)):
+            namespaces.add(layout.namespace(place))
+        chassis.start_fabric(layout, nodes)
+        _start_programs(layout, record, progress)
+        _await_nodes(layout, record)
+        records.write_lab(layout, record)
+    progress(f"lab {layout.name}: up, Open vSwitch in {_where(record.datapath)}, Northbound at {layout.northbound}")
+    return record
+
+
+@contextmanager
+def _swept_on_failure(layout: Layout) -> Iterator[None]:
+    sweep(layout)
+    with ExitStack() as undo:
+        undo.callback(sweep, layout)
+        yield
+        undo.pop_all()
+
+
+def _start_programs(layout: Layout, record: LabRecord, progress: Progress) -> None:
+    with ThreadPoolExecutor() as pool:
+        nodes = [pool.submit(chassis.start_switch, layout, node, record.datapath) for node in record.chassis]
+        pool.submit(central.start, layout).result()
+        progress(f"lab {layout.name}: the central runs")
+        for started in nodes:
+            started.result()
+        list(pool.map(lambda node: chassis.start_controller(layout, node), record.chassis))
+
+
+def _await_nodes(layout: Layout, record: LabRecord) -> None:
+    lab = Lab(layout=layout, record=record)
+    lab.wait_registered()
+    lab.wait_synced()
+    lab.wait_tunnels()
+    if record.datapath is DatapathType.NETDEV:
+        for node in record.chassis:
+            chassis.teach_peers(layout, node, record.chassis)
+
+
+def _tunnels(switch: Command) -> int:
+    """An interface has an OpenFlow port once the switch has made it."""
+    return len(databases.find(switch, "Interface", ("name",), "type=geneve", "ofport>0"))
+
+
+def _where(datapath: DatapathType) -> str:
+    return "user space" if datapath is DatapathType.NETDEV else "the kernel"
+
+
+def _client_argv(traffic: Traffic, mode: str) -> tuple[str, ...]:
+    ports = () if traffic.source_port_from is None else ("--source-port-from", str(traffic.source_port_from))
+    bounds = ("--count", str(traffic.count), "--timeout", str(traffic.timeout))
+    how = ("--concurrency", str(traffic.concurrency), "--size", str(traffic.size))
+    target = ("--to", traffic.to, "--port", str(traffic.port), "--protocol", str(traffic.protocol))
+    return (sys.executable, "-m", "fairlead.lab.traffic", *target, *bounds, *how, *ports, mode)
+
+
+def _several(commands: Iterator[tuple[str, ...]]) -> tuple[str, ...]:
+    """Commands of one invocation are set apart by two dashes."""
+    return tuple(word for command in commands for word in ("--", *command))[1:]

@@ -1,0 +1,104 @@
+"""Names: what every namespace, directory, device and address of a lab is called.
+
+Everything that a lab leaves on the machine is recognised by these names alone, without memory: namespaces by their
+prefix, processes by their namespace, files by the run directory. Names of labs have no dash, so that no prefix of one
+lab is a prefix of another one's.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2s
+from pathlib import Path
+
+from fairlead.lab.errors import LabError
+from fairlead.lab.processes import MARK
+
+RUN_DIR = Path("/run/fairlead/lab")
+CENTRAL = "central"
+FABRIC = "fabric"
+INTEGRATION_BRIDGE = "br-int"
+UNDERLAY_BRIDGE = "br-underlay"
+UNDERLAY_MTU = 1500
+MAX_CHASSIS = 64
+
+_LAB_NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
+_DEVICE_NAME_LENGTH = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chassis:
+    """One compute node: its name, and its end of the tunnels."""
+
+    name: str
+    tunnel_address: str
+    tunnel_mac: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where one lab is on this machine."""
+
+    name: str
+    run_dir: Path = RUN_DIR
+
+    def __post_init__(self) -> None:
+        if not _LAB_NAME.fullmatch(self.name):
+            raise LabError(
+                f"{self.name!r} is no name for a lab: a letter, then up to 14 letters and digits, lower case"
+            )
+
+    @property
+    def directory(self) -> Path:
+        return self.run_dir / self.name
+
+    @property
+    def lock(self) -> Path:
+        return self.run_dir / f"{self.name}.lock"
+
+    @property
+    def prefix(self) -> str:
+        return f"fl-{self.name}-"
+
+    def namespace(self, node: str) -> str:
+        return f"{self.prefix}{node}"
+
+    def node_directory(self, node: str) -> Path:
+        return self.directory / node
+
+    @property
+    def northbound(self) -> str:
+        return f"unix:{self.node_directory(CENTRAL) / 'ovnnb_db.sock'}"
+
+    @property
+    def southbound(self) -> str:
+        return f"unix:{self.node_directory(CENTRAL) / 'ovnsb_db.sock'}"
+
+    def environment(self, node: str) -> Mapping[str, str]:
+        """With this, `ovs-vsctl` means the node's switch, and `ovn-nbctl` and `ovn-sbctl` the lab's databases."""
+        own = str(self.node_directory(node))
+        directories = {f"{project}_{kind}DIR": own for project in ("OVS", "OVN") for kind in ("RUN", "DB", "LOG")}
+        databases = {"OVN_NB_DB": self.northbound, "OVN_SB_DB": self.southbound}
+        return {**directories, **databases, MARK: str(self.directory), "FAIRLEAD_LAB": self.name}
+
+
+def plan_chassis(count: int) -> tuple[Chassis, ...]:
+    """Addresses follow from the number of the chassis; labs are apart, so all of them may use the same."""
+    if not 1 <= count <= MAX_CHASSIS:
+        raise LabError(f"a lab has 1 to {MAX_CHASSIS} chassis, not {count}")
+    return tuple(
+        Chassis(name=f"chassis{number}", tunnel_address=f"100.64.0.{number}", tunnel_mac=f"02:00:64:40:00:{number:02x}")
+        for number in range(1, count + 1)
+    )
+
+
+def is_node_name(name: str) -> bool:
+    """Names that workloads must leave to the lab itself."""
+    return name in (CENTRAL, FABRIC) or re.fullmatch(r"chassis\d+", name) is not None
+
+
+def workload_device(workload: str) -> str:
+    """The device of a workload on its chassis; a long name is cut and told apart by a digest."""
+    if len(workload) + 2 <= _DEVICE_NAME_LENGTH:
+        return f"w-{workload}"
+    return f"w-{workload[:6]}_{blake2s(workload.encode(), digest_size=3).hexdigest()}"

@@ -1,0 +1,97 @@
+"""Network namespaces and the links between them.
+
+A link is made with both ends in their namespaces at once, so that nothing of the lab is ever seen in the machine's own
+namespace. Both ends of every link have their offloads off: Open vSwitch in user space forwards what the kernel hands
+over, and a packet whose checksum or segmentation was left to a card that is not there is lost without a word.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.lab.processes import Command, run
+
+DIRECTORY = Path("/run/netns")
+OFFLOADS = ("tx", "tso", "gso", "gro")
+ADDRESS_GUESSING = ("accept_dad", "accept_ra", "autoconf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEnd:
+    """One end of a veth pair; `address` is its MAC, "" lets the kernel choose."""
+
+    namespace: str
+    device: str
+    address: str = ""
+
+
+def existing(prefix: str) -> tuple[str, ...]:
+    if not DIRECTORY.is_dir():
+        return ()
+    return tuple(sorted(path.name for path in DIRECTORY.iterdir() if path.name.startswith(prefix)))
+
+
+def add(name: str) -> None:
+    """Make a namespace whose IPv6 addresses are usable at once and only the given ones."""
+    run(Command(argv=("ip", "netns", "add", name)))
+    settings = [f"/proc/sys/net/ipv6/conf/{of}/{key}" for of in ("all", "default") for key in ADDRESS_GUESSING]
+    run(Command(argv=inside(name, ("tee", *settings))), stdin="0")
+    configure(name, ["link set lo up"])
+
+
+def delete(name: str) -> None:
+    """The devices in it go with it, once its last process is gone."""
+    run(Command(argv=("ip", "netns", "delete", name)))
+
+
+def inside(name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    return ("ip", "netns", "exec", name, *argv)
+
+
+def configure(name: str, lines: Iterable[str]) -> None:
+    """Run lines of `ip` in the namespace, in one process."""
+    run(Command(argv=("ip", "-n", name, "-batch", "-")), stdin="\n".join(lines) + "\n")
+
+
+def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
+    """Join two namespaces; `near` is the end that a switch takes and that needs no address of its own."""
+    run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
+    for end in (near, far):
+        disable_offloads(end)
+    configure(near.namespace, [f"link set {near.device} addrgenmode none up"])
+    configure(far.namespace, [f"link set {far.device} up"])
+
+
+def _end(end: LinkEnd, mtu: int) -> tuple[str, ...]:
+    address = ("address", end.address) if end.address else ()
+    return ("name", end.device, "mtu", str(mtu), *address, "netns", end.namespace)
+
+
+def remove_device(namespace: str, device: str) -> None:
+    """At once, with its other end; with its namespace it would go at the kernel's leisure."""
+    names = json.loads(run(Command(argv=("ip", "-n", namespace, "-json", "link", "show"))))
+    if device in (link["ifname"] for link in names):
+        configure(namespace, [f"link delete {device}"])
+
+
+def disable_offloads(end: LinkEnd) -> None:
+    switches = [word for offload in OFFLOADS for word in (offload, "off")]
+    run(Command(argv=inside(end.namespace, ("ethtool", "-K", end.device, *switches))))
+
+
+def processes(names: Iterable[str]) -> Iterator[int]:
+    """What `ip netns pids` says, for several namespaces in one look at /proc."""
+    wanted = {_identity(DIRECTORY / name) for name in names} - {_identity(Path("/proc/1/ns/net")), None}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _identity(Path(f"/proc/{entry}/ns/net")) in wanted:
+            yield int(entry)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return status.st_dev, status.st_ino

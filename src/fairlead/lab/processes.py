@@ -1,0 +1,119 @@
+"""Programs: the one place of the lab that starts them and the one place that ends them.
+
+Every program is started to its end; a daemon is one that detaches when it is ready, so that its start is the
+readiness signal. A process is ended only if it is ours: it bears our mark in its environment or lives in a namespace
+that we made. It is held by a pidfd meanwhile, so that a recycled process id is never hit.
+"""
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from fairlead.lab.errors import CommandFailed, CommandTimedOut
+
+MARK = "FAIRLEAD_LAB_DIR"
+GRACE_SECONDS = 2.0
+KILL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to execute, and what its environment has besides ours."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def full_environment(self) -> dict[str, str]:
+        return {**os.environ, **self.environment}
+
+
+def run(command: Command, *, stdin: str = "", timeout: float = 60) -> str:
+    """Run a program to its end and give its standard output; anything but exit code 0 raises."""
+    try:
+        done = subprocess.run(
+            command.argv,
+            env=command.full_environment(),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CommandTimedOut(command.argv, timeout) from error
+    except FileNotFoundError as error:
+        raise CommandFailed(command.argv, 127, str(error)) from error
+    if done.returncode != 0:
+        raise CommandFailed(command.argv, done.returncode, done.stderr or done.stdout)
+    return done.stdout
+
+
+def is_marked(pid: int, directory: Path) -> bool:
+    """Whether the process lives and was started for the lab of this directory."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return f"{MARK}={directory}".encode() in environment.split(b"\0")
+
+
+def read_pidfile(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def with_pidfile(directory: Path) -> Iterator[int]:
+    """Our processes that left a pidfile anywhere in the directory."""
+    for path in directory.rglob("*.pid"):
+        pid = read_pidfile(path)
+        if pid is not None and is_marked(pid, directory):
+            yield pid
+
+
+def named(pids: Iterable[int], program: str) -> Iterator[int]:
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == program:
+                yield pid
+
+
+def end(pids: Iterable[int], is_ours: Callable[[int], bool]) -> None:
+    """TERM, then KILL what still runs; returns when all of them are gone."""
+    with ExitStack() as held:
+        pidfds = [pidfd for pid in sorted(set(pids)) if (pidfd := _hold(held, pid, is_ours)) is not None]
+        for sign, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+            for pidfd in pidfds:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, sign)
+            pidfds = _still_running(pidfds, seconds)
+
+
+def _hold(held: ExitStack, pid: int, is_ours: Callable[[int], bool]) -> int | None:
+    """Ask whether it is ours only once it is held: before that the id may change hands."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    held.callback(os.close, pidfd)
+    return pidfd if pid != os.getpid() and is_ours(pid) else None
+
+
+def _still_running(pidfds: Sequence[int], seconds: float) -> list[int]:
+    running = set(pidfds)
+    poll = select.poll()
+    for pidfd in running:
+        poll.register(pidfd, select.POLLIN)
+    deadline = monotonic() + seconds
+    while running and (left := deadline - monotonic()) > 0:
+        for pidfd, _ in poll.poll(left * 1000):
+            poll.unregister(pidfd)
+            running.discard(pidfd)
+    return sorted(running)

@@ -1,0 +1,127 @@
+"""What a lab leaves on disk for the next command: its own record, one for each workload, and a lock.
+
+The lab's record is written last, so that a lab which did not come up has none. A record is never changed in place: a
+reader sees all of it or nothing.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from fairlead.lab.chassis import DatapathType
+from fairlead.lab.errors import LabNotFound, UnknownNode, WorkloadExists
+from fairlead.lab.layout import RUN_DIR, Chassis, Layout
+from fairlead.lab.workload import Workload
+
+
+class Hold(IntEnum):
+    """Up and down are alone; workloads come and go side by side."""
+
+    ALONE = fcntl.LOCK_EX
+    SHARED = fcntl.LOCK_SH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabRecord:
+    name: str
+    chassis: tuple[Chassis, ...]
+    datapath: DatapathType
+
+
+def write_lab(layout: Layout, record: LabRecord) -> None:
+    path = _lab_path(layout)
+    os.replace(_draft(path, record), path)
+
+
+def read_lab(layout: Layout) -> LabRecord:
+    try:
+        return msgspec.json.decode(_lab_path(layout).read_bytes(), type=LabRecord)
+    except FileNotFoundError:
+        raise LabNotFound(layout.name) from None
+
+
+def write_workload(layout: Layout, workload: Workload) -> None:
+    """Of two who write the same name at once, one is refused."""
+    path = _workload_path(layout, workload.name)
+    draft = _draft(path, workload)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise WorkloadExists(workload.name) from None
+    finally:
+        draft.unlink()
+
+
+def delete_workload(layout: Layout, name: str) -> None:
+    _workload_path(layout, name).unlink(missing_ok=True)
+
+
+def read_workloads(layout: Layout) -> tuple[Workload, ...]:
+    texts = []
+    for path in sorted(_workload_path(layout, "x").parent.glob("workload-*.json")):
+        with suppress(FileNotFoundError):
+            texts.append(path.read_bytes())
+    return tuple(msgspec.json.decode(text, type=Workload) for text in texts)
+
+
+def read_workload(layout: Layout, name: str) -> Workload:
+    workloads = {workload.name: workload for workload in read_workloads(layout)}
+    if name not in workloads:
+        raise UnknownNode(name, sorted(workloads))
+    return workloads[name]
+
+
+def _lab_path(layout: Layout) -> Path:
+    return layout.directory / "lab.json"
+
+
+def _workload_path(layout: Layout, name: str) -> Path:
+    return layout.directory / f"workload-{name}.json"
+
+
+def _draft(path: Path, record: LabRecord | Workload) -> Path:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{id(record)}")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+    return draft
+
+
+@contextmanager
+def locked(layout: Layout, hold: Hold) -> Iterator[None]:
+    """Whoever comes later waits; a killed holder lets go by itself. The last lab takes the lock's directory with it."""
+    descriptor = _acquire(layout.lock, hold)
+    try:
+        yield
+    finally:
+        if hold is Hold.ALONE and not layout.directory.exists():
+            layout.lock.unlink()
+            _remove_empty(layout.run_dir)
+        os.close(descriptor)
+
+
+def _remove_empty(run_dir: Path) -> None:
+    """Our own directory of labs, never one that was given to us."""
+    if run_dir == RUN_DIR:
+        with suppress(OSError):
+            run_dir.rmdir()
+            run_dir.parent.rmdir()
+
+
+def _acquire(path: Path, hold: Hold) -> int:
+    """A file that was removed while we waited for it locks nothing: take the one that is there now."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, hold)
+        with suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        os.close(descriptor)

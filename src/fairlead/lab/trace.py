@@ -1,0 +1,134 @@
+"""What OVN would do with a packet of a workload: the packet, written out as a microflow of ovn-trace(8).
+
+What the operator leaves out is filled in as the workload's own kernel would: its addresses from its record, and for
+the next hop, which is the destination or the gateway, the MAC that OVN would answer ARP or ND with.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface
+from typing import assert_never
+
+from fairlead.lab.databases import Row, find, southbound
+from fairlead.lab.errors import Unreachable
+from fairlead.lab.layout import Layout
+from fairlead.lab.processes import Command
+from fairlead.lab.workload import Workload
+
+SOURCE_PORT = 32768
+CT_NEW = 4  # a packet that crosses two switches and a router meets no more translations
+OPTIONS = ("--ct=new",) * CT_NEW
+
+Address = IPv4Address | IPv6Address
+Interface = IPv4Interface | IPv6Interface
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tcp:
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Udp:
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """An ICMP echo request."""
+
+
+Packet = Tcp | Udp | Echo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A port on the workload's switch; `of_router` tells a router's port from another workload's."""
+
+    mac: str
+    addresses: tuple[Interface, ...]
+    of_router: bool
+
+
+def compose_microflow(source: Workload, destination: Address, packet: Packet, next_hop_mac: str) -> str:
+    version = destination.version
+    terms = (
+        f'inport == "{source.port_id}"',
+        f"eth.src == {source.mac}",
+        f"eth.dst == {next_hop_mac}",
+        f"ip{version}.src == {choose_interface(source, destination).ip}",
+        f"ip{version}.dst == {destination}",
+        "ip.ttl == 64",
+        *_packet_terms(packet, version),
+    )
+    return " && ".join(terms)
+
+
+def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
+    match packet:
+        case Tcp(port=port):
+            return (f"tcp.src == {SOURCE_PORT}", f"tcp.dst == {port}")
+        case Udp(port=port):
+            return (f"udp.src == {SOURCE_PORT}", f"udp.dst == {port}")
+        case Echo():
+            return (f"icmp{version}.type == {8 if version == 4 else 128}", f"icmp{version}.code == 0")
+        case _:
+            assert_never(packet)
+
+
+def choose_interface(source: Workload, destination: Address) -> Interface:
+    """The workload's address of the same family: on the destination's network, or else the first one."""
+    same = [interface for interface in source.interfaces if interface.version == destination.version]
+    if not same:
+        raise Unreachable(f"workload {source.name!r} has no IPv{destination.version} address to reach {destination}")
+    return next((interface for interface in same if destination in interface.network), same[0])
+
+
+def choose_destination(source: Workload, target: Workload) -> Address:
+    """An address of the target in a family that both have, the target's first one first."""
+    versions = {interface.version for interface in source.interfaces}
+    for interface in target.interfaces:
+        if interface.version in versions:
+            return interface.ip
+    raise Unreachable(f"workloads {source.name!r} and {target.name!r} have no address family in common")
+
+
+def choose_next_hop(source: Workload, destination: Address) -> Address:
+    if any(destination in interface.network for interface in source.interfaces):
+        return destination
+    for router in source.routers:
+        if router.version == destination.version:
+            return router
+    raise Unreachable(f"{destination} is not on a network of workload {source.name!r}, which has no gateway to it")
+
+
+def choose_mac(neighbours: Sequence[Neighbour], next_hop: Address) -> str:
+    """The owner's; an address without an owner is a VIP, for which a router of the switch answers."""
+    for neighbour in neighbours:
+        if any(next_hop == interface.ip for interface in neighbour.addresses):
+            return neighbour.mac
+    for neighbour in neighbours:
+        if neighbour.of_router and any(next_hop in interface.network for interface in neighbour.addresses):
+            return neighbour.mac
+    raise Unreachable(f"no port on the switch has {next_hop}, and no router there would answer for it")
+
+
+def read_neighbours(layout: Layout, source: Workload) -> tuple[Neighbour, ...]:
+    """The ports on the datapath of the workload's port; for a router's port, its peer knows the addresses."""
+    client = southbound(layout)
+    columns = ("logical_port", "datapath", "type", "mac", "options")
+    own = find(client, "Port_Binding", columns, f'logical_port="{source.port_id}"')
+    if not own:
+        raise Unreachable(f"OVN has no port {source.port_id!r}, the one of workload {source.name!r}")
+    ports = find(client, "Port_Binding", columns, f"datapath={own[0].text('datapath')}")
+    return tuple(neighbour for port in ports for neighbour in _neighbours(client, columns, port))
+
+
+def _neighbours(client: Command, columns: Sequence[str], port: Row) -> Iterator[Neighbour]:
+    peer = port.mapping("options").get("peer", "")
+    rows = find(client, "Port_Binding", columns, f'logical_port="{peer}"') if peer else (port,)
+    for row in rows:
+        for mac, *addresses in (entry.split() for entry in row.texts("mac")):
+            if ":" in mac:
+                known = tuple(ip_interface(address) for address in addresses)
+                yield Neighbour(mac=mac, addresses=known, of_router=bool(peer))

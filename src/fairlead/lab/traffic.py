@@ -1,0 +1,112 @@
+"""The client as a program, to be run inside the namespace of a workload.
+
+It prints one JSON object, or, with `--hold`, keeps one connection open and sends what it reads line by line: what
+happens to an established connection while its load balancer changes.
+"""
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.lab.clients import CHUNK, Garbled, Protocol, Traffic, TrafficResult, classify, open_socket, send
+from fairlead.lab.held import CONNECTED, FAILED
+
+__all__ = ["Protocol", "Traffic", "TrafficResult", "hold", "main", "send"]
+
+EPILOG = """examples:
+  python -m fairlead.lab.traffic --to 10.0.0.10 --port 80 --count 100
+  python -m fairlead.lab.traffic --to fd00::10 --port 53 --protocol udp --count 500 --concurrency 20
+  python -m fairlead.lab.traffic --to 10.0.0.10 --port 80 --count 1000 --source-port-from 20000 --keys
+  echo hello | python -m fairlead.lab.traffic --to 10.0.0.10 --port 80 --hold
+"""
+
+
+def hold(traffic: Traffic) -> int:
+    """Each line of standard input is sent and its answer printed; an error of the connection ends it."""
+    try:
+        with open_socket(traffic, traffic.source_port_from or 0) as client:
+            client.settimeout(traffic.timeout)
+            client.connect((traffic.to, traffic.port))
+            print(CONNECTED, client.getsockname()[1], flush=True)
+            for line in sys.stdin:
+                print(_poke(traffic, client, line), flush=True)
+    except (OSError, Garbled) as error:
+        print(FAILED, classify(error), flush=True)
+        return 1
+    return 0
+
+
+def _poke(traffic: Traffic, client: socket.socket, line: str) -> str:
+    if traffic.protocol is Protocol.UDP:
+        client.sendall(line.rstrip("\n").encode())
+        return client.recv(CHUNK).decode()
+    client.sendall(line.encode())
+    answer = bytearray()
+    while not answer.endswith(b"\n"):
+        chunk = client.recv(CHUNK)
+        if not chunk:
+            raise ConnectionResetError
+        answer += chunk
+    return answer.decode().rstrip("\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fairlead.lab.traffic",
+        description="Ask a server of the lab a bounded number of times and print who answered, as JSON.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--to", required=True, metavar="ADDR", help="IPv4 or IPv6 address")
+    parser.add_argument("--port", type=int, required=True, metavar="P")
+    parser.add_argument("--protocol", type=Protocol, choices=list(Protocol), default=Protocol.TCP)
+    parser.add_argument("--count", type=_positive, default=1, metavar="N", help="exchanges to make (1)")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="seconds for one exchange (2)")
+    parser.add_argument("--concurrency", type=_positive, default=1, metavar="C", help="exchanges at a time (1)")
+    parser.add_argument("--source-port-from", type=_positive, metavar="P", help="use source ports P, P+1, ...")
+    parser.add_argument("--size", type=int, default=0, metavar="BYTES", help="send so many bytes and want them back")
+    parser.add_argument("--keys", action="store_true", help="print which source port went to whom")
+    parser.add_argument("--hold", action="store_true", help="keep one connection, send the lines of standard input")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _traffic(arguments: argparse.Namespace) -> Traffic:
+    return Traffic(
+        to=arguments.to,
+        port=arguments.port,
+        protocol=arguments.protocol,
+        count=arguments.count,
+        timeout=arguments.timeout,
+        concurrency=arguments.concurrency,
+        source_port_from=arguments.source_port_from,
+        size=arguments.size,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Failed exchanges are part of the result: the exit code tells only of what could not be tried or held."""
+    arguments = _parser().parse_args(argv)
+    traffic = _traffic(arguments)
+    if arguments.hold:
+        return hold(traffic)
+    result = send(traffic) if arguments.keys else _without_keys(send(traffic))
+    print(msgspec.json.encode(result).decode())
+    return 0
+
+
+def _without_keys(result: TrafficResult) -> TrafficResult:
+    return TrafficResult(answers=result.answers, errors=result.errors, seconds=result.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""A workload: a namespace that is plugged into the switch of one chassis as a virtual machine would be.
+
+Its addresses are usable and its server listens when it has been plugged in. That OVN has bound its port is another
+condition: the port may be made before or after.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
+
+from fairlead.lab import namespaces, processes
+from fairlead.lab.chassis import execute
+from fairlead.lab.errors import InvalidWorkload
+from fairlead.lab.layout import INTEGRATION_BRIDGE, Chassis, Layout, is_node_name, workload_device
+from fairlead.lab.processes import Command, run
+
+GENEVE_MTU = 1442  # 1500 less IPv4 20, UDP 8, geneve 8 with OVN's option 8, inner Ethernet 14
+DEVICE = "eth0"
+ANSWER = "answer"
+VSCTL_PATIENCE = "--timeout=15"  # without a switch or its database it would wait for ever
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The record of a workload, as it is kept on disk; addresses are with their prefix length."""
+
+    name: str
+    chassis: str
+    port_id: str
+    mac: str
+    addresses: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
+    mtu: int = GENEVE_MTU
+    serve: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """A record that exists can be plugged in: what is wrong with it is said here, before anything is made."""
+        if complaint := next(_complaints(self), ""):
+            raise InvalidWorkload(f"workload {self.name!r}: {complaint}")
+
+    @property
+    def interfaces(self) -> tuple[IPv4Interface | IPv6Interface, ...]:
+        return tuple(ip_interface(address) for address in self.addresses)
+
+    @property
+    def routers(self) -> tuple[IPv4Address | IPv6Address, ...]:
+        return tuple(ip_address(gateway) for gateway in self.gateways)
+
+
+def _complaints(workload: Workload) -> Iterator[str]:
+    if not _NAME.fullmatch(workload.name):
+        yield "a name is up to 63 lower-case letters, digits and dashes"
+    if is_node_name(workload.name):
+        yield "this name is taken by the lab itself"
+    if not _MAC.fullmatch(workload.mac):
+        yield f"{workload.mac!r} is no MAC address such as 02:00:00:00:00:11"
+    try:
+        _ = workload.interfaces, workload.routers
+    except ValueError as error:
+        yield str(error)
+    if not all(0 < port < 65536 for port in workload.serve):
+        yield f"ports are 1 to 65535, not {workload.serve}"
+
+
+def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
+    """Returns when the workload's server listens, if it has one."""
+    namespace = layout.namespace(workload.name)
+    namespaces.add(namespace)
+    device = workload_device(workload.name)
+    near = namespaces.LinkEnd(namespace=layout.namespace(node.name), device=device)
+    far = namespaces.LinkEnd(namespace=namespace, device=DEVICE, address=workload.mac)
+    namespaces.link(near, far, workload.mtu)
+    namespaces.configure(namespace, _addressing(workload))
+    port = f'external_ids:iface-id="{workload.port_id}"'
+    added = ("add-port", INTEGRATION_BRIDGE, device, "--", "set", "Interface", device, port)
+    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, *added)
+    if workload.serve:
+        _start_answer(layout, workload)
+
+
+def unplug(layout: Layout, node: Chassis, workload: Workload) -> None:
+    """Undoes whatever part of `plug` was done; the name can be plugged in again at once."""
+    device = workload_device(workload.name)
+    removed = ("--if-exists", "del-port", INTEGRATION_BRIDGE, device)
+    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "--no-wait", *removed)
+    namespaces.remove_device(layout.namespace(node.name), device)
+    namespace = layout.namespace(workload.name)
+    if namespace in namespaces.existing(namespace):
+        processes.end(namespaces.processes([namespace]), lambda pid: pid in namespaces.processes([namespace]))
+        namespaces.delete(namespace)
+
+
+def _addressing(workload: Workload) -> Iterator[str]:
+    for interface in workload.interfaces:
+        yield f"address add {interface} dev {DEVICE}"
+    for router in workload.routers:
+        yield f"route replace default via {router} dev {DEVICE} onlink"
+
+
+def _start_answer(layout: Layout, workload: Workload) -> None:
+    directory = layout.node_directory(workload.name)
+    directory.mkdir(parents=True, exist_ok=True)
+    ports = [word for port in workload.serve for word in ("--port", str(port))]
+    files = ("--pidfile", str(directory / f"{ANSWER}.pid"), "--log-file", str(directory / f"{ANSWER}.log"))
+    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", workload.name, *ports, *files, "--detach")
+    command = namespaces.inside(layout.namespace(workload.name), argv)
+    run(Command(argv=command, environment=layout.environment(workload.name)))

@@ -1,0 +1,370 @@
+"""The load-balancer door: what stock clients send, what they get, and what a wrong input is told."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.api import octavia
+from fairlead.api.door import Identity
+from fairlead.dataplane.ovn import LoadBalancer
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import AllocationPool, Network, Subnet
+from fairlead.model.snapshot import Changes
+from harness.api import NOON, Inside, play
+
+NET = "11111111-0000-4000-8000-000000000001"
+SUBNET = "22222222-0000-4000-8000-000000000001"
+SUBNET6 = "22222222-0000-4000-8000-000000000006"
+NOBODY = "99999999-0000-4000-8000-000000000009"
+LBS = "/v2.0/lbaas/loadbalancers"
+COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
+
+
+def network() -> Network:
+    pools = {
+        SUBNET: ("10.0.0.0/24", "10.0.0.1", "10.0.0.2", "10.0.0.254"),
+        SUBNET6: ("fd00::/64", "fd00::1", "fd00::2", "fd00::ffff"),
+    }
+    subnets = tuple(
+        Subnet(
+            id=identity,
+            cidr=parse_network(cidr),
+            gateway=parse_address(gateway),
+            allocation_pools=(AllocationPool(start=parse_address(first), end=parse_address(last)),),
+            **COMMON,
+        )
+        for identity, (cidr, gateway, first, last) in pools.items()
+    )
+    return Network(id=NET, mtu=1442, subnets=subnets, **COMMON)
+
+
+@pytest.fixture
+def door(tmp_path: Path):
+    def run(story) -> None:
+        async def with_network(place: Inside) -> None:
+            await place.model.write(lambda _: Changes(puts=(network(),)))
+            await place.rest()
+            await story(place)
+
+        play(octavia.make_door, tmp_path, with_network, "/load-balancer")
+
+    return run
+
+
+async def make_balancer(place: Inside, **more: object) -> dict[str, Any]:
+    body = {"name": "web", "vip_subnet_id": SUBNET, **more}
+    return (await place.good("POST", LBS, {"loadbalancer": body}))["loadbalancer"]
+
+
+async def make_listener(place: Inside, balancer: str, port: int = 80, **more: object) -> dict[str, Any]:
+    body = {"protocol": "TCP", "protocol_port": port, "loadbalancer_id": balancer, **more}
+    return (await place.good("POST", "/v2.0/lbaas/listeners", {"listener": body}))["listener"]
+
+
+async def make_pool(place: Inside, listener: str, **more: object) -> dict[str, Any]:
+    body = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "listener_id": listener, **more}
+    return (await place.good("POST", "/v2.0/lbaas/pools", {"pool": body}))["pool"]
+
+
+async def make_member(place: Inside, pool: str, address: str = "10.0.0.11", **more: object) -> dict[str, Any]:
+    body = {"address": address, "protocol_port": 8080, **more}
+    return (await place.good("POST", f"/v2.0/lbaas/pools/{pool}/members", {"member": body}))["member"]
+
+
+def test_the_versions_are_octavias_and_link_to_this_door(door):
+    async def story(place: Inside) -> None:
+        versions = (await place.good("GET", "/"))["versions"]
+        assert len(versions) == 31
+        assert versions[-1]["id"] == "v2.30"
+        assert versions[-1]["links"] == [{"href": "http://door/load-balancer/v2", "rel": "self"}]
+        assert (await place.good("GET", "/v2"))["version"]["id"] == "v2.30"
+
+    door(story)
+
+
+def test_a_load_balancer_step_by_step(door):
+    async def story(place: Inside) -> None:
+        answer = await place.call("POST", LBS, {"loadbalancer": {"name": "web", "vip_subnet_id": SUBNET}})
+        made = answer.json()["loadbalancer"]
+        assert answer.status_code == 201
+        assert (made["provisioning_status"], made["operating_status"]) == ("PENDING_CREATE", "OFFLINE")
+        await place.rest()
+        shown = (await place.good("GET", f"{LBS}/{made['id']}"))["loadbalancer"]
+        assert (shown["provisioning_status"], shown["operating_status"]) == ("ACTIVE", "ONLINE")
+        listener = await make_listener(place, made["id"])
+        assert listener["provisioning_status"] == "PENDING_CREATE"
+        pool = await make_pool(place, listener["id"])
+        await make_member(place, pool["id"], name="a", weight=3)
+        await make_member(place, pool["id"], "10.0.0.12", name="b")
+        rows = [row for rows in place.driver.rows.values() for row in rows.values() if isinstance(row, LoadBalancer)]
+        assert rows[0].services[0].vip == f"{made['vip_address']}:80"
+        assert Counter(rows[0].services[0].backends) == {"10.0.0.11:8080": 12, "10.0.0.12:8080": 4}
+        tree = (await place.good("GET", f"{LBS}/{made['id']}/status"))["statuses"]["loadbalancer"]
+        members = tree["listeners"][0]["pools"][0]["members"]
+        assert [(member["name"], member["operating_status"]) for member in members] == [
+            ("a", "NO_MONITOR"),
+            ("b", "NO_MONITOR"),
+        ]
+        assert tree["provisioning_status"] == "ACTIVE"
+
+    door(story)
+
+
+def test_the_vip_has_a_port_that_lives_as_long(door):
+    async def story(place: Inside) -> None:
+        made = await make_balancer(place, vip_address="10.0.0.10")
+        port = place.model.snapshot.ports[made["vip_port_id"]]
+        assert (port.name, port.device_owner) == (f"octavia-lb-{made['id']}", "Octavia")
+        await place.good("DELETE", f"{LBS}/{made['id']}")
+        assert not place.model.snapshot.ports
+        assert [str(row) for rows in place.driver.rows.values() for row in rows.values()] == [f"Logical_Switch {NET}"]
+
+    door(story)
+
+
+TREE = {
+    "name": "tree",
+    "vip_network_id": NET,
+    "vip_address": "fd00::10",
+    "listeners": [
+        {
+            "name": "l1",
+            "protocol": "TCP",
+            "protocol_port": 80,
+            "default_pool": {
+                "name": "p1",
+                "protocol": "TCP",
+                "lb_algorithm": "SOURCE_IP",
+                "members": [{"address": "fd00::11", "protocol_port": 80}],
+            },
+        },
+        {"name": "l2", "protocol": "UDP", "protocol_port": 53, "default_pool": {"name": "p2"}},
+    ],
+    "pools": [
+        {
+            "name": "p2",
+            "protocol": "UDP",
+            "lb_algorithm": "ROUND_ROBIN",
+            "session_persistence": {"type": "SOURCE_IP", "persistence_timeout": 60},
+        }
+    ],
+}
+
+
+def test_a_whole_tree_in_one_call_and_gone_in_one(door):
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", LBS, {"loadbalancer": TREE}))["loadbalancer"]
+        assert [listener["name"] for listener in made["listeners"]] == ["l1", "l2"]
+        assert {pool["name"]: len(pool["members"]) for pool in made["pools"]} == {"p1": 1, "p2": 0}
+        shown = (await place.good("GET", f"{LBS}/{made['id']}"))["loadbalancer"]
+        assert len(shown["listeners"]) == 2
+        answer = await place.call("DELETE", f"{LBS}/{made['id']}")
+        assert answer.status_code == 400
+        expected = f"Validation failure: Cannot delete Load Balancer {made['id']} - it has children"
+        assert answer.json()["faultstring"] == expected
+        assert (await place.call("DELETE", f"{LBS}/{made['id']}?cascade=true")).status_code == 204
+        await place.rest()
+        assert not place.model.snapshot.load_balancers
+
+    door(story)
+
+
+def test_members_in_one_batch(door):
+    async def story(place: Inside) -> None:
+        listener = await make_listener(place, (await make_balancer(place))["id"])
+        pool = (await make_pool(place, listener["id"]))["id"]
+        first = await make_member(place, pool, "10.0.0.11")
+        path = f"/v2.0/lbaas/pools/{pool}/members"
+        more = {"members": [{"address": "10.0.0.13", "protocol_port": 80}]}
+        assert (await place.call("PUT", f"{path}?additive_only=true", more)).status_code == 202
+        batch = {
+            "members": [
+                {"address": "10.0.0.11", "protocol_port": 8080, "weight": 7},
+                {"address": "10.0.0.14", "protocol_port": 81},
+            ]
+        }
+        assert (await place.call("PUT", path, batch)).status_code == 202
+        members = (await place.good("GET", f"{path}?fields=id&fields=address&fields=weight"))["members"]
+        assert members[0] == {"id": first["id"], "address": "10.0.0.11", "weight": 7}
+        assert (members[1]["address"], members[1]["weight"]) == ("10.0.0.14", 1)
+        twice = await place.call("PUT", path, {"members": [batch["members"][0]] * 2})
+        assert twice.json()["faultstring"] == (
+            "Validation failure: Member must be updated only once in the same request."
+        )
+
+    door(story)
+
+
+def test_null_puts_the_default_back(door):
+    async def story(place: Inside) -> None:
+        listener = await make_listener(place, (await make_balancer(place))["id"], timeout_client_data=7, name="x")
+        pool = await make_pool(place, listener["id"], session_persistence={"type": "SOURCE_IP"})
+        path = f"/v2.0/lbaas/listeners/{listener['id']}"
+        body = {"timeout_client_data": None, "default_pool_id": None, "name": None, "connection_limit": None}
+        changed = (await place.good("PUT", path, {"listener": body}))["listener"]
+        assert (changed["timeout_client_data"], changed["default_pool_id"], changed["name"]) == (50000, None, "")
+        body = {"pool": {"session_persistence": None}}
+        changed = (await place.good("PUT", f"/v2.0/lbaas/pools/{pool['id']}", body))["pool"]
+        assert changed["session_persistence"] is None
+
+    door(story)
+
+
+def test_lists_filter_sort_and_page(door):
+    async def story(place: Inside) -> None:
+        for name in ("c", "a", "b"):
+            await make_balancer(place, name=name, tags=[name, "all"])
+        assert [item["name"] for item in (await place.good("GET", f"{LBS}?sort=name:desc"))["loadbalancers"]] == list(
+            "cba"
+        )
+        assert len((await place.good("GET", f"{LBS}?name=a&admin_state_up=True"))["loadbalancers"]) == 1
+        assert len((await place.good("GET", f"{LBS}?tags=all&not-tags=a"))["loadbalancers"]) == 2
+        page = await place.good("GET", f"{LBS}?limit=2&sort=name")
+        assert [item["name"] for item in page["loadbalancers"]] == ["a", "b"]
+        following = page["loadbalancers_links"][0]
+        assert following["rel"] == "next"
+        page = await place.good("GET", following["href"])
+        assert [item["name"] for item in page["loadbalancers"]] == ["c"]
+        assert page["loadbalancers_links"][0]["rel"] == "previous"
+
+    door(story)
+
+
+def test_projects_do_not_see_each_other(door):
+    async def story(place: Inside) -> None:
+        made = await make_balancer(place)
+        place.caller = Identity(user="eve", project_id="other", roles=frozenset({"member", "reader"}))
+        assert (await place.good("GET", LBS))["loadbalancers"] == []
+        refused = await place.call("GET", f"{LBS}/{made['id']}")
+        assert refused.json()["faultstring"] == "Policy does not allow this request to be performed."
+        assert refused.status_code == 403
+        assert (await place.call("DELETE", f"{LBS}/{made['id']}")).status_code == 403
+        place.caller = Identity(user="bob", project_id="demo", roles=frozenset({"reader"}))
+        assert (await place.call("GET", f"{LBS}/{made['id']}")).status_code == 200
+        assert (await place.call("PUT", f"{LBS}/{made['id']}", {"loadbalancer": {"name": "x"}})).status_code == 403
+
+    door(story)
+
+
+LB = {"loadbalancer": {"name": "x", "vip_subnet_id": SUBNET}}
+
+
+def lb(**more: object) -> dict[str, Any]:
+    return {"loadbalancer": {"name": "x", "vip_subnet_id": SUBNET, **more}}
+
+
+def listener_of(**more: object) -> dict[str, Any]:
+    return {"listener": {"protocol": "TCP", "protocol_port": 81, "loadbalancer_id": "{lb}", **more}}
+
+
+def pool_of(**more: object) -> dict[str, Any]:
+    return {"pool": {"protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "loadbalancer_id": "{lb}", **more}}
+
+
+def member_of(**more: object) -> dict[str, Any]:
+    return {"member": {"address": "10.0.0.50", "protocol_port": 80, **more}}
+
+
+LISTENERS, POOLS, MEMBERS = "/v2.0/lbaas/listeners", "/v2.0/lbaas/pools", "/v2.0/lbaas/pools/{pool}/members"
+BAD = [
+    ("POST", LBS, [], 400, "should be an object"),
+    ("POST", LBS, {"balancer": {}}, 400, "loadbalancer"),
+    ("POST", LBS, lb(bogus=1), 400, "Unknown attribute for argument load_balancer.loadbalancer: bogus"),
+    ("POST", LBS, lb(vip_subnet_id="nope"), 400, "Value: 'nope'. Value should be UUID format"),
+    ("POST", LBS, lb(vip_subnet_id=NOBODY), 400, f"Subnet {NOBODY} not found."),
+    ("POST", LBS, {"loadbalancer": {"name": "x"}}, 400, "VIP must contain one of"),
+    ("POST", LBS, lb(vip_address="10.9.0.1"), 400, "VIP address 10.9.0.1 is not a valid IP for subnet"),
+    ("POST", LBS, lb(vip_address="10.0.0.255"), 400, "is not a valid IP"),
+    ("POST", LBS, lb(vip_address="fd00::5"), 400, "is not a valid IP"),
+    ("POST", LBS, lb(vip_address="10.0.0.999"), 400, "is not a valid IP address"),
+    ("POST", LBS, lb(vip_address="10.0.0.10"), 409, "The VIP IP address is already in use: 10.0.0.10"),
+    ("POST", LBS, lb(vip_address="10.0.0.1"), 409, "The VIP IP address is already in use: 10.0.0.1"),
+    ("POST", LBS, lb(name="x" * 256), 400, "maximum character requirement of 255"),
+    ("POST", LBS, lb(name=5), 400, "Value should be a string."),
+    ("POST", LBS, lb(admin_state_up="maybe"), 400, "Value should be a boolean."),
+    ("POST", LBS, lb(provider="amphora"), 400, "Provider 'amphora' is not enabled."),
+    ("POST", LBS, lb(flavor_id=NOBODY), 501, "does not support a requested option: flavor_id"),
+    ("POST", LBS, lb(vip_port_id=NOBODY), 400, f"Port {NOBODY} not found."),
+    ("PUT", LBS + "/{lb}", lb(), 400, "Unknown attribute for argument load_balancer.loadbalancer: vip_subnet_id"),
+    ("GET", f"{LBS}/{NOBODY}", None, 404, f"Load Balancer {NOBODY} not found."),
+    ("GET", f"{LBS}/nonsense", None, 404, "Load Balancer nonsense not found."),
+    ("GET", f"{LBS}?bogus=1", None, 400, "'bogus' is not an attribute"),
+    ("GET", f"{LBS}?sort=bogus", None, 400, "Supplied sort key 'bogus' is not valid."),
+    ("GET", f"{LBS}?limit=x", None, 400, "pagination limit"),
+    ("GET", f"{LBS}?marker={NOBODY}", None, 400, "pagination marker"),
+    ("GET", "/v2.0/lbaas/bogus", None, 404, "Not Found"),
+    ("PATCH", LBS, {}, 405, "Method Not Allowed"),
+    ("POST", LISTENERS, listener_of(protocol_port=0), 400, "Value should be greater or equal to 1"),
+    ("POST", LISTENERS, listener_of(protocol_port=65536), 400, "Value should be lower or equal to 65535"),
+    ("POST", LISTENERS, listener_of(protocol_port=80.5), 400, "Value should be an integer."),
+    ("POST", LISTENERS, listener_of(protocol_port=None), 400, "Mandatory field missing."),
+    ("POST", LISTENERS, listener_of(protocol="BOGUS"), 400, "Value should be one of: HTTP"),
+    ("POST", LISTENERS, listener_of(protocol_port=80), 409, "already using protocol TCP and protocol_port 80"),
+    ("POST", LISTENERS, listener_of(protocol="HTTP"), 501, "protocol HTTP"),
+    ("POST", LISTENERS, listener_of(connection_limit=5), 501, "connection_limit"),
+    ("POST", LISTENERS, listener_of(allowed_cidrs=["10.0.0.0/8"]), 501, "allowed_cidrs"),
+    ("POST", LISTENERS, listener_of(loadbalancer_id=NOBODY), 404, f"Load Balancer {NOBODY} not found."),
+    ("POST", LISTENERS, listener_of(default_pool_id=NOBODY), 404, f"Pool {NOBODY} not found."),
+    ("POST", LISTENERS, listener_of(protocol="UDP", default_pool_id="{pool}"), 400, "pool protocol 'TCP' is invalid"),
+    ("PUT", LISTENERS + "/{listener}", {"listener": {"protocol": "UDP"}}, 400, "argument listener_.listener: protocol"),
+    ("POST", POOLS, {"pool": {"protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}}, 400, "Must provide at least one of"),
+    ("POST", POOLS, pool_of(listener_id="{listener}"), 409, "This listener already has a default pool"),
+    ("POST", POOLS, pool_of(lb_algorithm="BAD"), 400, "Value should be one of: LEAST_CONNECTIONS"),
+    ("POST", POOLS, pool_of(session_persistence={"type": "SOURCE_IP", "persistence_timeout": 10}), 400, "is only for"),
+    ("POST", POOLS, pool_of(session_persistence={"type": "APP_COOKIE"}), 400, 'Field "cookie_name" must be specified'),
+    ("PUT", POOLS + "/{pool}", {"pool": {"lb_algorithm": "LEAST_CONNECTIONS"}}, 501, "lb_algorithm LEAST_CONNECTIONS"),
+    ("POST", MEMBERS, member_of(address="10.0.0.11", protocol_port=8080), 409, "already using ip 10.0.0.11"),
+    ("POST", MEMBERS, member_of(address="fd00::11"), 400, "IP version incompatible with VIP 10.0.0.10"),
+    ("POST", MEMBERS, member_of(address="169.254.169.254"), 400, "is not a valid option for member address"),
+    ("POST", MEMBERS, member_of(weight=257), 400, "Value should be lower or equal to 256"),
+    ("POST", MEMBERS, member_of(weight=-1), 400, "Value should be greater or equal to 0"),
+    ("POST", MEMBERS, member_of(subnet_id=NOBODY), 400, f"Subnet {NOBODY} not found."),
+    ("POST", MEMBERS, member_of(backup=True), 501, "backup members"),
+    ("PUT", MEMBERS, {"members": "all"}, 400, "a list"),
+    ("PUT", MEMBERS, {"members": [{"address": "10.0.0.9"}]}, 400, "protocol_port. Value: 'None'. Mandatory"),
+    ("DELETE", f"{MEMBERS}/{NOBODY}", None, 404, f"Member {NOBODY} not found."),
+    ("POST", "/v2.0/lbaas/healthmonitors", {"healthmonitor": {}}, 501, "health monitors"),
+    ("POST", "/v2.0/lbaas/l7policies", {"l7policy": {}}, 501, "L7 policies"),
+]
+
+
+def _filled(template: Any, ids: dict[str, str]) -> Any:
+    match template:
+        case str():
+            for name, identity in ids.items():
+                template = template.replace(f"{{{name}}}", identity)
+            return template
+        case dict():
+            return {key: _filled(value, ids) for key, value in template.items()}
+        case list():
+            return [_filled(value, ids) for value in template]
+        case _:
+            return template
+
+
+def test_every_wrong_input_is_told_why_and_writes_nothing(door):
+    async def story(place: Inside) -> None:
+        balancer = await make_balancer(place, vip_address="10.0.0.10")
+        listener = await make_listener(place, balancer["id"])
+        pool = await make_pool(place, listener["id"])
+        await make_member(place, pool["id"])
+        ids = {"lb": balancer["id"], "listener": listener["id"], "pool": pool["id"]}
+        before, applies = await place.store.range(""), place.driver.applies
+        for method, path, body, status, words in BAD:
+            answer = await place.call(method, _filled(path, ids), _filled(body, ids))
+            got = (answer.status_code, answer.json().get("faultstring", answer.text))
+            assert got[0] == status, (method, path, body, got)
+            assert words in got[1], (method, path, body, got)
+            assert answer.json()["faultcode"] == ("Server" if status >= 500 else "Client")
+        for text, words in ((b"{", "not valid JSON"), (b'{"loadbalancer": {"name": "\xff"}}', "not valid JSON")):
+            answer = await place.client.post(LBS, content=text)
+            assert (answer.status_code, words in answer.text) == (400, True)
+        answer = await place.client.post(LBS, content=b" " * (5 * 2**20))
+        assert (answer.status_code, "larger than" in answer.text) == (413, True)
+        assert await place.store.range("") == before
+        await place.rest()
+        assert place.driver.applies == applies
+
+    door(story)

@@ -1,0 +1,850 @@
+"""The OVSDB client against the real ovsdb-server: what these tests say of the server is what we rely on."""
+
+import asyncio
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fairlead.drivers.ovsdb import (
+    Changes,
+    Client,
+    Connected,
+    Contents,
+    Disconnected,
+    Event,
+    LockAcquired,
+    LockLost,
+    Settings,
+    Timing,
+    Tls,
+)
+from fairlead.drivers.ovsdb_protocol import (
+    NO_TXN,
+    ConnectionLost,
+    Framer,
+    Json,
+    NotConnected,
+    Notification,
+    Reply,
+    TableMonitor,
+    TransactionError,
+    assert_lock,
+    decode_map,
+    decode_uuids,
+    encode_map,
+    encode_named_uuid,
+    encode_uuid,
+    encode_uuids,
+    parse_remotes,
+    patch_map,
+)
+
+SERVER = Path("/usr/sbin/ovsdb-server")
+SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
+DATABASE = "OVN_Northbound"
+UUID = "11111111-1111-4111-8111-111111111111"
+
+pytestmark = pytest.mark.skipif(
+    not (SERVER.exists() and SCHEMA.exists()), reason=f"needs {SERVER} and {SCHEMA} (packages ovn-common, openvswitch)"
+)
+
+
+class Server:
+    """One ovsdb-server process; ended by its own pid."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.remote = f"unix:{folder}/db.sock"
+        self.options = options
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        listen, control = f"--remote=punix:{self.folder}/db.sock", f"--unixctl={self.folder}/ctl"
+        command = [str(SERVER), listen, control, "-vconsole:off", *self.options, str(self.folder / "db")]
+        self.process = subprocess.Popen(command, cwd=self.folder)
+        wait_until(self.answers)
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.folder / "db.sock")) == 0
+
+    def send(self, number: signal.Signals) -> None:
+        if self.process:
+            self.process.send_signal(number)
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def control(self, *command: str) -> str:
+        done = subprocess.run(
+            ["ovs-appctl", "-t", f"{self.folder}/ctl", *command], check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  # what is awaited happens in another process
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    """Whatever a test starts and puts here is ended."""
+    started: list[Server] = []
+    yield started
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path, servers: list[Server]) -> Server:
+    """A standalone database."""
+    subprocess.run(["ovsdb-tool", "create", tmp_path / "db", SCHEMA], check=True)
+    servers.append(Server(tmp_path))
+    servers[0].start()
+    return servers[0]
+
+
+@pytest.fixture
+def clustered(tmp_path: Path, servers: list[Server]) -> Server:
+    """A cluster of one: it keeps the history that `monitor_cond_since` needs."""
+    subprocess.run(["ovsdb-tool", "create-cluster", tmp_path / "db", SCHEMA, f"unix:{tmp_path}/raft"], check=True)
+    servers.append(Server(tmp_path))
+    servers[0].start()
+    return servers[0]
+
+
+class Replica:
+    """Keeps all events, and the rows they make."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.rows: dict[str, dict[str, Json]] = {}
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        match event:
+            case Contents(tables=tables):
+                self.rows = {}
+                self.apply(tables)
+            case Changes(tables=tables):
+                self.apply(tables)
+
+    def apply(self, tables: Json) -> None:
+        for uuid, change in tables.get("Load_Balancer", {}).items():
+            match change:
+                case {"initial": row} | {"insert": row}:
+                    self.rows[uuid] = dict(row)
+                case {"modify": {"vips": difference, **others}}:
+                    vips = patch_map(decode_map(self.rows[uuid].get("vips", ["map", []])), difference)
+                    self.rows[uuid] |= {**others, "vips": encode_map(vips)}
+                case {"modify": columns}:
+                    self.rows[uuid] |= columns
+                case {"delete": None}:
+                    del self.rows[uuid]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(row["name"] for row in self.rows.values())
+
+    def kinds(self) -> list[type[Event]]:
+        return [type(event) for event in self.events]
+
+
+TABLES = {"Load_Balancer": TableMonitor(columns=("name", "protocol", "vips"))}
+QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.05, longest_pause=0.2)
+
+
+def settings(remotes: str, timing: Timing = QUICK, tls: Tls | None = None) -> Settings:
+    return Settings(remotes=parse_remotes(remotes), database=DATABASE, tables=TABLES, tls=tls, timing=timing)
+
+
+def insert(name: str, uuid: str | None = None, **columns: Json) -> Json:
+    row = {"op": "insert", "table": "Load_Balancer", "row": {"name": name, **columns}}
+    return row if uuid is None else {**row, "uuid": uuid}
+
+
+def never(seconds: float) -> Json:
+    """An operation that waits for what does not come."""
+    where = {"where": [["name", "==", "never"]], "columns": ["name"], "until": "==", "rows": [{"name": "never"}]}
+    return {"op": "wait", "table": "Load_Balancer", "timeout": int(seconds * 1000), **where}
+
+
+def run(story: Awaitable[None]) -> None:
+    """Run a story; it must leave no task behind."""
+
+    async def supervised() -> None:
+        await story
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(supervised())
+
+
+def write(server: Server, *operations: Json) -> None:
+    """Another client's write."""
+    text = msgspec.json.encode([DATABASE, *operations]).decode()
+    done = subprocess.run(["ovsdb-client", "transact", server.remote, text], check=True, capture_output=True, text=True)
+    assert "error" not in done.stdout
+
+
+# Contents, changes, transactions
+
+
+def test_contents_then_changes(server: Server) -> None:
+    async def story() -> None:
+        write(server, insert("old", protocol="tcp"))
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            await client.wait_connected(5)
+            assert client.connected
+            assert replica.kinds() == [Contents, Connected]
+            assert replica.names == ["old"]
+            await client.transact([insert("new", UUID, vips=encode_map({"a": "1", "b": "2"}))])
+            assert replica.names == ["new", "old"]
+            where = [["name", "==", "new"]]
+            row = {"vips": encode_map({"b": "3", "c": "4"}), "protocol": "udp"}
+            update = {"op": "update", "table": "Load_Balancer", "where": where, "row": row}
+            assert await client.transact([update]) == [{"count": 1}]
+            assert replica.rows[UUID] == {"name": "new", **row}
+            delete = {"op": "delete", "table": "Load_Balancer", "where": [["_uuid", "==", encode_uuid(UUID)]]}
+            assert await client.transact([delete, delete]) == [{"count": 1}, {"count": 0}]
+            assert replica.names == ["old"]
+        assert not client.connected
+        assert replica.events[-1] == Disconnected(reason="closed")
+
+    run(story())
+
+
+def test_only_the_rows_that_match(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        tables = {"Load_Balancer": TableMonitor(columns=("name",), where=(["name", "==", "mine"],))}
+        chosen = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables)
+        async with Client(chosen, replica) as client:
+            await client.wait_connected(5)
+            await client.transact([insert("mine"), insert("theirs")])
+            assert replica.names == ["mine"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("kind", ["server", "clustered"])
+def test_my_write_is_in_the_replica_when_transact_returns(kind: str, request: pytest.FixtureRequest) -> None:
+    server: Server = request.getfixturevalue(kind)
+
+    async def story() -> None:
+        replica = Replica()
+
+        async def write_and_look(number: int) -> None:
+            [result] = await client.transact([insert(f"lb{number}")])
+            assert replica.rows[result["uuid"][1]] == {"name": f"lb{number}"}
+
+        async with Client(settings(server.remote), replica) as client:
+            await client.wait_connected(10)
+            for number in range(100):
+                await write_and_look(number)
+            await asyncio.gather(*(write_and_look(number) for number in range(100, 1100)))
+            assert len(replica.rows) == 1100
+
+    run(story())
+
+
+@pytest.mark.parametrize("kind", ["server", "clustered"])
+@pytest.mark.parametrize("lag", [0.0, 0.5], ids=["reader at once", "reader behind"])
+def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, request: pytest.FixtureRequest) -> None:
+    """Looked at on the wire: a reply never precedes the update3 of its transaction, not even with a full backlog."""
+    server: Server = request.getfixturevalue(kind)
+    columns = {"Load_Balancer": [{"columns": ["name", "external_ids"]}]}
+    filler = encode_map({"filler": "x" * 1000})
+    watch = {"id": "m", "method": "monitor_cond_since", "params": [DATABASE, "m", columns, NO_TXN]}
+    writes = [
+        {"id": number, "method": "transact", "params": [DATABASE, insert(str(number), external_ids=filler)]}
+        for number in range(1500)
+    ]
+    updated: set[str] = set()
+    replies: list[int] = []
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.settimeout(15)
+        stream.connect(str(server.folder / "db.sock"))
+        wait_until(lambda: kind == "server" or "Status: cluster member" in server.control("cluster/status", DATABASE))
+        # In a thread of its own: a server with a backlog reads no more, so a client must never write before it reads.
+        requests = b"".join(map(msgspec.json.encode, [watch, *writes]))
+        sender = threading.Thread(target=stream.sendall, args=(requests,))
+        sender.start()
+        time.sleep(lag)
+        framer = Framer()
+        while len(replies) < len(writes):
+            for message in framer.feed(stream.recv(1 << 16)):
+                match message:
+                    case Notification(method="update3", params=[_, _, {"Load_Balancer": rows}]):
+                        updated |= {row["insert"]["name"] for row in rows.values()}
+                    case Reply(id=int(number), result=[{"uuid": _}]):
+                        assert str(number) in updated
+                        replies.append(number)
+        sender.join()
+    assert replies == list(range(len(writes)))
+
+
+def test_a_failed_operation_undoes_all(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            await client.wait_connected(5)
+            with pytest.raises(TransactionError) as caught:
+                await client.transact([insert("a"), {"op": "delete", "table": "Nope", "where": []}, insert("b")])
+            assert (caught.value.error, caught.value.index) == ("syntax error", 1)
+            assert caught.value.details == "Parsing ovsdb operation 2 of 3 failed: No table named Nope."
+            switch = {"op": "insert", "table": "Logical_Switch", "row": {"ports": encode_uuid(UUID)}}
+            with pytest.raises(TransactionError, match=r"^referential integrity violation: ") as caught:
+                await client.transact([insert("a"), switch])
+            assert caught.value.index is None
+            assert replica.rows == {}
+
+    run(story())
+
+
+def test_a_transaction_may_take_too_long(server: Server) -> None:
+    """The timeout ends the waiting, not the transaction; the connection goes on."""
+
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            await client.wait_connected(5)
+            with pytest.raises(TimeoutError):
+                await client.transact([never(0.3)], timeout=0.05)
+            with pytest.raises(TransactionError, match=r'^timed out: "wait" timed out') as caught:
+                await client.transact([never(0.3)], timeout=5)
+            assert caught.value.index == 0
+            await client.transact([insert("a")])
+            assert replica.names == ["a"]
+            assert replica.kinds().count(Connected) == 1
+
+    run(story())
+
+
+def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            await client.wait_connected(5)
+            assert await client.transact([insert("a", UUID)]) == [{"uuid": encode_uuid(UUID)}]
+            assert replica.rows == {UUID: {"name": "a"}}
+            with pytest.raises(TransactionError) as caught:
+                await client.transact([insert("first"), insert("again", UUID)])
+            assert (caught.value.error, caught.value.index) == ("duplicate uuid", 1)
+            assert caught.value.details == (
+                "This UUID would duplicate a UUID already present within the table "
+                "or deleted within the same transaction."
+            )
+            delete = {"op": "delete", "table": "Load_Balancer", "where": []}
+            with pytest.raises(TransactionError, match=r"^duplicate uuid"):
+                await client.transact([delete, insert("replaced", UUID)])
+            assert replica.names == ["a"]
+            await client.transact([delete])
+            await client.transact([insert("another life", UUID)])
+            assert replica.rows == {UUID: {"name": "another life"}}
+
+    run(story())
+
+
+def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> None:
+    """By a name that lives as long as the transaction, or by the uuid that the client chose."""
+
+    async def story() -> None:
+        async with Client(settings(server.remote), Replica()) as client:
+            await client.wait_connected(5)
+            named = {**insert("named"), "uuid-name": "lb"}
+            wanted = encode_uuids([UUID])
+            groups = [
+                {"op": "insert", "table": "Load_Balancer_Group", "row": {"name": "g", "load_balancer": lb}}
+                for lb in (encode_named_uuid("lb"), wanted)
+            ]
+            results = await client.transact([groups[0], named])
+            select = {"op": "select", "table": "Load_Balancer_Group", "where": [], "columns": ["load_balancer"]}
+            [found] = await client.transact([select])
+            assert decode_uuids(found["rows"][0]["load_balancer"]) == decode_uuids(results[1]["uuid"])
+            groups[1]["row"]["name"] = "h"
+            await client.transact([insert("chosen", UUID), groups[1]])
+            [found] = await client.transact([{**select, "where": [["name", "==", "h"]]}])
+            assert found == {"rows": [{"load_balancer": wanted}]}
+
+    run(story())
+
+
+# Connections that end
+
+
+def test_a_restarted_server_is_read_afresh(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            await client.wait_connected(5)
+            await client.transact([insert("a")])
+            in_flight = asyncio.create_task(client.transact([never(30)]))
+            await asyncio.sleep(0.1)
+            server.stop()
+            with pytest.raises(ConnectionLost):
+                await in_flight
+            assert replica.events[-1] == Disconnected(reason="closed by the server")
+            with pytest.raises(NotConnected):
+                await client.transact([insert("b")])
+            with pytest.raises(TimeoutError):
+                await client.wait_connected(0.1)
+            server.start()
+            await client.wait_connected(5)
+            assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
+            assert replica.names == ["a"]
+
+    run(story())
+
+
+def test_nothing_is_sent_before_the_start(server: Server) -> None:
+    async def story() -> None:
+        client = Client(settings(server.remote), Replica())
+        with pytest.raises(NotConnected, match="not started"):
+            await client.transact([])
+        await client.close()
+
+    run(story())
+
+
+def test_close_ends_what_is_in_flight(server: Server) -> None:
+    async def story() -> None:
+        client = Client(settings(server.remote), Replica())
+        client.start()
+        await client.wait_connected(5)
+        in_flight = asyncio.create_task(client.transact([never(30)]))
+        await asyncio.sleep(0.05)
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await in_flight
+        with pytest.raises(NotConnected):
+            await client.transact([])
+
+    run(story())
+
+
+def test_close_while_connecting(tmp_path: Path) -> None:
+    async def story() -> None:
+        client = Client(settings(f"unix:{tmp_path}/nobody"), Replica())
+        client.start()
+        await asyncio.sleep(0.1)
+        await client.close()
+
+    run(story())
+
+
+def test_a_stopped_server_is_noticed(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        timing = Timing(probe=0.2, connect=1.0, first_pause=0.05, longest_pause=0.1)
+        async with Client(settings(server.remote, timing), replica) as client:
+            await client.wait_connected(5)
+            await asyncio.sleep(1.0)
+            assert replica.kinds() == [Contents, Connected]  # idle, and probed five times
+            began = time.monotonic()
+            server.send(signal.SIGSTOP)
+            await until(lambda: not client.connected)
+            assert 0.2 < time.monotonic() - began < 2.0
+            assert replica.events[-1] == Disconnected(reason="silent for too long")
+            await asyncio.sleep(0.6)  # accepted by the kernel, answered by nobody
+            server.send(signal.SIGCONT)
+            await client.wait_connected(5)
+
+    run(story())
+
+
+def test_a_callback_that_raises_is_loud_and_begins_afresh(clustered: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        replica = Replica()
+
+        def stumble(event: Event) -> None:
+            if isinstance(event, Changes) and replica.kinds().count(Changes) == 1:
+                replica.events.append(event)
+                raise LookupError("a bug of the receiver")
+            replica(event)
+
+        async with Client(settings(clustered.remote), stumble) as client:
+            await client.wait_connected(10)
+            await client.transact([insert("a")])
+            with pytest.raises(ConnectionLost, match="a bug of the receiver"):
+                await client.transact([insert("b")])
+            await client.wait_connected(5)
+            assert replica.kinds()[-3:] == [Disconnected, Contents, Connected]
+            assert replica.names == ["a", "b"]
+
+    run(story())
+    assert "a bug of the receiver" in caplog.text
+
+
+# What is between us and the server
+
+
+class Proxy:
+    """Stands between client and server; can cut, refuse, and put words into the client's mouth."""
+
+    def __init__(self, server: Server, said: bytes = b"", heard: bytes = b"") -> None:
+        self.server = server
+        self.said, self.heard = said, heard
+        self.path = server.folder / "proxy.sock"
+        self.remote = f"unix:{self.path}"
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.listener: asyncio.Server | None = None
+
+    async def listen(self) -> None:
+        self.listener = await asyncio.start_unix_server(self.accept, self.path)
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self.tasks.add(task)
+        from_server, to_server = await asyncio.open_unix_connection(str(self.server.folder / "db.sock"))
+        copies = [
+            asyncio.create_task(self.copy(reader, to_server, self.said, self.heard)),
+            asyncio.create_task(self.copy(from_server, writer, b"", b"")),
+        ]
+        try:
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for copy in copies:
+                copy.cancel()
+            writer.transport.abort()
+            to_server.transport.abort()
+            await asyncio.wait(copies)
+            self.tasks.discard(task)
+
+    async def copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes, heard: bytes) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data.replace(said, heard) if said else data)
+                await writer.drain()
+
+    async def cut(self) -> None:
+        """Close every connection, and accept none until the next `listen`."""
+        if self.listener:
+            self.listener.close()
+            await self.listener.wait_closed()
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+        self.path.unlink(missing_ok=True)
+
+
+def test_after_a_reconnect_only_the_differences_come(clustered: Server) -> None:
+    """The server's history holds at most a hundred transactions, and no more values than the database itself."""
+
+    async def story() -> None:
+        proxy, replica = Proxy(clustered), Replica()
+        await proxy.listen()
+        write(clustered, *(insert(f"other{number}") for number in range(50)))
+        async with Client(settings(proxy.remote), replica) as client:
+            await client.wait_connected(10)
+            await client.transact([insert("a", UUID, protocol="tcp"), insert("b")])
+            await proxy.cut()
+            await until(lambda: not client.connected)
+            update = {"op": "update", "table": "Load_Balancer", "where": [["name", "==", "a"]], "row": {"name": "A"}}
+            delete = {"op": "delete", "table": "Load_Balancer", "where": [["name", "==", "b"]]}
+            write(clustered, update)
+            write(clustered, insert("c"), delete)
+            await proxy.listen()
+            await client.wait_connected(5)
+            assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Changes, Connected]
+            missed = replica.events[4]
+            assert isinstance(missed, Changes)
+            assert {"name": "A"} in [change.get("modify") for change in missed.tables["Load_Balancer"].values()]
+            assert len(missed.tables["Load_Balancer"]) == 3
+            assert replica.rows[UUID] == {"name": "A", "protocol": "tcp"}
+            assert replica.names == ["A", "c", *sorted(f"other{number}" for number in range(50))]
+        await proxy.cut()
+
+    run(story())
+
+
+def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
+    async def story() -> None:
+        proxy, replica = Proxy(clustered), Replica()
+        await proxy.listen()
+        async with (
+            Client(settings(proxy.remote), replica) as client,
+            Client(settings(clustered.remote), print) as other,
+        ):
+            await client.wait_connected(10)
+            await other.wait_connected(10)
+            await client.transact([insert("a")])
+            await proxy.cut()
+            await until(lambda: not client.connected)
+            for number in range(120):  # the server remembers a hundred transactions
+                await other.transact([insert(f"b{number}")])
+            await proxy.listen()
+            await client.wait_connected(5)
+            assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
+            assert len(replica.rows) == 121
+        await proxy.cut()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [(b'"monitor_cond_since"', b'"monitor_cond_nonce"'), (b'"_Server"', b'"_Sorver"')],
+    ids=["before 2.12: no monitor_cond_since", "before 2.9: no _Server"],
+)
+def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
+    """A proxy garbles the request, so that the answer is the server's own to what it does not know."""
+
+    async def story() -> None:
+        proxy, replica = Proxy(server, said, heard), Replica()
+        await proxy.listen()
+        write(server, insert("old"))
+        async with Client(settings(proxy.remote), replica) as client:
+            await client.wait_connected(5)
+            await client.transact([insert("new")])
+            assert replica.kinds() == [Contents, Connected, Changes]
+            assert replica.names == ["new", "old"]
+        await proxy.cut()
+
+    run(story())
+
+
+def test_a_database_that_is_not_served_is_refused(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        nowhere = Settings(remotes=parse_remotes(server.remote), database="Nope", tables={}, timing=QUICK)
+        replica = Replica()
+        async with Client(nowhere, replica) as client:
+            with pytest.raises(TimeoutError):
+                await client.wait_connected(0.5)
+            with pytest.raises(NotConnected, match="does not serve the database"):
+                await client.transact([])
+        assert replica.events == []
+
+    run(story())
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+def test_a_monitor_that_the_server_refuses(server: Server) -> None:
+    async def story() -> None:
+        tables = {"Load_Balancer": TableMonitor(columns=("no_such_column",))}
+        wrong = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=QUICK)
+        async with Client(wrong, Replica()) as client:
+            with pytest.raises(TimeoutError):
+                await client.wait_connected(0.3)
+            with pytest.raises(NotConnected, match="no_such_column"):
+                await client.transact([])
+
+    run(story())
+
+
+# Locks
+
+
+def test_a_lock_goes_from_one_to_the_next(server: Server) -> None:
+    async def story() -> None:
+        one, two = Replica(), Replica()
+        async with Client(settings(server.remote), two) as second:
+            async with Client(settings(server.remote), one) as first:
+                first.lock("l")  # before the connection is there
+                await until(lambda: first.has_lock)
+                await second.wait_connected(5)
+                second.lock("l")  # and after
+                second.lock("l")
+                await first.transact([assert_lock("l"), insert("by the owner")])
+                with pytest.raises(TransactionError) as caught:
+                    await second.transact([insert("by another"), assert_lock("l")])
+                assert (caught.value.error, caught.value.index) == ("not owner", 1)
+                assert not second.has_lock
+            await until(lambda: second.has_lock)
+            await second.transact([assert_lock("l"), insert("by the next")])
+            assert two.names == ["by the next", "by the owner"]
+        assert one.events[-2:] == [LockLost(name="l"), Disconnected(reason="closed")]
+        assert [event for event in two.events if isinstance(event, LockAcquired)] == [LockAcquired(name="l")]
+
+    run(story())
+
+
+def test_a_stolen_lock_comes_back(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            client.lock("l")
+            await until(lambda: client.has_lock)
+            with socket.socket(socket.AF_UNIX) as thief:
+                thief.connect(str(server.folder / "db.sock"))
+                thief.sendall(b'{"id":1,"method":"steal","params":["l"]}')
+                await until(lambda: not client.has_lock)
+                assert replica.events[-1] == LockLost(name="l")
+            await until(lambda: client.has_lock)
+            await client.transact([assert_lock("l")])
+
+    run(story())
+
+
+def test_a_lock_is_asked_for_again_after_a_reconnect(server: Server) -> None:
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(server.remote), replica) as client:
+            client.lock("l")
+            await until(lambda: client.has_lock)
+            server.control("ovsdb-server/reconnect")
+            await until(lambda: not client.has_lock)
+            await until(lambda: client.has_lock)
+            expected = [Contents, Connected, LockAcquired, LockLost, Disconnected, Contents, Connected, LockAcquired]
+            assert replica.kinds() == expected
+            with pytest.raises(ValueError, match="already asks for the lock l"):
+                client.lock("other")
+
+    run(story())
+
+
+# Remotes
+
+
+def free_port(family: socket.AddressFamily, host: str) -> int:
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            pytest.skip(f"no {host} here: {error}")
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_tcp(server: Server, host: str) -> None:
+    async def story() -> None:
+        port = free_port(socket.AF_INET6 if ":" in host else socket.AF_INET, host.strip("[]"))
+        server.control("ovsdb-server/add-remote", f"ptcp:{port}:{host}")
+        replica = Replica()
+        async with Client(settings(f"tcp:{host}:{port}"), replica) as client:
+            await client.wait_connected(5)
+            await client.transact([insert("a")])
+            assert replica.names == ["a"]
+
+    run(story())
+
+
+def make_certificate(folder: Path, name: str, *signer: str) -> None:
+    key, pem = folder / f"{name}.key", folder / f"{name}.pem"
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    subject = ["-subj", f"/CN={name}", "-keyout", str(key), "-out", str(pem)]
+    subprocess.run([*new, *subject, *signer], check=True, capture_output=True)
+
+
+def test_tls(server: Server) -> None:
+    """Both ends are checked against the CA; a client of another CA does not get in."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make certificates")
+    folder = server.folder
+    leaf = ["-addext", "basicConstraints=critical,CA:FALSE", "-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key"]
+    make_certificate(folder, "ca")
+    make_certificate(folder, "stranger")
+    make_certificate(folder, "server", *leaf)
+    make_certificate(folder, "client", *leaf)
+    options = {"private-key": "server.key", "certificate": "server.pem", "ca-cert": "ca.pem"}
+    port = free_port(socket.AF_INET, "127.0.0.1")
+    server.stop()
+    server.options = (f"--remote=pssl:{port}:127.0.0.1", *(f"--{key}={folder}/{file}" for key, file in options.items()))
+    server.start()
+
+    def tls(name: str, ca: str) -> Tls:
+        return Tls(private_key=f"{folder}/{name}.key", certificate=f"{folder}/{name}.pem", ca=f"{folder}/{ca}.pem")
+
+    async def story() -> None:
+        replica = Replica()
+        async with Client(settings(f"ssl:127.0.0.1:{port}", tls=tls("client", "ca")), replica) as client:
+            await client.wait_connected(5)
+            await client.transact([insert("a")])
+            assert replica.names == ["a"]
+        for wrong in (tls("stranger", "ca"), tls("client", "stranger"), tls("absent", "ca"), None):
+            async with Client(settings(f"ssl:127.0.0.1:{port}", tls=wrong), replica) as client:
+                with pytest.raises(TimeoutError):
+                    await client.wait_connected(0.3)
+
+    run(story())
+
+
+def test_a_remote_that_answers_is_found(server: Server) -> None:
+    async def story() -> None:
+        port = free_port(socket.AF_INET, "127.0.0.1")
+        remotes = f"unix:{server.folder}/nobody,tcp:127.0.0.1:{port},tcp:no.such.host.invalid:1,{server.remote}"
+        replica = Replica()
+        async with Client(settings(remotes), replica) as client:
+            await client.wait_connected(10)
+            assert replica.events[-1] == Connected(remote=parse_remotes(server.remote)[0])
+
+    run(story())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, servers: list[Server]) -> list[Server]:
+    for name in ("1", "2", "3"):
+        folder = tmp_path / name
+        folder.mkdir()
+        mine, first = f"unix:{folder}/raft", f"unix:{tmp_path}/1/raft"
+        make = ["create-cluster", folder / "db", SCHEMA, mine]
+        join = ["join-cluster", folder / "db", DATABASE, mine, first]
+        subprocess.run(["ovsdb-tool", *(make if name == "1" else join)], check=True)
+        servers.append(Server(folder))
+        servers[-1].start()
+        wait_until(lambda: "Status: cluster member" in servers[-1].control("cluster/status", DATABASE))
+    return servers
+
+
+def test_the_leader_is_followed(cluster: list[Server]) -> None:
+    first, second, third = cluster
+
+    async def story() -> None:
+        replica = Replica()
+        remotes = ",".join(server.remote for server in (second, third, first))
+        async with Client(settings(remotes), replica) as client:
+            client.lock("l")
+            await client.wait_connected(10)
+            assert replica.events[1] == Connected(remote=parse_remotes(first.remote)[0])
+            await client.transact([insert("a")])
+            first.control("cluster/failure-test", "transfer-leadership")
+            await until(lambda: replica.kinds().count(Connected) == 2)
+            [leader] = [s for s in cluster if "Role: leader" in s.control("cluster/status", DATABASE)]
+            assert leader is not first
+            [_, connected] = [event for event in replica.events if isinstance(event, Connected)]
+            assert connected == Connected(remote=parse_remotes(leader.remote)[0])
+            assert Disconnected(reason="is not the leader") in replica.events
+            assert replica.kinds().count(Contents) == 1  # the new leader has the history too
+            await client.transact([insert("b")])
+            await until(lambda: client.has_lock)
+            leader.stop()
+            await until(lambda: replica.kinds().count(Connected) == 3)
+            await client.transact([insert("c")])
+            assert replica.names == ["a", "b", "c"]
+
+    run(story())

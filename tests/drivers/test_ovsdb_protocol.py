@@ -1,0 +1,247 @@
+"""OVSDB without I/O: framing, values, which remote when, and when silence is death."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.drivers.ovsdb_protocol import (
+    ConnectionLost,
+    Framer,
+    Liveness,
+    Notification,
+    OvsdbError,
+    ProtocolError,
+    Reply,
+    Request,
+    Rotation,
+    SslRemote,
+    TableMonitor,
+    TcpRemote,
+    TransactionError,
+    UnixRemote,
+    Verdict,
+    assert_lock,
+    decode_map,
+    decode_optional,
+    decode_set,
+    decode_uuid,
+    decode_uuids,
+    encode_map,
+    encode_message,
+    encode_monitors,
+    encode_named_uuid,
+    encode_optional,
+    encode_set,
+    encode_uuid,
+    encode_uuids,
+    find_refusal,
+    merge_row,
+    parse_remotes,
+    patch_map,
+    read_message,
+    read_results,
+)
+
+UUID = "11111111-1111-4111-8111-111111111111"
+OTHER = "22222222-2222-4222-8222-222222222222"
+TRICKY = {"id": 1, "result": [{"a{": '}"\\', "b": ['\\"', "\\\\", "{[", "ä€😀"]}, {}], "error": None}
+
+
+def feed_all(pieces: list[bytes]) -> list[object]:
+    framer = Framer()
+    return [message for piece in pieces for message in framer.feed(piece)]
+
+
+def test_a_message_may_be_cut_anywhere() -> None:
+    for text in (json.dumps(TRICKY).encode(), json.dumps(TRICKY, ensure_ascii=False).encode()):
+        for cut in range(len(text) + 1):
+            expected = [Reply(id=1, result=TRICKY["result"], error=None)] * 2
+            assert expected == feed_all([text[:cut], text[cut:] + text])
+
+
+def test_a_byte_at_a_time() -> None:
+    text = json.dumps(TRICKY).encode() * 3
+    assert [Reply(id=1, result=TRICKY["result"], error=None)] * 3 == feed_all([bytes([byte]) for byte in text])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.lists(JSON, max_size=5), st.integers(1, 40), st.booleans(), st.sampled_from(["", " ", "\n"]))
+def test_what_was_framed_comes_out(results: list[object], size: int, ascii_only: bool, gap: str) -> None:
+    texts = [json.dumps({"id": 1, "result": result, "error": None}, ensure_ascii=ascii_only) for result in results]
+    stream = gap.join(texts).encode()
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert [Reply(id=1, result=result, error=None) for result in results] == feed_all(pieces)
+
+
+def test_no_byte_is_looked_at_twice() -> None:
+    framer = Framer()
+    text = json.dumps({"id": 1, "result": ["x" * 1000, {"y": 'quote " and { '}] * 100, "error": None}).encode()
+    for start in range(0, len(text) - 1, 100):
+        piece = text[start : min(start + 100, len(text) - 1)]
+        assert list(framer.feed(piece)) == []
+        assert len(framer._buffer) - framer._position in {0, 1}  # 1: a backslash whose second half has yet to come
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_is_whole() -> None:
+    framer = Framer(limit=100)
+    assert [Reply(id=1, result="x" * 60, error=None)] == list(framer.feed(b'{"id":1,"result":"%s"}' % (b"x" * 60)))
+    with pytest.raises(ProtocolError, match="longer than 100 bytes"):
+        list(framer.feed(b'{"id":1,"result":"' + b"x" * 100))
+
+
+@pytest.mark.parametrize("text", [b"}", b"what {}", b'{"id":}', b'{"a":1}', b'{"id":1,"result":"\xff"}'])
+def test_what_is_not_ovsdb_is_refused(text: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        list(Framer().feed(text))
+
+
+def test_messages_before_a_bad_one_count() -> None:
+    messages = Framer().feed(b'{"id":1,"result":2}}')
+    assert Reply(id=1, result=2, error=None) == next(messages)
+    with pytest.raises(ProtocolError):
+        next(messages)
+
+
+def test_kinds_of_messages() -> None:
+    assert Request(id="echo", method="echo", params=[]) == read_message({"id": "echo", "method": "echo", "params": []})
+    assert Notification(method="locked", params=["l"]) == read_message(
+        {"id": None, "method": "locked", "params": ["l"]}
+    )
+    assert Reply(id=1, result=None, error="unknown method") == read_message({"id": 1, "error": "unknown method"})
+    assert encode_message(Request(id=1, method="echo", params=[])) == b'{"id":1,"method":"echo","params":[]}'
+    assert encode_message(Reply(id="e", result=[], error=None)) == b'{"id":"e","result":[],"error":null}'
+
+
+def test_values_are_encoded_in_one_way_only() -> None:
+    assert encode_set([]) == ["set", []]
+    assert encode_set(["a"]) == "a"
+    assert encode_set({"b", "a"}) == ["set", ["a", "b"]]
+    assert ["uuid", UUID] == encode_uuid(UUID) == encode_uuids([UUID])
+    assert encode_uuids([OTHER, UUID]) == ["set", [["uuid", UUID], ["uuid", OTHER]]]
+    assert encode_named_uuid("x") == ["named-uuid", "x"]
+    assert encode_map({"b": "2", "a": "1"}) == ["map", [["a", "1"], ["b", "2"]]]
+    assert encode_optional(None) == ["set", []]
+    assert encode_optional("tcp") == "tcp"
+    assert assert_lock("l") == {"op": "assert", "lock": "l"}
+    expected = {"A": [{"columns": ["x", "y"], "where": []}], "B": [{"columns": ["n"], "where": [["n", "==", "1"]]}]}
+    one, other = TableMonitor(columns=("y", "x")), TableMonitor(columns=("n",), where=(["n", "==", "1"],))
+    assert expected == encode_monitors({"B": other, "A": one})
+
+
+def test_values_are_decoded() -> None:
+    assert decode_set(["set", []]) == ()
+    assert decode_set("a") == ("a",)
+    assert decode_set(["uuid", UUID]) == (["uuid", UUID],)
+    assert decode_set(["set", ["b", "a"]]) == ("a", "b")
+    assert decode_uuids(["set", [["uuid", OTHER], ["uuid", UUID]]]) == (UUID, OTHER)
+    assert decode_uuid(["uuid", UUID]) == UUID
+    assert None is decode_optional(["set", []])
+    assert decode_optional(5) == 5
+    assert decode_map(["map", [["a", "1"]]]) == {"a": "1"}
+    for decode, wrong in ((decode_uuid, "x"), (decode_uuid, ["named-uuid", "x"]), (decode_map, ["set", []])):
+        with pytest.raises(ProtocolError):
+            decode(wrong)
+
+
+def test_a_difference_of_a_map() -> None:
+    old = {"gone": "1", "kept": "2", "changed": "3"}
+    difference = ["map", [["changed", "4"], ["gone", "1"], ["new", "5"]]]
+    assert patch_map(old, difference) == {"kept": "2", "changed": "4", "new": "5"}
+
+
+def test_results_of_a_transaction() -> None:
+    assert read_results(Reply(id=1, result=[{"count": 1}, {}], error=None), 2) == [{"count": 1}, {}]
+    failed = Reply(id=1, result=[{}, {"error": "not owner", "details": "no."}, None], error=None)
+    with pytest.raises(TransactionError, match=r"^not owner: no\.$") as caught:
+        read_results(failed, 3)
+    assert (caught.value.error, caught.value.details, caught.value.index) == ("not owner", "no.", 1)
+    commit = Reply(id=1, result=[{}, {"error": "referential integrity violation"}], error=None)
+    with pytest.raises(TransactionError) as caught:
+        read_results(commit, 1)
+    assert (caught.value.error, caught.value.index) == ("referential integrity violation", None)
+    for error in ("canceled", {"error": "canceled", "syntax": "[]"}):
+        with pytest.raises(TransactionError, match=r"^canceled$"):
+            read_results(Reply(id=1, result=None, error=error), 1)
+    assert issubclass(TransactionError, OvsdbError)
+    assert issubclass(ConnectionLost, OvsdbError)
+
+
+def test_which_server_is_fit() -> None:
+    assert None is find_refusal({"model": "standalone"})
+    assert None is find_refusal({"model": "clustered", "connected": True, "leader": True})
+    assert find_refusal({"model": "clustered", "connected": True}) == "is not the leader"
+    assert find_refusal({"model": "clustered", "leader": True}) == "is not connected to its cluster"
+    assert find_refusal({"model": "relay", "connected": True, "leader": False}) == "is not the leader"
+    assert find_refusal(None) == "does not serve the database"
+
+
+def test_a_row_follows_its_updates() -> None:
+    row = merge_row(None, {"initial": {"model": "clustered", "connected": True}})
+    assert row == {"model": "clustered", "connected": True}
+    row = merge_row(row, {"modify": {"leader": True}})
+    assert row == {"model": "clustered", "connected": True, "leader": True}
+    assert None is merge_row(row, {"delete": None})
+
+
+def test_remotes() -> None:
+    text = "unix:/run/ovn/nb.sock, tcp:10.0.0.1:6641,tcp:[fd00::1]:6641,ssl:nb.example.org:6641"
+    expected = (
+        UnixRemote(path="/run/ovn/nb.sock"),
+        TcpRemote(host="10.0.0.1", port=6641),
+        TcpRemote(host="fd00::1", port=6641),
+        SslRemote(host="nb.example.org", port=6641),
+    )
+    assert expected == parse_remotes(text)
+    assert text.replace(" ", "") == ",".join(str(remote) for remote in expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "unix:", "tcp:10.0.0.1", "tcp:fd00::1:6641", "tcp:h:0", "tcp:h:65536", "udp:h:1", "tcp:h:1,"]
+)
+def test_what_is_no_remote_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a remote"):
+        parse_remotes(text)
+
+
+def test_a_round_is_quick_and_rounds_slow_down() -> None:
+    one, two = parse_remotes("unix:1,unix:2")
+    rotation = Rotation([one, two], first=1.0, cap=3.0)
+    seen = [(rotation.remote, rotation.failed(held=0.0)) for _ in range(8)]
+    assert [(one, 0.0), (two, 1.0), (one, 0.0), (two, 2.0), (one, 0.0), (two, 3.0), (one, 0.0), (two, 3.0)] == seen
+    assert (rotation.failed(held=3.0), rotation.failed(held=-1.0)) == (0.0, 1.0)
+
+
+def test_one_remote_pauses_from_the_first_failure_on() -> None:
+    rotation = Rotation(parse_remotes("unix:1"), first=0.25, cap=8.0)
+    assert [rotation.failed(held=0.0) for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+    assert rotation.failed(held=100.0) == 0.25
+
+
+def test_silence_is_probed_then_it_is_death() -> None:
+    liveness = Liveness(5.0, now=100.0)
+    assert (liveness.due, liveness.tick(104.9)) == (105.0, Verdict.WAIT)
+    assert (liveness.tick(105.0), liveness.due) == (Verdict.PROBE, 110.0)
+    assert liveness.tick(109.0) == Verdict.WAIT
+    assert liveness.tick(110.1) == Verdict.DEAD
+
+
+def test_an_answer_is_life() -> None:
+    liveness = Liveness(5.0, now=100.0)
+    assert liveness.tick(105.0) == Verdict.PROBE
+    liveness.heard(106.0)
+    assert (liveness.due, liveness.tick(111.0)) == (111.0, Verdict.PROBE)
+
+
+def test_our_own_standstill_is_not_the_server_s_death() -> None:
+    liveness = Liveness(5.0, now=100.0)
+    assert liveness.tick(105.0) == Verdict.PROBE
+    assert liveness.tick(130.0) == Verdict.PROBE  # due at 110: we slept
+    assert liveness.tick(135.0) == Verdict.DEAD

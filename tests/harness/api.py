@@ -1,0 +1,98 @@
+"""A door in this process: a real store in a temporary file, a clock that stands, ids that count."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlead.api.auth import ROLES
+from fairlead.api.door import House, Identity
+from fairlead.compilers.providers import PROVIDERS
+from fairlead.drivers.fake import FakeDriver
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.reconciler.loop import Reconciler
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ADMIN = Identity(user="admin", project_id="demo", roles=ROLES)
+
+
+def compile_owner(snapshot: Snapshot, owner: Owner) -> object:
+    return PROVIDERS["ovn"].compile(snapshot, owner)
+
+
+@dataclass
+class Inside:
+    """A client at the door, and what is behind it."""
+
+    client: httpx.AsyncClient
+    model: Model
+    store: SqliteStore
+    reconciler: Reconciler
+    driver: FakeDriver
+    caller: Identity = ADMIN
+    ids: Any = field(default_factory=lambda: count(1))
+
+    async def rest(self) -> None:
+        while await self.reconciler.step():
+            pass
+
+    async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return await self.client.request(method, path, json=body)
+
+    async def good(self, method: str, path: str, body: object = None) -> Any:
+        """The answer's body, of a call that must work; the dataplane is at rest afterwards."""
+        answer = await self.call(method, path, body)
+        assert answer.status_code < 300, answer.text
+        await self.rest()
+        return answer.json() if answer.content else None
+
+
+@asynccontextmanager
+async def inside(make_door: Callable[[House], ASGIApp], folder: Path, door_path: str):
+    store = await SqliteStore.open(folder / "store.db")
+    model = await Model.load(store, compile_owner)
+    driver = FakeDriver()
+    reconciler = Reconciler(
+        driver=driver, compile_owner=PROVIDERS["ovn"].compile, snapshot=lambda: model.snapshot, clock=lambda: 0.0
+    )
+    model.subscribe(reconciler.mark)
+    place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver)  # type: ignore[arg-type]
+    house = House(
+        model=model,
+        applied=reconciler.applied,
+        now=lambda: NOON,
+        new_id=lambda: f"00000000-0000-4000-8000-{next(place.ids):012d}",
+        mtu=1442,
+        resync_owner=reconciler.distrust,
+    )
+    door = make_door(house)
+
+    async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+        await door({**scope, "identity": place.caller, "door_path": door_path}, receive, send)
+
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=identified, raise_app_exceptions=False), base_url="http://door"
+    ) as client:
+        place.client = client
+        yield place
+    await store.close()
+
+
+def play(
+    make_door: Callable[[House], ASGIApp], folder: Path, story: Callable[[Inside], Awaitable[None]], door_path: str = ""
+) -> None:
+    async def run() -> None:
+        async with inside(make_door, folder, door_path) as place:
+            await story(place)
+
+    asyncio.run(run())

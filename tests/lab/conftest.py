@@ -1,0 +1,34 @@
+"""One lab of two chassis for all end-to-end tests. Where it cannot be they are skipped; on CI they fail."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.lab import Lab, LabError, require_machine, take_down
+
+NAME = "test"
+
+
+def require_lab() -> None:
+    try:
+        require_machine()
+    except LabError as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must run the lab: {reason}")
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def machine() -> None:
+    """A machine that can carry a lab."""
+    require_lab()
+
+
+@pytest.fixture(scope="session")
+def lab(machine: None) -> Iterator[Lab]:
+    take_down(NAME)
+    try:
+        yield Lab.up(NAME, chassis=2)
+    finally:
+        take_down(NAME)

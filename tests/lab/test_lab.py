@@ -1,0 +1,434 @@
+"""The lab itself: nodes that really are apart, traffic that really is tunnelled, and nothing left behind."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairlead.lab import (
+    ConnectionLost,
+    Lab,
+    LabError,
+    Protocol,
+    Traffic,
+    Workload,
+    names,
+    namespaces,
+    processes,
+    take_down,
+)
+from fairlead.lab.command import main
+from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, UnknownNode, WorkloadExists
+from fairlead.lab.layout import Layout
+
+pytestmark = pytest.mark.lab
+
+SWITCH = "labnet"
+ROUTER_MAC = "02:00:00:00:01:01"
+VIPS = {
+    "lab-vip4": ("10.0.0.100:80", "10.0.0.11:8080,10.0.0.12:8080"),
+    "lab-vip6": ("[fd00::100]:80", "[fd00::11]:8080,[fd00::12]:8080"),
+}
+BOTH_FAMILIES = pytest.mark.parametrize("address", ["10.0.0.12", "fd00::12"])
+BOTH_VIPS = pytest.mark.parametrize("vip", ["10.0.0.100", "fd00::100"])
+
+
+def workload(number: int, chassis: str, *serve: int) -> Workload:
+    return Workload(
+        name=f"w{number}",
+        chassis=chassis,
+        port_id=f"lab-p{number}",
+        mac=f"02:00:00:00:00:{number}",
+        addresses=(f"10.0.0.{number}/24", f"fd00::{number}/64"),
+        gateways=("10.0.0.1", "fd00::1"),
+        serve=serve,
+    )
+
+
+WORKLOADS = (workload(11, "chassis1", 8080), workload(12, "chassis2", 8080), workload(13, "chassis1"))
+
+
+def northbound(lab: Lab, *words: str) -> str:
+    return lab.exec("central", ("ovn-nbctl", *words))
+
+
+def make_network(lab: Lab) -> None:
+    """A switch with the workloads' ports and a router; one load balancer a family."""
+    router_port = ("type=router", "addresses=router", "options:router-port=lab-rp")
+    northbound(lab, "ls-add", SWITCH, "--", "lr-add", "lab-r")
+    northbound(lab, "lrp-add", "lab-r", "lab-rp", ROUTER_MAC, "10.0.0.1/24", "fd00::1/64")
+    northbound(lab, "lrp-add", "lab-r", "lab-rp2", "02:00:00:00:01:02", "10.1.0.1/24", "fd01::1/64")
+    northbound(lab, "lsp-add", SWITCH, "lab-rs", "--", "set", "Logical_Switch_Port", "lab-rs", *router_port)
+    for each in WORKLOADS:
+        addresses = " ".join((each.mac, *(str(interface.ip) for interface in each.interfaces)))
+        northbound(lab, "lsp-add", SWITCH, each.port_id, "--", "lsp-set-addresses", each.port_id, addresses)
+    for name, (vip, backends) in VIPS.items():
+        northbound(
+            lab, "lb-add", name, vip, backends, "--", "ls-lb-add", SWITCH, name, "--", "lr-lb-add", "lab-r", name
+        )
+
+
+def unmake_network(lab: Lab) -> None:
+    northbound(lab, "ls-del", SWITCH, "--", "lr-del", "lab-r")
+    northbound(lab, *(word for name in VIPS for word in ("--", "lb-del", name)))
+
+
+@pytest.fixture(scope="module")
+def network(lab: Lab) -> Iterator[Lab]:
+    make_network(lab)
+    for each in WORKLOADS:
+        lab.add_workload(each)
+    lab.wait_bound(*(each.name for each in WORKLOADS))
+    lab.wait_synced()
+    yield lab
+    for each in WORKLOADS:
+        lab.remove_workload(each.name)
+    unmake_network(lab)
+
+
+@pytest.fixture
+def by_environment(network: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line means this lab without being told."""
+    monkeypatch.setenv("FAIRLEAD_LAB", network.name)
+
+
+def received(lab: Lab, chassis: str) -> int:
+    """Bytes that the chassis has received from the fabric."""
+    links = json.loads(lab.exec(chassis, ("ip", "-j", "-s", "link", "show", "underlay")))
+    return int(links[0]["stats64"]["rx"]["bytes"])
+
+
+def test_every_chassis_registers(lab: Lab) -> None:
+    status = lab.status()
+    assert [(node.name, node.registered) for node in status.chassis] == [("chassis1", True), ("chassis2", True)]
+    assert status.is_healthy
+    assert {"chassis1", "chassis2"} == set(
+        lab.exec("central", ("ovn-sbctl", "--bare", "--columns=name", "list", "Chassis")).split()
+    )
+
+
+@BOTH_FAMILIES
+def test_the_first_ping_crosses_the_tunnel(network: Lab, address: str) -> None:
+    assert " 0% packet loss" in network.exec("w11", ("ping", "-c", "1", "-W", "2", address))
+
+
+@BOTH_FAMILIES
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_answers_cross_the_tunnel(network: Lab, address: str, protocol: Protocol) -> None:
+    result = network.traffic("w11", Traffic(to=address, port=8080, protocol=protocol, count=20, concurrency=4))
+    assert (result.answers, result.errors) == ({"w12": 20}, {})
+    assert len(result.keys) == 20
+
+
+@BOTH_FAMILIES
+def test_a_large_transfer_crosses_the_tunnel(network: Lab, address: str) -> None:
+    before = received(network, "chassis2")
+    result = network.traffic("w11", Traffic(to=address, port=8080, size=20_000))
+    assert (result.answers, result.errors) == ({"w12": 1}, {})
+    assert received(network, "chassis2") - before > 20_000
+
+
+def test_the_largest_packet_fits_the_tunnel_and_no_larger_one(network: Lab) -> None:
+    whole = ("ping", "-c", "1", "-W", "2", "-M", "do", "10.0.0.12", "-s")
+    assert " 0% packet loss" in network.exec("w11", (*whole, str(1442 - 28)))
+    with pytest.raises(LabError, match="message too long"):
+        network.exec("w11", (*whole, str(1443 - 28)))
+
+
+@BOTH_VIPS
+def test_a_load_balancer_of_ovn_balances(network: Lab, vip: str) -> None:
+    result = network.traffic("w13", Traffic(to=vip, port=80, count=100, concurrency=10))
+    assert result.errors == {}
+    assert {"w11", "w12"} == set(result.answers)
+    assert min(result.answers.values()) > 20
+
+
+@BOTH_VIPS
+def test_a_source_port_leads_to_the_same_backend_again(network: Lab, vip: str) -> None:
+    asked = Traffic(to=vip, port=80, count=50, concurrency=5, source_port_from=20_000)
+    first, second = network.traffic("w13", asked), network.traffic("w13", asked)
+    assert set(range(20_000, 20_050)) == set(first.keys)
+    assert first.keys == second.keys
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_a_held_connection_stays_with_its_backend(network: Lab, protocol: Protocol) -> None:
+    with network.hold("w13", Traffic(to="10.0.0.12", port=8080, protocol=protocol)) as held:
+        assert [held.ask("one"), held.ask("two")] == ["w12 one", "w12 two"]
+
+
+def test_a_held_connection_tells_how_it_was_lost(network: Lab) -> None:
+    with pytest.raises(ConnectionLost) as lost, network.hold("w13", Traffic(to="10.0.0.12", port=9)):
+        pass
+    assert lost.value.kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("to", "port", "protocol", "kind"),
+    [
+        ("10.0.0.12", 9, Protocol.TCP, "refused"),
+        ("fd00::12", 9, Protocol.UDP, "refused"),
+        ("10.0.0.77", 80, Protocol.UDP, "timeout"),
+        ("fd00::77", 80, Protocol.TCP, "timeout"),
+    ],
+)
+def test_errors_are_told_by_kind(network: Lab, to: str, port: int, protocol: Protocol, kind: str) -> None:
+    result = network.traffic("w13", Traffic(to=to, port=port, protocol=protocol, count=2, timeout=0.3))
+    assert ({}, {kind: 2}) == (result.answers, result.errors)
+
+
+def test_an_udp_server_answers_from_the_address_it_was_asked_at(network: Lab) -> None:
+    """A backend that is asked at a VIP on its loopback must not answer from its first address."""
+    network.exec("w12", ("ip", "address", "add", "10.0.0.212/32", "dev", "lo"))
+    network.exec("w12", ("ip", "-6", "address", "add", "fd00::212/128", "dev", "lo"))
+    for vip in ("10.0.0.212", "fd00::212"):
+        result = network.traffic("w12", Traffic(to=vip, port=8080, protocol=Protocol.UDP))
+        assert result.answers == {"w12": 1}
+
+
+def test_offloads_are_off_on_every_veth(network: Lab) -> None:
+    for place in ("fabric", "chassis1", "chassis2", "w11", "w12", "w13"):
+        links = json.loads(network.exec(place, ("ip", "-j", "-d", "link")))
+        for device in [link["ifname"] for link in links if link.get("linkinfo", {}).get("info_kind") == "veth"]:
+            features = network.exec(place, ("ethtool", "-k", device)).splitlines()
+            on = {line.strip() for line in features if line.strip().endswith(": on")}
+            watched = ("tx-checksumming", "tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive")
+            assert [line for line in on if line.startswith(watched)] == [], (place, device)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "output"),
+    [
+        ("w12", [], 'output to "lab-p12"'),
+        ("fd00::12", ["--udp", "53"], 'output to "lab-p12"'),
+        ("10.0.0.100", ["--tcp", "80"], 'output to "lab-p1'),
+        ("fd00::100", ["--tcp", "80"], 'output to "lab-p1'),
+        ("10.1.0.9", ["--icmp"], "lab-rp2"),
+    ],
+)
+def test_trace_fills_in_the_packet(
+    network: Lab, capsys: pytest.CaptureFixture[str], target: str, options: list[str], output: str
+) -> None:
+    assert main(["trace", "--name", "test", "w13", target, *options]) == 0
+    assert output in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["trace", "w13", "nobody"], 1, "it has: w11, w12, w13"),
+        (["trace", "nobody", "w13"], 1, "it has: w11, w12, w13"),
+        (["exec", "nobody", "--", "true"], 1, "central, fabric, chassis1, chassis2, w11"),
+        (["workload", "remove", "nobody"], 1, "it has: w11, w12, w13"),
+        (
+            [
+                "workload",
+                "add",
+                "x",
+                "--chassis",
+                "chassis9",
+                "--port",
+                "p",
+                "--mac",
+                "02:00:00:00:00:99",
+                "--address",
+                "10.0.0.9/24",
+            ],
+            1,
+            "it has: chassis1, chassis2",
+        ),
+        (
+            [
+                "workload",
+                "add",
+                "x",
+                "--chassis",
+                "chassis1",
+                "--port",
+                "p",
+                "--mac",
+                "nonsense",
+                "--address",
+                "10.0.0.9/24",
+            ],
+            2,
+            "no MAC address",
+        ),
+    ],
+)
+def test_the_command_line_says_what_is_wrong(
+    by_environment: None, capsys: pytest.CaptureFixture[str], words: list[str], code: int, says: str
+) -> None:
+    assert code == main(words)
+    assert says in capsys.readouterr().err
+
+
+def test_workloads_come_and_go(network: Lab) -> None:
+    added = Workload(
+        name="a-rather-long-name-1", chassis="chassis2", port_id="none", mac="02:00:00:00:00:99", serve=(80,)
+    )
+    network.add_workload(added)
+    assert added == network.workload(added.name)
+    with pytest.raises(WorkloadExists):
+        network.add_workload(added)
+    assert network.status().is_healthy
+    network.remove_workload(added.name)
+    assert added not in network.workloads()
+    assert namespaces.existing(network.layout.namespace(added.name)) == ()
+    with pytest.raises(UnknownNode):
+        network.remove_workload(added.name)
+
+
+def test_a_workload_moves_to_another_chassis_at_once(network: Lab) -> None:
+    for chassis in ("chassis1", "chassis2", "chassis1", "chassis1"):
+        network.remove_workload("w13")
+        network.add_workload(replace(WORKLOADS[2], chassis=chassis))
+        network.wait_bound("w13")
+        network.wait_synced()
+        result = network.traffic("w13", Traffic(to="10.0.0.12", port=8080))
+        assert (result.answers, result.errors) == ({"w12": 1}, {})
+
+
+def test_a_workload_that_cannot_be_plugged_in_leaves_nothing(network: Lab) -> None:
+    twice = Workload(name="twice", chassis="chassis1", port_id="none", mac="02:00:00:00:00:98", serve=(80, 80))
+    with pytest.raises(LabError, match="in use"):
+        network.add_workload(twice)
+    assert twice not in network.workloads()
+    assert namespaces.existing(network.layout.namespace("twice")) == ()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "central"}, {"name": "A"}, {"mac": "1"}, {"addresses": ("x",)}, {"serve": (0,)}]
+)
+def test_a_workload_that_makes_no_sense_has_no_record(wrong: dict[str, object]) -> None:
+    right = {"name": "w", "chassis": "chassis1", "port_id": "p", "mac": "02:00:00:00:00:01"}
+    with pytest.raises(InvalidWorkload):
+        Workload(**{**right, **wrong})  # type: ignore[arg-type]
+
+
+# Labs of their own: what is left, and what is mended
+
+OTHER = Layout(name="testother")
+UP_OTHER = (sys.executable, "-m", "fairlead.lab", "up", "--name", OTHER.name)
+
+
+@pytest.fixture
+def other(machine: None) -> Iterator[Layout]:
+    take_down(OTHER.name)
+    yield OTHER
+    take_down(OTHER.name)
+
+
+def lab_processes(layout: Layout) -> set[int]:
+    """Found by their mark alone, wherever they are."""
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return {pid for pid in pids if processes.is_marked(pid, layout.directory)}
+
+
+def kill(lab: Lab, program: str) -> None:
+    """Returns when the first process of this program is gone."""
+    victim = next(process.pid for process in lab.status().processes if process.program == program)
+    assert victim is not None
+    pidfd = os.pidfd_open(victim)
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    select.select([pidfd], [], [], 10)
+    os.close(pidfd)
+
+
+def assert_nothing_left(layout: Layout) -> None:
+    assert namespaces.existing(layout.prefix) == ()
+    assert set() == lab_processes(layout)
+    assert not layout.directory.exists()
+    assert not layout.lock.exists()
+    assert layout.name not in names()
+
+
+def test_down_leaves_nothing(other: Layout) -> None:
+    lab = Lab.up(other.name, chassis=1)
+    lab.add_workload(Workload(name="w", chassis="chassis1", port_id="p", mac="02:00:00:00:00:01", serve=(80,)))
+    assert len(lab_processes(other)) == 7
+    lab.down()
+    assert_nothing_left(other)
+    with pytest.raises(LabNotFound):
+        Lab.open(other.name)
+
+
+def test_down_of_a_lab_that_is_not_there(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down", "--name", other.name]) == 0
+    assert "was not there" in capsys.readouterr().err
+    assert_nothing_left(other)
+
+
+def test_two_labs_run_side_by_side(lab: Lab, other: Layout) -> None:
+    second = Lab.up(other.name, chassis=1)
+    assert {lab.name, other.name} <= set(names())
+    second.down()
+    assert lab.status().is_healthy
+    assert_nothing_left(other)
+
+
+def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
+    before = lab.status()
+    assert before == Lab.up(lab.name, chassis=2).status()
+    with pytest.raises(LabMismatch):
+        Lab.up(lab.name, chassis=3)
+
+
+@pytest.mark.parametrize("program", ["ovs-vswitchd", "ovn-controller", "ovnsb_db", "answer"])
+def test_up_mends_a_lab_of_which_a_process_was_killed(other: Layout, program: str) -> None:
+    lab = Lab.up(other.name, chassis=1)
+    lab.add_workload(Workload(name="w", chassis="chassis1", port_id="p", mac="02:00:00:00:00:01", serve=(80,)))
+    kill(lab, program)
+    assert not lab.status().is_healthy
+    assert Lab.up(other.name, chassis=1).status().is_healthy
+
+
+def test_a_workload_is_removed_though_its_switch_is_dead(other: Layout) -> None:
+    lab = Lab.up(other.name, chassis=1)
+    lab.add_workload(Workload(name="w", chassis="chassis1", port_id="p", mac="02:00:00:00:00:01"))
+    kill(lab, "ovs-vswitchd")
+    lab.remove_workload("w")
+    assert lab.workloads() == ()
+
+
+def test_an_up_that_is_interrupted_removes_what_it_made(other: Layout) -> None:
+    with subprocess.Popen(UP_OTHER, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as up:
+        assert up.stderr is not None
+        up.stderr.readline()
+        up.send_signal(signal.SIGINT)
+    assert up.returncode == 1
+    assert_nothing_left(other)
+
+
+def test_two_ups_at_once_make_one_lab(other: Layout) -> None:
+    ups = [subprocess.Popen(UP_OTHER, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [up.communicate(timeout=60)[1] for up in ups] != [b"", b""]
+    assert [up.returncode for up in ups] == [0, 0]
+    assert Lab.open(other.name).status().is_healthy
+
+
+@pytest.mark.parametrize("after", ["namespace", "database", "switch", "controller"])
+def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
+    signs = {
+        "namespace": lambda: bool(namespaces.existing(other.prefix)),
+        "database": lambda: Path(other.node_directory("central") / "ovnnb_db.sock").exists(),
+        "switch": lambda: Path(other.node_directory("chassis1") / "ovs-vswitchd.pid").exists(),
+        "controller": lambda: Path(other.node_directory("chassis1") / "ovn-controller.pid").exists(),
+    }
+    with subprocess.Popen(UP_OTHER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+        deadline = time.monotonic() + 30
+        while not signs[after]() and time.monotonic() < deadline:
+            os.sched_yield()
+        up.kill()
+    if after == "switch":
+        assert Lab.up(other.name).status().is_healthy
+    take_down(other.name)
+    assert_nothing_left(other)
