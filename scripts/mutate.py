@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "slots dealt anew each time",
         "model/loadbalancer.py",
-        "assign_slots(pool.slots, weights)",
-        "assign_slots((), weights)",
+        "assign_slots(pool.slots, weights, smallest)",
+        "assign_slots((), weights, smallest)",
     ),
     Mutant(
         "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"
@@ -103,8 +103,8 @@ MUTANTS = (
     Mutant(
         "options share a row",
         "compilers/ovn.py",
-        "where = (transport, _selection_fields(pool), _options(pool))",
-        "where = (transport, (), _options(None))",
+        "where = (transport, _selection_fields(pool, balancer.vip.address.version))",
+        "where = (transport, ())",
     ),
     Mutant("only the next router is attached", "model/snapshot.py", "            todo.extend(found - networks)\n", ""),
     Mutant(

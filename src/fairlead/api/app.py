@@ -6,7 +6,6 @@
 
 import logging
 from collections.abc import Callable
-from typing import TypeAlias
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,21 +13,26 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api import network, octavia
+from fairlead.api import network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.door import House, json_response
+from fairlead.reconciler.loop import Reconciler
 
 LOG = logging.getLogger(__name__)
-Door: TypeAlias = Callable[[House], ASGIApp]
-DOORS: dict[str, Door] = {"/network": network.make_door, "/load-balancer": octavia.make_door}
 
 
-def make_app(house: House, authenticate: Authenticate) -> ASGIApp:
+def make_app(house: House, reconciler: Reconciler, authenticate: Authenticate) -> ASGIApp:
+    doors = {
+        "/network": network.make_door(house),
+        "/load-balancer": octavia.make_door(house),
+        "/operator": operator.make_door(house, reconciler),
+    }
+
     async def index(request: Request) -> Response:
         root = str(request.base_url).rstrip("/")
-        return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in DOORS}})
+        return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in doors}})
 
-    routes = [Route("/", index), *(Mount(path, app=_door(make_door(house), path)) for path, make_door in DOORS.items())]
+    routes = [Route("/", index), *(Mount(path, app=_door(door, path)) for path, door in doors.items())]
     return _identified(Starlette(routes=routes), authenticate, house.new_id)
 
 

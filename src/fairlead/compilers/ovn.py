@@ -1,7 +1,7 @@
 """Model to rows of the OVN Northbound database.
 
-Load balancers. A row per protocol and set of options, because algorithm, affinity and selection fields hold for a whole
-row. A VIP without a live member keeps its entry: OVN then rejects; a missing entry would let the packet through.
+Load balancers. A row per protocol and selection fields, because these hold for a whole row. A VIP without a live member
+keeps its entry: OVN then rejects; a missing entry would let the packet through.
 
 VIP networks. Every network that has a VIP has a load balancer group, which holds the load balancers of that network and
 is attached to every switch and router of the connected domain: the translation of a reply happens on the switch of the
@@ -26,7 +26,6 @@ from fairlead.dataplane.ovn import (
     LogicalSwitch,
     LogicalSwitchPort,
     OvnRow,
-    Pairs,
     PortAddress,
     RouterGroup,
     StaticRoute,
@@ -44,8 +43,7 @@ from fairlead.model.slots import LARGEST, assign_slots, shortest_table
 from fairlead.model.snapshot import NONE, Snapshot, connected
 
 PROVIDER = "ovn"
-DEFAULT_AFFINITY = 360
-"""Seconds for which a client keeps its member when persistence asks for no time-out of its own."""
+OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 
 
@@ -134,7 +132,7 @@ def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
 
 
 def _vip_router(network: Network) -> Iterator[OvnRow]:
-    """Its own address is the link-local one alone: ovn-nb(5) wants at least one, and this one takes none from a pool."""
+    """Its own address is the link-local one: ovn-nb(5) wants one at least, and this one takes none from a pool."""
     name, mac = vip_router_name(network.id), derive_mac(network.id)
     yield LogicalRouter(name=name)
     yield LogicalRouterPort(name=router_port_name(name), router=name, mac=mac, networks=(f"{link_local(mac)}/64",))
@@ -149,32 +147,26 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     vip = FixedIP(subnet_id=balancer.vip.subnet_id, address=balancer.vip.address)
     yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, vip))
     down = snapshot.down.get(balancer.id, frozenset())
-    services: dict[tuple[lb.Transport, tuple[str, ...], Pairs], list[VirtualService]] = {}
+    services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         transport = _transport(listener)
-        where = (transport, _selection_fields(pool), _options(pool))
+        where = (transport, _selection_fields(pool, balancer.vip.address.version))
         service = VirtualService(
             vip=render_endpoint(balancer.vip.address, listener.port), backends=_backends(pool, down)
         )
         if balancer.admin_state_up and listener.admin_state_up:
             services.setdefault(where, []).append(service)
-    for (transport, fields, options), entries in services.items():
+    for (transport, fields), entries in services.items():
         row = LoadBalancer(
-            name=_row_name(balancer, transport, fields, options),
+            name="-".join([balancer.id, transport.value, *fields]),
             protocol=transport.value,
             services=tuple(sorted(entries, key=lambda entry: entry.vip)),
             selection_fields=fields,
-            options=options,
+            options=OPTIONS,
         )
         yield row
         yield GroupMember(group=network.id, load_balancer=row.name)
-
-
-def _row_name(balancer: lb.LoadBalancer, transport: lb.Transport, fields: tuple[str, ...], options: Pairs) -> str:
-    affinity = dict(options).get("affinity_timeout")
-    words = [balancer.id, transport.value, *fields, *([f"affinity-{affinity}"] if affinity else [])]
-    return "-".join(words)
 
 
 def _transport(listener: lb.Listener) -> lb.Transport:
@@ -189,30 +181,32 @@ def _transport(listener: lb.Listener) -> lb.Transport:
     return lb.transport(listener.protocol)
 
 
-def _selection_fields(pool: lb.Pool | None) -> tuple[str, ...]:
-    """ROUND_ROBIN is taken for what its users want, evenness: a switch keeps no turn, it spreads by hash."""
+def _selection_fields(pool: lb.Pool | None, version: int) -> tuple[str, ...]:
+    """What the choice of a member depends on; nothing said means the whole 5-tuple (`dp_hash`).
+
+    ROUND_ROBIN is taken for what its users want, evenness: a switch keeps no turn, it spreads by hash. Persistence is
+    the same choice as SOURCE_IP, by hash: OVN's own (`affinity_timeout`) drops the first packet of every client to
+    learn from it, and in user space all its retransmissions die too. A hash forgets nothing, so a client stays at least
+    as long as any time-out asks. OVN passes `ip_src` on as the IPv4 field; the load balancer is on the client's own
+    switch, where the MAC is the client's as well.
+    """
     if pool is None:
         return ()
-    match pool.algorithm:
-        case lb.Algorithm.SOURCE_IP_PORT | lb.Algorithm.ROUND_ROBIN:
-            return ()
-        case lb.Algorithm.SOURCE_IP:
-            return ("ip_src",)
-        case lb.Algorithm.LEAST_CONNECTIONS:
-            raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
-        case unknown:
-            assert_never(unknown)
+    _refuse_persistence(pool.persistence)
+    if pool.algorithm is lb.Algorithm.LEAST_CONNECTIONS:
+        raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
+    if not pool.goes_by_source:
+        return ()
+    return ("ip_src",) if version == 4 else ("eth_src",)
 
 
-def _options(pool: lb.Pool | None) -> Pairs:
-    options = {"reject": "true", "neighbor_responder": "none"}
-    if pool is not None and pool.persistence is not None:
-        if pool.persistence.type is not lb.PersistenceType.SOURCE_IP:
-            raise Unsupported(f"session_persistence {pool.persistence.type.value}", PROVIDER)
-        if pool.persistence.granularity is not None:
-            raise Unsupported("persistence_granularity", PROVIDER)
-        options["affinity_timeout"] = str(pool.persistence.timeout or DEFAULT_AFFINITY)
-    return pairs(options)
+def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
+    if persistence is None:
+        return
+    if persistence.type is not lb.PersistenceType.SOURCE_IP:
+        raise Unsupported(f"session_persistence {persistence.type.value}", PROVIDER)
+    if persistence.granularity is not None:
+        raise Unsupported("persistence_granularity", PROVIDER)
 
 
 def _backends(pool: lb.Pool | None, down: frozenset[str]) -> tuple[str, ...]:
@@ -243,4 +237,4 @@ def _buckets(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
     the same as its first part. With selection fields a bucket wins by its number (rendezvous hashing, in `hash` groups
     of ovs-actions(7)): there the number of buckets has to stay as it is, or clients would move.
     """
-    return slots if _selection_fields(pool) else shortest_table(slots)
+    return slots if pool.goes_by_source and len(set(slots)) > 1 else shortest_table(slots)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.lab import databases, trace
+from fairlead.lab import databases, service, trace
 from fairlead.lab.errors import InvalidWorkload, LabError, UnknownNode
 from fairlead.lab.lab import Lab, names, take_down
+from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.status import LabStatus
 from fairlead.lab.trace import Address, Packet
 from fairlead.lab.workload import GENEVE_MTU, Workload
@@ -26,13 +27,14 @@ EXAMPLES = {
     "lab": """examples:
   fairlead lab up --chassis 3
   fairlead lab exec central -- ovn-nbctl show
-  fairlead lab workload add web1 --chassis chassis1 --port PORT-ID --mac 02:00:00:00:00:11 \\
-      --address 10.0.0.11/24 --address fd00::11/64 --gateway 10.0.0.1 --serve 8080
+  fairlead lab up --serve && openstack port create --network net1 web1
+  fairlead lab workload add web1 --chassis chassis1 --port web1 --answer 8080
   fairlead lab trace client 10.0.0.100 --tcp 80
   fairlead lab down
 """,
     "up": """examples:
   fairlead lab up
+  fairlead lab up --serve        (then: source the file that it names, and use openstack)
   fairlead lab up --name second --chassis 4
 """,
     "status": """examples:
@@ -45,9 +47,12 @@ examples:
   fairlead lab exec chassis1 -- ovs-ofctl dump-flows br-int
   fairlead lab exec web1 -- ping -c 3 10.0.0.12
 """,
-    "workload add": """example:
+    "workload add": """A port of Fairlead's network API is named by name or id; what it says need not be said again.
+A port that only OVN knows is said in full.
+examples:
+  fairlead lab workload add web1 --chassis chassis1 --port web1 --answer 8080
   fairlead lab workload add web1 --chassis chassis1 --port PORT-ID --mac 02:00:00:00:00:11 \\
-      --address 10.0.0.11/24 --address fd00::11/64 --gateway 10.0.0.1 --gateway fd00::1 --serve 8080
+      --address 10.0.0.11/24 --address fd00::11/64 --gateway 10.0.0.1 --gateway fd00::1 --answer 8080
 """,
     "trace": """examples:
   fairlead lab trace client web1
@@ -117,10 +122,21 @@ def _progress(line: str) -> None:
 def _add_up(commands: "Subparsers") -> None:
     parser = _add_command(commands, "up", "start a lab, or leave it as it is if it is up and well", _up)
     parser.add_argument("--chassis", type=int, default=2, metavar="N", help="number of compute nodes (2)")
+    parser.add_argument(
+        "--serve",
+        nargs="?",
+        const=service.DEFAULT_LISTEN,
+        metavar="HOST:PORT",
+        help=f"start a Fairlead server too ({service.DEFAULT_LISTEN})",
+    )
 
 
 def _up(arguments: argparse.Namespace) -> None:
     lab = Lab.up(arguments.name, chassis=arguments.chassis, progress=_progress)
+    if arguments.serve:
+        serving = service.start(lab.layout, arguments.serve)
+        _progress(f"Fairlead serves on {serving.url}; log: {serving.log}")
+        _progress(f"for the openstack client: source {serving.openrc}")
     print(lab.northbound)
 
 
@@ -206,25 +222,35 @@ def _add_workload_add(actions: "Subparsers") -> None:
     add = _add_command(actions, "add", "plug a workload into a chassis", _workload_add, "workload add")
     add.add_argument("workload", metavar="NAME")
     add.add_argument("--chassis", required=True, metavar="C")
-    add.add_argument("--port", required=True, metavar="PORT-ID", help="id of the port, OVN's Logical_Switch_Port name")
-    add.add_argument("--mac", required=True)
-    add.add_argument("--address", metavar="CIDR", action="append", required=True, help="repeat for more")
-    add.add_argument("--gateway", metavar="A", action="append", default=[], help="default router; one a family")
-    add.add_argument("--serve", metavar="PORT", type=int, action="append", default=[], help="answer on TCP and UDP")
-    add.add_argument("--mtu", type=int, default=GENEVE_MTU, help=f"{GENEVE_MTU} leaves room for geneve")
+    add.add_argument("--port", required=True, help="name or id of the port")
+    add.add_argument("--answer", metavar="PORT", type=int, action="append", default=[], help="answer on TCP and UDP")
+    add.add_argument(
+        "--url",
+        default=os.environ.get("FAIRLEAD_URL", f"http://{service.DEFAULT_LISTEN}"),
+        help="Fairlead's server, to ask about the port (environment FAIRLEAD_URL; %(default)s)",
+    )
+    own = add.add_argument_group("a port that only OVN knows")
+    own.add_argument("--mac", help="with this the API is not asked")
+    own.add_argument("--address", metavar="CIDR", action="append", default=[], help="repeat for more")
+    own.add_argument("--gateway", metavar="A", action="append", default=[], help="default router; one a family")
+    own.add_argument("--mtu", type=int, default=GENEVE_MTU, help=f"{GENEVE_MTU} leaves room for geneve")
 
 
 def _workload_add(arguments: argparse.Namespace) -> None:
-    workload = Workload(
-        name=arguments.workload,
-        chassis=arguments.chassis,
-        port_id=arguments.port,
-        mac=arguments.mac.lower(),
-        addresses=tuple(arguments.address),
-        gateways=tuple(arguments.gateway),
-        mtu=arguments.mtu,
-        serve=tuple(arguments.serve),
-    )
+    placement = Placement(name=arguments.workload, chassis=arguments.chassis, serve=tuple(arguments.answer))
+    if arguments.mac is None:
+        workload = workload_of_port(arguments.url, arguments.port, placement)
+    else:
+        workload = Workload(
+            name=placement.name,
+            chassis=placement.chassis,
+            port_id=arguments.port,
+            mac=arguments.mac.lower(),
+            addresses=tuple(arguments.address),
+            gateways=tuple(arguments.gateway),
+            mtu=arguments.mtu,
+            serve=placement.serve,
+        )
     add_workload(_open(arguments), workload)
 
 

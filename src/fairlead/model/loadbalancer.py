@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.network import Resource
-from fairlead.model.slots import assign_slots
+from fairlead.model.slots import LARGEST, SMALLEST, assign_slots
 
 
 class ListenerProtocol(StrEnum):
@@ -91,6 +91,12 @@ class Pool(Resource):
     slots: tuple[int, ...] = ()
     """The stored slot table: the ordinal of the member that each hash value leads to; empty when none takes any."""
 
+    @property
+    def goes_by_source(self) -> bool:
+        """Whether a client's address alone decides its member, by the algorithm or by persistence."""
+        persistent = self.persistence is not None and self.persistence.type is PersistenceType.SOURCE_IP
+        return persistent or self.algorithm is Algorithm.SOURCE_IP
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
@@ -167,17 +173,21 @@ def find_member(pool: Pool, member_id: str) -> Member | None:
 
 
 def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
-    """The pool with these members and the slot table that moves the fewest slots to serve them.
+    """The pool with these members, and slots for them."""
+    ordinals = (member.ordinal + 1 for member in members)
+    return with_slots(replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals])))
 
-    Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing.
+
+def with_slots(pool: Pool) -> Pool:
+    """The pool with the slot table that moves the fewest slots to serve its members.
+
+    Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing. Where the
+    client's address decides, slots are found by rendezvous hashing, in which more slots move clients: such a table has
+    its full size from the beginning.
     """
-    weights = {member.ordinal: member.weight for member in members if member.takes_connections}
-    return replace(
-        pool,
-        members=members,
-        next_ordinal=max([pool.next_ordinal, *(member.ordinal + 1 for member in members)]),
-        slots=assign_slots(pool.slots, weights),
-    )
+    weights = {member.ordinal: member.weight for member in pool.members if member.takes_connections}
+    smallest = LARGEST if pool.goes_by_source else SMALLEST
+    return replace(pool, slots=assign_slots(pool.slots, weights, smallest))
 
 
 def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 
@@ -38,6 +39,14 @@ class Route:
     nexthop: IPAddress
 
 
+class Ipv6Mode(StrEnum):
+    """How a workload gets its IPv6 address (RFC 4862, RFC 8415), in Neutron's words."""
+
+    DHCPV6_STATEFUL = "dhcpv6-stateful"
+    DHCPV6_STATELESS = "dhcpv6-stateless"
+    SLAAC = "slaac"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet(Resource):
     cidr: IPNetwork
@@ -46,6 +55,8 @@ class Subnet(Resource):
     enable_dhcp: bool = True
     dns_nameservers: tuple[IPAddress, ...] = ()
     host_routes: tuple[Route, ...] = ()
+    ipv6_address_mode: Ipv6Mode | None = None
+    ipv6_ra_mode: Ipv6Mode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,15 @@ WORST_RATIO = 1.10
 Weights = Mapping[int, int]
 
 
-def assign_slots(table: Sequence[int], weights: Weights) -> tuple[int, ...]:
+def assign_slots(table: Sequence[int], weights: Weights, smallest: int = SMALLEST) -> tuple[int, ...]:
     """The table for members of these weights (ordinal -> weight, above 0) that moves the fewest slots of `table`.
 
-    With no member there is no table. With more members than `LARGEST` some get no slot; compilers refuse such pools.
+    It has at least `smallest` slots, a power of two. With no member there is no table. With more members than `LARGEST`
+    some get no slot; compilers refuse such pools.
     """
     if not weights:
         return ()
-    size = max(len(table), choose_size(weights))
+    size = max(len(table), smallest, choose_size(weights))
     if not table:
         return interleave(apportion(weights, size))
     widened = tuple(table) * (size // len(table))

@@ -86,6 +86,10 @@ class Reconciler:
         """What a resync would change; nothing is written. Raises DriverError."""
         return {owner: change for owner, change, _ in self._compare(await self._driver.read_all()) if change}
 
+    async def compare(self, owner: Owner) -> tuple[Rows, Rows]:
+        """What one owner should have, and what the dataplane has. Raises DriverError and Unsupported."""
+        return self._compile(self._snapshot(), owner), await self._driver.read(owner)
+
     async def resync(self, *, force: bool = False) -> int:
         """Believe nothing: read all, and mark every owner that is not as it should be. Answers how many.
 

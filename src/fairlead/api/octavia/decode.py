@@ -19,6 +19,7 @@ from fairlead.model.loadbalancer import (
     SessionPersistence,
     Timeouts,
     with_members,
+    with_slots,
 )
 
 RESERVED_ADDRESSES = frozenset({"169.254.169.254"})
@@ -114,7 +115,7 @@ def update_pool(pool: Pool, values: Values, provider: str) -> Pool:
     if "session_persistence" in values:
         body = values["session_persistence"]
         changes["persistence"] = None if body is None else _persistence(body, pool.protocol)
-    return replace(pool, **changes)
+    return with_slots(replace(pool, **changes))
 
 
 def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:

@@ -1,0 +1,61 @@
+# `make demo` and `make test` are all that a newcomer needs; both install what is missing first.
+PYTHON_BIN := .venv/bin
+MARKED := not lab
+
+.PHONY: help setup demo down test check cases mutants bench scale lab clean format
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## install what is missing
+	@scripts/setup lab
+
+demo: ## two compute nodes on this machine, a load balancer made with the stock client, real connections
+	@scripts/setup lab
+	@$(PYTHON_BIN)/python scripts/demo.py
+
+down: ## end the demo and remove all of it
+	@$(PYTHON_BIN)/fairlead lab down --name demo
+
+check: ## format, lint, types, import contracts, unit tests and cases: under a minute, no root
+	@scripts/setup
+	$(PYTHON_BIN)/ruff format --check --quiet src tests scripts benchmarks
+	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
+	$(PYTHON_BIN)/mypy --no-error-summary
+	$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache
+	$(PYTHON_BIN)/pytest -m "$(MARKED)"
+
+test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
+	@scripts/setup lab
+	@$(MAKE) --no-print-directory check
+	$(PYTHON_BIN)/python scripts/mutate.py
+	$(PYTHON_BIN)/pytest -m lab
+
+cases: ## rewrite the expected rows of the case files; read the diff
+	@scripts/setup
+	$(PYTHON_BIN)/python scripts/rewrite_cases.py
+
+mutants: ## plant bugs and see that the cases kill them
+	@scripts/setup
+	$(PYTHON_BIN)/python scripts/mutate.py
+
+bench: ## data plane: the VIP against the direct path, ratios of one run
+	@scripts/setup bench
+	$(PYTHON_BIN)/python benchmarks/dataplane.py
+
+scale: ## control plane: up to 10,000 load balancers
+	@scripts/setup lab
+	$(PYTHON_BIN)/python benchmarks/scale.py
+
+lab: ## start a lab with a Fairlead server, to try things by hand
+	@scripts/setup lab
+	$(PYTHON_BIN)/fairlead lab up --serve
+
+format: ## format the sources
+	@scripts/setup
+	$(PYTHON_BIN)/ruff format --quiet src tests scripts benchmarks
+	$(PYTHON_BIN)/ruff check --fix --quiet src tests scripts benchmarks
+
+clean: ## remove labs, the Python environment and caches
+	@for lab in lab demo test bench; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -1,0 +1,178 @@
+"""The demo: two compute nodes on this machine, a load balancer made by the stock client, and who answers whom.
+
+Everything runs for real: OVN and Open vSwitch in network namespaces, Fairlead's server, the unmodified `openstack`
+command. It can be run again and again; each run begins anew.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult, take_down
+from fairlead.lab import service as serving
+from fairlead.lab.ports import Placement, workload_of_port
+
+LAB = "demo"
+LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", serving.DEFAULT_LISTEN)
+OPENSTACK = Path(sys.executable).parent / "openstack"
+CONNECTIONS = 400
+MEMBERS = {"web1": ("chassis1", 3), "web2": ("chassis2", 1)}
+CLIENTS = {"client1": ("blue", "chassis1"), "client2": ("blue", "chassis2"), "client3": ("green", "chassis2")}
+BOLD, DIM, END = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() else ("", "", "")
+
+
+def main() -> int:
+    started = time.monotonic()
+    try:
+        lab, service = bring_up()
+        client = Client(service)
+        build_networks(client)
+        plug_workloads(lab, service)
+        vips = build_load_balancer(client)
+        lab.wait_synced()
+        everyone = list(CLIENTS)
+        show_table(lab, vips, everyone)
+        finish(lab, service, vips, time.monotonic() - started)
+    except LabError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class Client:
+    """The stock `openstack` client, each command shown as it runs."""
+
+    def __init__(self, service: serving.Service) -> None:
+        self._environment = {**os.environ, **service.client_environment()}
+
+    def __call__(self, command: str, *, quiet: bool = False) -> str:
+        """Run it; answers what it prints. Raises LabError."""
+        if not quiet:
+            print(f"{BOLD}$ openstack {command}{END}", flush=True)
+        words = shlex.split(command)
+        done = subprocess.run(
+            [OPENSTACK, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        if done.returncode != 0:
+            raise LabError(f"openstack {command}: {done.stderr.strip()}")
+        return done.stdout
+
+    def make(self, command: str, *columns: str) -> dict[str, str]:
+        """A create command; shows some columns of what it answers."""
+        made: dict[str, str] = json.loads(self(f"{command} -f json"))
+        print(f"{DIM}  {'  '.join(f'{column}={made[column]}' for column in columns)}{END}")
+        return made
+
+
+def bring_up() -> tuple[Lab, serving.Service]:
+    say("Two compute nodes, each with its own Open vSwitch, and OVN's central, in network namespaces")
+    take_down(LAB)
+    lab = Lab.up(LAB, chassis=2, progress=lambda line: print(f"{DIM}  {line}{END}", flush=True))
+    service = serving.start(lab.layout, LISTEN)
+    print(f"{DIM}  Fairlead serves on {service.url}{END}")
+    return lab, service
+
+
+def build_networks(client: Client) -> None:
+    say("Two networks, IPv4 and IPv6, joined by a router; a port for each machine")
+    for name, v4, v6 in (("blue", "10.0.0.0/24", "fd00:a::/64"), ("green", "10.0.1.0/24", "fd00:b::/64")):
+        client.make(f"network create {name}", "id")
+        client.make(f"subnet create {name}-v4 --network {name} --subnet-range {v4}", "gateway_ip")
+        client.make(f"subnet create {name}-v6 --network {name} --ip-version 6 --subnet-range {v6}", "gateway_ip")
+    client.make("router create r1", "id")
+    for subnet in ("blue-v4", "blue-v6", "green-v4", "green-v6"):
+        client(f"router add subnet r1 {subnet}")
+    for name, (network, _) in {**dict.fromkeys(MEMBERS, ("blue", 0)), **CLIENTS}.items():
+        client.make(f"port create {name} --network {network}", "fixed_ips")
+
+
+def plug_workloads(lab: Lab, service: serving.Service) -> None:
+    say("The machines themselves: namespaces plugged in as virtual machines would be")
+    places = {**{name: chassis for name, (chassis, _) in MEMBERS.items()}, **{n: c for n, (_, c) in CLIENTS.items()}}
+    for name, chassis in places.items():
+        placement = Placement(name=name, chassis=chassis, serve=(8080,) if name in MEMBERS else ())
+        workload = workload_of_port(service.url, name, placement)
+        lab.add_workload(workload)
+        print(f"{DIM}  {name:<8} on {chassis}  {'  '.join(workload.addresses)}{END}")
+    lab.wait_bound(*places)
+
+
+def build_load_balancer(client: Client) -> dict[str, str]:
+    """One over IPv4 and TCP, one over IPv6 and UDP. Answers the VIP of each."""
+    say("A load balancer over TCP and IPv4, weights 3:1, and one over UDP and IPv6")
+    ports = {port["Name"]: port["Fixed IP Addresses"] for port in json.loads(client("port list -f json", quiet=True))}
+    vips = {}
+    for name, protocol, version in (("shop", "TCP", 4), ("dns", "UDP", 6)):
+        subnet = f"blue-v{version}"
+        made = client.make(f"loadbalancer create --name {name} --vip-subnet-id {subnet} --wait", "vip_address")
+        client.make(
+            f"loadbalancer listener create --name {name}-listener --protocol {protocol} --protocol-port 80 {name}",
+            "protocol_port",
+        )
+        client.make(
+            f"loadbalancer pool create --name {name}-pool --listener {name}-listener --protocol {protocol}"
+            " --lb-algorithm SOURCE_IP_PORT",
+            "lb_algorithm",
+        )
+        for member, (_, weight) in MEMBERS.items():
+            address = next(ip["ip_address"] for ip in ports[member] if (":" in ip["ip_address"]) == (version == 6))
+            client.make(
+                f"loadbalancer member create --name {member} --address {address} --protocol-port 8080"
+                f" --weight {weight} {name}-pool",
+                "address",
+                "weight",
+            )
+        vips[name] = made["vip_address"]
+    print(client("loadbalancer status show shop"))
+    return vips
+
+
+def show_table(lab: Lab, vips: dict[str, str], clients: Sequence[str]) -> None:
+    say(f"{CONNECTIONS} connections from each client; asked for: 75 % to web1, 25 % to web2")
+    print(f"  {'client':<9} {'on':<9} {'network':<8} {'to':<24} {'web1':>12} {'web2':>12}  failed")
+    for name, protocol in (("shop", Protocol.TCP), ("dns", Protocol.UDP)):
+        for client in clients:
+            network, chassis = CLIENTS[client]
+            traffic = Traffic(to=vips[name], port=80, protocol=protocol, count=CONNECTIONS, concurrency=8)
+            result = lab.traffic(client, traffic)
+            target = f"{protocol.value} {vips[name]}"
+            print(f"  {client:<9} {chassis:<9} {network:<8} {target:<24} {render_shares(result)}", flush=True)
+    for client in clients:
+        lab.exec(client, ["ping", "-c", "1", "-W", "2", vips["shop"]])
+    print(f"  The VIP answers ping to {', '.join(clients)}.")
+
+
+def render_shares(result: TrafficResult) -> str:
+    total = sum(result.answers.values()) or 1
+    shares = [f"{result.answers.get(name, 0):>4} ({result.answers.get(name, 0) / total:5.1%})" for name in MEMBERS]
+    return f"{shares[0]:>12} {shares[1]:>12}  {sum(result.errors.values())}"
+
+
+def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: float) -> None:
+    binaries = Path(sys.executable).parent
+    print(
+        f"""
+{BOLD}Done in {seconds:.0f} s. Everything still runs. Go on by hand:{END}
+  source {service.openrc}; export PATH={binaries}:$PATH
+  openstack loadbalancer member set --weight 0 shop-pool web1     # drain a member
+  fairlead lab exec client1 -- curl -s http://{vips["shop"]}/         # who answers?
+  fairlead lab trace client3 {vips["shop"]} --tcp 80                  # what OVN does with the packet
+  fairlead show shop                                              # the rows in OVN
+  fairlead lab exec central -- ovn-nbctl lb-list
+  fairlead lab status
+Stop and remove all of it:
+  make down"""
+    )
+
+
+def say(headline: str) -> None:
+    print(f"\n{BOLD}== {headline}{END}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

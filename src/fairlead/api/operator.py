@@ -1,0 +1,117 @@
+"""The operator's door: what Fairlead would do, what it has done, and the order to look at everything again.
+
+`fairlead plan`, `show` and `resync` are its clients. Administrators only. Errors: {"error": sentence}.
+"""
+
+from collections.abc import Mapping
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from fairlead.api.door import ApiError, House, JsonObject, identity, json_response
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.rows import Diff, Rows
+from fairlead.drivers.interface import DriverError
+from fairlead.model.owner import Owner
+from fairlead.model.status import derive_provisioning_status
+from fairlead.reconciler.loop import MassDelete, Reconciler
+
+
+def make_door(house: House, reconciler: Reconciler) -> ASGIApp:
+    async def plan(request: Request) -> Response:
+        _only_admin(request)
+        found = await reconciler.plan()
+        return json_response({"plan": {str(owner): _diff(change) for owner, change in found.items()}})
+
+    async def show(request: Request) -> Response:
+        _only_admin(request)
+        owner = _find_owner(house, request.path_params["owner"])
+        desired, actual = await reconciler.compare(owner)
+        generation = house.model.snapshot.generations.get(owner, house.model.snapshot.revision)
+        applied = house.applied(owner)
+        return json_response(
+            {
+                "owner": str(owner),
+                "generation": generation,
+                "applied": applied.generation,
+                "error": applied.error,
+                "status": derive_provisioning_status(generation, applied),
+                "desired": _texts(desired),
+                "actual": _texts(actual),
+            }
+        )
+
+    async def resync(request: Request) -> Response:
+        _only_admin(request)
+        force = request.query_params.get("force", "").lower() in ("true", "1")
+        return json_response({"changed": await reconciler.resync(force=force)})
+
+    routes = [
+        Route("/plan", plan),
+        Route("/owners/{owner:path}", show),
+        Route("/resync", resync, methods=["POST"]),
+    ]
+    handlers = {
+        ApiError: _api_error,
+        DriverError: _unavailable,
+        MassDelete: _mass_delete,
+        Unsupported: _unsupported,
+        HTTPException: _http_error,
+    }
+    return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+
+
+def _find_owner(house: House, text: str) -> Owner:
+    """`kind/id`, or the name or id of a load balancer, network, router or port. Raises ApiError."""
+    try:
+        return Owner.parse(text)
+    except ValueError:
+        pass
+    snapshot = house.model.snapshot
+    named = [owner for owner in snapshot.generations if text in (owner.id, getattr(snapshot.find(owner), "name", None))]
+    if not named:
+        raise ApiError(404, f"nothing is called '{text}'; an owner is kind/id, an id or a name")
+    if len(named) > 1:
+        raise ApiError(409, f"'{text}' is several: {', '.join(map(str, sorted(named, key=str)))}")
+    return named[0]
+
+
+def _diff(change: Diff) -> JsonObject:
+    return {
+        "create": [str(row) for row in change.creates.values()],
+        "update": [[str(update.before), str(update.after)] for update in change.updates.values()],
+        "delete": [str(row) for row in change.deletes.values()],
+    }
+
+
+def _texts(rows: Rows) -> Mapping[str, str]:
+    return {" ".join(key): str(rows[key]) for key in sorted(rows)}
+
+
+def _only_admin(request: Request) -> None:
+    if not identity(request).is_admin:
+        raise ApiError(403, "this is for administrators")
+
+
+async def _api_error(request: Request, error: ApiError) -> Response:
+    return json_response({"error": error.message}, error.status)
+
+
+async def _unavailable(request: Request, error: DriverError) -> Response:
+    return json_response({"error": f"OVN cannot be asked: {error}"}, 503)
+
+
+async def _mass_delete(request: Request, error: MassDelete) -> Response:
+    return json_response({"error": f"{error}; say --force if that is meant"}, 409)
+
+
+async def _unsupported(request: Request, error: Unsupported) -> Response:
+    return json_response({"error": str(error)}, 409)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return json_response({"error": error.detail}, error.status_code)

@@ -1,0 +1,202 @@
+"""`fairlead`: the one command. Configuration is read here and handed on as values.
+
+Results go to standard output, complaints to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage;
+`plan` and `show` answer 3 when the dataplane is not as it should be.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import logging
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead import __version__
+from fairlead.config import BadConfiguration, Configuration, read_configuration, render_template
+
+DIFFERENT = 3
+DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
+
+  fairlead server            serve the APIs and keep OVN as they say
+  fairlead plan              what would change in OVN now; writes nothing
+  fairlead show web          rows of one owner beside what OVN has
+  fairlead resync            believe nothing, look at every owner again
+  fairlead config            every option, as a file
+  fairlead lab up            several OVN compute nodes on this machine
+"""
+
+
+class Failure(Exception):
+    """The command failed; the message says why."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _make_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except BadConfiguration as error:
+        print(f"fairlead: {error}", file=sys.stderr)
+        return 2
+    except Failure as error:
+        print(f"fairlead: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 1
+    return code
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    from fairlead.lab.command import add_parser as add_lab
+
+    parser = argparse.ArgumentParser(
+        prog="fairlead", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_server(commands)
+    _add_operator_commands(commands)
+    config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
+    config.set_defaults(run=_config)
+    add_lab(commands)
+    return parser
+
+
+def _add_server(commands: Any) -> None:
+    server = commands.add_parser("server", help="serve the APIs and keep OVN as they say")
+    server.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get("FAIRLEAD_CONFIG"),
+        metavar="FILE",
+        help="TOML; `fairlead config` prints all options (environment FAIRLEAD_CONFIG; /etc/fairlead/fairlead.toml)",
+    )
+    server.add_argument("--check", action="store_true", help="only say whether the configuration is right")
+    server.set_defaults(run=_server)
+
+
+def _add_operator_commands(commands: Any) -> None:
+    plan = commands.add_parser("plan", help="what would change in OVN now; writes nothing")
+    plan.set_defaults(run=_plan)
+    show = commands.add_parser("show", help="rows of one owner beside what OVN has")
+    show.add_argument("owner", help="a name, an id, or kind/id as in loadbalancer/3fc8...")
+    show.set_defaults(run=_show)
+    resync = commands.add_parser("resync", help="believe nothing, look at every owner again, and mend what differs")
+    resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
+    resync.set_defaults(run=_resync)
+    for command in (plan, show, resync):
+        command.add_argument("--json", action="store_true", help="for programs")
+        command.add_argument(
+            "--url",
+            default=os.environ.get("FAIRLEAD_URL", "http://127.0.0.1:9876"),
+            help="the server (environment FAIRLEAD_URL; %(default)s); FAIRLEAD_USER and FAIRLEAD_PASSWORD say who asks",
+        )
+
+
+def _server(arguments: argparse.Namespace) -> int:
+    configuration = read_configuration(arguments.config, os.environ)
+    if arguments.check:
+        print("the configuration is right")
+        return 0
+    return run_server(configuration)
+
+
+def run_server(configuration: Configuration) -> int:
+    import uvloop
+
+    from fairlead.api.auth import BadPasswordFile
+    from fairlead.server import serve
+    from fairlead.store.interface import StoreError
+
+    logging.basicConfig(
+        level=configuration.log.level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(configuration))
+    except (BadPasswordFile, StoreError, OSError) as error:
+        raise Failure(str(error)) from None
+    return 0
+
+
+def _config(_: argparse.Namespace) -> int:
+    print(render_template())
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    plan = _ask(arguments, "GET", "/operator/plan")["plan"]
+    if arguments.json:
+        print(json.dumps(plan, indent=2))
+    else:
+        for owner, change in plan.items():
+            print(owner)
+            for word, sign in (("create", "+"), ("delete", "-")):
+                print("".join(f"  {sign} {row}\n" for row in change[word]), end="")
+            print("".join(f"  ~ {before}\n  > {after}\n" for before, after in change["update"]), end="")
+        print(f"{len(plan)} owners differ" if plan else "nothing to do", file=sys.stderr)
+    return DIFFERENT if plan else 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    shown = _ask(arguments, "GET", f"/operator/owners/{arguments.owner}")
+    if arguments.json:
+        print(json.dumps(shown, indent=2))
+        return 0 if shown["desired"] == shown["actual"] else DIFFERENT
+    print(f"{shown['owner']}  {shown['status']}  generation {shown['generation']}, applied {shown['applied']}")
+    if shown["error"]:
+        print(f"  {shown['error']}")
+    desired, actual = shown["desired"], shown["actual"]
+    for key in sorted({*desired, *actual}):
+        if desired.get(key) == actual.get(key):
+            print(f"    {desired[key]}")
+            continue
+        print(f"  + {desired[key]}" if key in desired else "", end="\n" if key in desired else "")
+        print(f"  - {actual[key]}" if key in actual else "", end="\n" if key in actual else "")
+    return 0 if desired == actual else DIFFERENT
+
+
+def _resync(arguments: argparse.Namespace) -> int:
+    answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
+    print(json.dumps(answer) if arguments.json else f"{answer['changed']} owners differed and are being mended")
+    return 0
+
+
+def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
+    """Ask the server. Raises Failure with the server's own sentence."""
+    request = urllib.request.Request(arguments.url.rstrip("/") + path, method=method)  # noqa: S310 - the operator's URL
+    user = os.environ.get("FAIRLEAD_USER")
+    if user:
+        secret = base64.b64encode(f"{user}:{os.environ.get('FAIRLEAD_PASSWORD', '')}".encode()).decode()
+        request.add_header("Authorization", f"Basic {secret}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - the operator's URL
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        body = error.read().decode(errors="replace")
+        raise Failure(_sentence(body) or f"{error.code} {error.reason}") from None
+    except (OSError, ValueError) as error:
+        raise Failure(f"{arguments.url} does not answer: {error}") from None
+
+
+def _sentence(body: str) -> str:
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return error if isinstance(error, str) else str(error.get("message", error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Configuration: one TOML file, overridden by environment variables. Every option is declared here, once.
+
+`fairlead config` prints them all with their meaning and default, as a file that works. The environment variable of an
+option is FAIRLEAD_<SECTION>_<OPTION>. Options that do not exist are errors: a typing mistake must not be silent.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
+AUTHENTICATIONS = ("none", "http_basic")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class BadConfiguration(Exception):
+    """The message names the option, where it came from and what would be right."""
+
+
+def _option(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where the APIs listen and who may call."""
+
+    listen: str = _option(
+        "127.0.0.1:9876", "HOST:PORT, [IPv6]:PORT or unix:PATH. Other than loopback only with authentication."
+    )
+    authentication: str = _option(
+        "none", "none (everybody is administrator; loopback and unix sockets only) or http_basic."
+    )
+    password_file: str = _option(
+        "", "For http_basic: lines of user:bcrypt hash:project:role,role; roles are admin, member, reader."
+    )
+    tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
+    tls_key: str = _option("", "PEM file of its private key.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Where the model is kept."""
+
+    path: str = _option("/var/lib/fairlead/fairlead.db", "The SQLite file; made when it is not there.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OvnOptions:
+    """The OVN Northbound database to write to."""
+
+    northbound: str = _option(
+        "unix:/var/run/ovn/ovnnb_db.sock",
+        "unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several, with commas, for a cluster.",
+    )
+    private_key: str = _option("", "For ssl: our private key, PEM.")
+    certificate: str = _option("", "For ssl: our certificate, PEM.")
+    ca: str = _option("", "For ssl: the certificate authority of the database, PEM.")
+    mark: str = _option(
+        "fairlead", "In external_ids of every row of ours. Two deployments on one OVN need two different ones."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Defaults of new networks."""
+
+    mtu: int = _option(1442, "Bytes; 1500 of the underlay less 58 of geneve over IPv4.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    level: str = _option("info", "debug, info, warning or error.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    server: ServerOptions = ServerOptions()
+    store: StoreOptions = StoreOptions()
+    ovn: OvnOptions = OvnOptions()
+    network: NetworkOptions = NetworkOptions()
+    log: LogOptions = LogOptions()
+
+
+SECTIONS: Mapping[str, Any] = {
+    "server": ServerOptions,
+    "store": StoreOptions,
+    "ovn": OvnOptions,
+    "network": NetworkOptions,
+    "log": LogOptions,
+}
+
+
+def read_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
+    """The file (the default one only if it is there), then the environment. Raises BadConfiguration."""
+    given: dict[str, dict[str, Any]] = {}
+    if path is not None or DEFAULT_FILE.exists():
+        given = _read_file(path or DEFAULT_FILE)
+    for section, option, variable in _variables():
+        if variable in environment:
+            given.setdefault(section, {})[option] = _parse(section, option, environment[variable], variable)
+    unknown = [name for name in environment if name.startswith("FAIRLEAD_") and not _is_known(name)]
+    if unknown:
+        raise BadConfiguration(f"environment: {', '.join(sorted(unknown))}: no such option")
+    parts = {name: make(**given.get(name, {})) for name, make in SECTIONS.items()}
+    configuration = Configuration(**parts)
+    _check(configuration)
+    return configuration
+
+
+def render_template() -> str:
+    """Every option with its meaning and default, as TOML."""
+    lines = ["# Fairlead's configuration. Every option, with its default. Environment: FAIRLEAD_<SECTION>_<OPTION>."]
+    for name, section in SECTIONS.items():
+        lines += ["", f"[{name}]"]
+        for option in fields(section):
+            default = option.default if isinstance(option.default, int) else f'"{option.default}"'
+            lines += [f"# {option.metadata['meaning']}", f"{option.name} = {default}"]
+    return "\n".join(lines)
+
+
+def is_local(listen: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if listen.startswith("unix:"):
+        return True
+    host, _ = split_listen(listen)
+    return host == "localhost" or _is_loopback(host)
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """HOST:PORT in its parts. Raises BadConfiguration."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise BadConfiguration(f"server.listen: '{listen}' is not HOST:PORT, [IPv6]:PORT or unix:PATH")
+    return host.strip("[]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_file(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        given = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BadConfiguration(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"{path}: {error}") from None
+    for section, options in given.items():
+        if section not in SECTIONS or not isinstance(options, dict):
+            raise BadConfiguration(f"{path}: no section '{section}'; there are {', '.join(SECTIONS)}")
+        known = {option.name for option in fields(SECTIONS[section])}
+        for option, value in options.items():
+            if option not in known:
+                raise BadConfiguration(f"{path}: no option {section}.{option}; there are {', '.join(sorted(known))}")
+            options[option] = _parse(section, option, value, str(path))
+    return given
+
+
+def _parse(section: str, option: str, value: object, source: str) -> str | int:
+    default = next(each.default for each in fields(SECTIONS[section]) if each.name == option)
+    if isinstance(default, int):
+        if not str(value).isdecimal():
+            raise BadConfiguration(f"{source}: {section}.{option}: '{value}' is not a number")
+        return int(str(value))
+    if not isinstance(value, str):
+        raise BadConfiguration(f"{source}: {section}.{option}: {value!r} is not a text")
+    return value
+
+
+def _variables() -> Iterator[tuple[str, str, str]]:
+    for name, section in SECTIONS.items():
+        for option in fields(section):
+            yield name, option.name, f"FAIRLEAD_{name}_{option.name}".upper()
+
+
+def _is_known(variable: str) -> bool:
+    """Some are the command line's own."""
+    own = ("FAIRLEAD_URL", "FAIRLEAD_USER", "FAIRLEAD_PASSWORD", "FAIRLEAD_CONFIG", "FAIRLEAD_LAB", "FAIRLEAD_LAB_DIR")
+    return variable in own or any(variable == known for _, _, known in _variables())
+
+
+def _check(configuration: Configuration) -> None:
+    server = configuration.server
+    if server.authentication not in AUTHENTICATIONS:
+        raise BadConfiguration(
+            f"server.authentication: '{server.authentication}' is not {' or '.join(AUTHENTICATIONS)}"
+        )
+    if server.authentication == "none" and not is_local(server.listen):
+        raise BadConfiguration(
+            f"server.listen: {server.listen} can be reached from elsewhere, and server.authentication is none;"
+            " set it to http_basic, or listen on loopback or a unix socket"
+        )
+    if server.authentication == "http_basic" and not server.password_file:
+        raise BadConfiguration("server.password_file: http_basic needs one")
+    if bool(server.tls_certificate) != bool(server.tls_key):
+        raise BadConfiguration("server.tls_certificate and server.tls_key go together")
+    if not 1280 <= configuration.network.mtu <= 65535:
+        raise BadConfiguration("network.mtu: from 1280 (IPv6 needs it) to 65535")
+    if configuration.log.level not in LEVELS:
+        raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")

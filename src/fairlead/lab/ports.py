@@ -1,0 +1,63 @@
+"""Workloads from ports of the network API: addresses, MAC and gateways are what the API says."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Any
+
+from fairlead.lab.errors import LabError
+from fairlead.lab.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What the API does not know of a workload."""
+
+    name: str
+    chassis: str
+    serve: tuple[int, ...] = ()
+
+
+def workload_of_port(url: str, port: str, placement: Placement) -> Workload:
+    """The workload for a port that is named by id or name. Raises LabError."""
+    found = _find(url, "ports", port)
+    network = _one(url, "networks", found["network_id"])
+    subnets = {fixed["subnet_id"]: _one(url, "subnets", fixed["subnet_id"]) for fixed in found["fixed_ips"]}
+    return Workload(
+        name=placement.name,
+        chassis=placement.chassis,
+        port_id=found["id"],
+        mac=found["mac_address"],
+        addresses=tuple(
+            f"{fixed['ip_address']}/{ip_network(subnets[fixed['subnet_id']]['cidr']).prefixlen}"
+            for fixed in found["fixed_ips"]
+        ),
+        gateways=tuple(subnet["gateway_ip"] for subnet in subnets.values() if subnet["gateway_ip"]),
+        mtu=network["mtu"],
+        serve=placement.serve,
+    )
+
+
+def _find(url: str, plural: str, name: str) -> Any:
+    for key in ("id", "name"):
+        found = _get(url, f"{plural}?{urllib.parse.urlencode({key: name})}")[plural]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise LabError(f"{len(found)} {plural} are called {name!r}; use an id")
+    raise LabError(f"no port is called {name!r} at {url}")
+
+
+def _one(url: str, plural: str, identity: str) -> Any:
+    return _get(url, f"{plural}/{identity}")[plural.removesuffix("s")]
+
+
+def _get(url: str, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"{url}/network/v2.0/{path}", timeout=10) as answer:
+            return json.load(answer)
+    except (OSError, ValueError) as error:
+        raise LabError(f"{url} does not tell of {path}: {error}") from None

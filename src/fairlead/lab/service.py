@@ -1,0 +1,126 @@
+"""A Fairlead server beside the lab: it writes the lab's Northbound database and goes with the lab.
+
+It runs on the machine itself, outside the namespaces, so that any client of the machine reaches it on loopback. Its
+store, log and client configuration lie in the lab's directory.
+"""
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+from fairlead.lab import processes
+from fairlead.lab.errors import LabError
+from fairlead.lab.layout import Layout
+from fairlead.lab.processes import MARK
+
+DEFAULT_LISTEN = "127.0.0.1:9876"
+START_SECONDS = 20.0
+LOOK_SECONDS = 0.05
+
+CLOUDS = """clouds:
+  fairlead:
+    auth_type: none
+    auth:
+      endpoint: {url}
+    network_endpoint_override: {url}/network
+    load_balancer_endpoint_override: {url}/load-balancer
+"""
+OPENRC = """export OS_CLIENT_CONFIG_FILE={folder}/clouds.yaml
+export OS_CLOUD=fairlead
+export FAIRLEAD_URL={url}
+export FAIRLEAD_LAB={lab}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Where a server is."""
+
+    url: str
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def pidfile(self) -> Path:
+        return self.folder / "server.pid"
+
+    @property
+    def openrc(self) -> Path:
+        """A file to source in a shell: then `openstack` speaks to this server."""
+        return self.folder / "openrc"
+
+    def client_environment(self) -> dict[str, str]:
+        return {"OS_CLIENT_CONFIG_FILE": str(self.folder / "clouds.yaml"), "OS_CLOUD": "fairlead"}
+
+
+def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
+    """Returns when it answers. A server that this lab has already is ended first; its store stays."""
+    service = Service(url=f"http://{listen}", folder=layout.directory / "fairlead")
+    stop(layout, service)
+    if _answers(service):
+        raise LabError(f"something else answers on {listen}; choose another address")
+    service.folder.mkdir(parents=True, exist_ok=True)
+    (service.folder / "clouds.yaml").write_text(CLOUDS.format(url=service.url))
+    service.openrc.write_text(OPENRC.format(url=service.url, folder=service.folder, lab=layout.name))
+    with service.log.open("ab") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "fairlead.cli", "server"],
+            env={**os.environ, **_server_environment(layout, service, listen)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    service.pidfile.write_text(str(server.pid))
+    _await_answer(server, service)
+    return service
+
+
+def stop(layout: Layout, service: Service) -> None:
+    """End it; returns when it is gone."""
+    pid = processes.read_pidfile(service.pidfile)
+    if pid is not None:
+        processes.end([pid], lambda each: processes.is_marked(each, layout.directory))
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _server_environment(layout: Layout, service: Service, listen: str) -> dict[str, str]:
+    return {
+        MARK: str(layout.directory),
+        "FAIRLEAD_SERVER_LISTEN": listen,
+        "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
+        "FAIRLEAD_OVN_NORTHBOUND": layout.northbound,
+    }
+
+
+def _await_answer(server: "subprocess.Popen[bytes]", service: Service) -> None:
+    """A process that has just begun can only be asked again and again."""
+    deadline = monotonic() + START_SECONDS
+    while monotonic() < deadline:
+        if _answers(service):
+            return
+        if server.poll() is not None:
+            break
+        sleep(LOOK_SECONDS)
+    tail = "\n".join(service.log.read_text(errors="replace").splitlines()[-10:])
+    raise LabError(f"the Fairlead server does not answer on {service.url}; its log ends:\n{tail}")
+
+
+def _answers(service: Service) -> bool:
+    try:
+        with urllib.request.urlopen(service.url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,180 @@
+"""The server: the doors, the store and the reconciler of OVN in one process, and the order in which they start and end.
+
+Everything is derived again at the start: the model is loaded, the dataplane is read, what differs is applied. So it may
+be killed at any instant. While OVN is away the doors stay open: what is asked for is stored and applied later.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
+from fairlead.api.door import House
+from fairlead.compilers.providers import PROVIDERS
+from fairlead.config import Configuration, OvnOptions, split_listen
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.interface import DriverError
+from fairlead.drivers.ovn import OvnDriver, OvnSettings
+from fairlead.drivers.ovsdb import Tls
+from fairlead.drivers.ovsdb_protocol import parse_remotes
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.reconciler.loop import MassDelete, Reconciler
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+
+LOG = logging.getLogger(__name__)
+OVN_PATIENCE = 5.0
+"""Seconds that the start waits for OVN before the doors open without it."""
+RESYNC_INTERVAL = 3600.0
+
+
+def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
+    """One dataplane so far, so one compiler: a load balancer's provider is checked at the door."""
+    return PROVIDERS["ovn"].compile(snapshot, owner)
+
+
+async def serve(configuration: Configuration) -> None:
+    """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration."""
+    authenticate = _authentication(configuration)
+    store = await SqliteStore.open(Path(configuration.store.path))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        model = await Model.load(store, compile_owner)
+        LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
+        kernel = Kernel(model, configuration.ovn)
+        await stack.enter_async_context(kernel)
+        house = House(
+            model=model,
+            applied=kernel.applied,
+            now=lambda: datetime.now(UTC),
+            new_id=lambda: str(uuid.uuid4()),
+            mtu=configuration.network.mtu,
+            resync_owner=kernel.reconciler.distrust,
+        )
+        gc.collect()
+        gc.freeze()  # the loaded model lives as long as the process: looking through it for garbage is time lost
+        await _listen(make_app(house, kernel.reconciler, authenticate), configuration)
+
+
+class Kernel:
+    """The reconciler of OVN with its driver and the tasks that keep it going; an asynchronous context."""
+
+    def __init__(self, model: Model, options: OvnOptions) -> None:
+        self._model = model
+        self._tasks: list[asyncio.Task[None]] = []
+        self._resync_wanted = asyncio.Event()
+        self._synced = asyncio.Event()
+        self.driver = OvnDriver(
+            _ovn_settings(options),
+            on_foreign_change=lambda owner: self.reconciler.distrust(owner),  # noqa: PLW0108 - made after the driver
+            on_ready=self._ovn_is_ready,
+            on_unavailable=lambda reason: self._synced.clear(),
+        )
+        self.reconciler = Reconciler(
+            driver=self.driver,
+            compile_owner=compile_owner,
+            snapshot=lambda: model.snapshot,
+            clock=time.monotonic,
+        )
+
+    async def __aenter__(self) -> "Kernel":
+        self._model.subscribe(self.reconciler.mark)
+        self.driver.start()
+        for work in (self.reconciler.run, self._model.follow, self._resync_when_wanted):
+            self._tasks.append(asyncio.create_task(_watched(work), name=work.__qualname__))
+        try:
+            async with asyncio.timeout(OVN_PATIENCE):
+                await self._synced.wait()
+        except TimeoutError:
+            LOG.warning("OVN cannot be written yet; serving without it: what is asked for is applied when it is there")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.driver.close()
+
+    def applied(self, owner: Owner) -> Applied:
+        """What is known of an owner; while OVN is away nothing new can be on its way."""
+        known = self.reconciler.applied(owner)
+        if known == NEVER_APPLIED and not self.driver.ready:
+            return Applied(error="OVN is not reachable")
+        return known
+
+    def _ovn_is_ready(self) -> None:
+        self._resync_wanted.set()
+
+    async def _resync_when_wanted(self) -> None:
+        """At the start, when OVN comes back, and hourly."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RESYNC_INTERVAL):
+                    await self._resync_wanted.wait()
+            self._resync_wanted.clear()
+            try:
+                changed = await self.reconciler.resync()
+            except MassDelete as brake:
+                LOG.error("%s: nothing was done; `fairlead resync --force` does it", brake)
+            except DriverError as error:
+                LOG.warning("no resync: %s", error)
+            else:
+                LOG.info("resync: %d owners differ", changed)
+                self.reconciler.retry_now()
+                self._synced.set()
+
+
+async def _watched(work: Callable[[], Awaitable[None]]) -> None:
+    """A task of the server never ends by itself: if one does, that is a mistake which must be seen and outlived."""
+    while True:
+        try:
+            await work()
+        except Exception:  # the outermost level of a main task
+            LOG.exception("%s failed; starting it again", work)
+            await asyncio.sleep(1)
+
+
+def _ovn_settings(options: OvnOptions) -> OvnSettings:
+    tls = None
+    if options.private_key:
+        tls = Tls(private_key=Path(options.private_key), certificate=Path(options.certificate), ca=Path(options.ca))
+    return OvnSettings(remotes=parse_remotes(options.northbound), tls=tls, mark=options.mark)
+
+
+def _authentication(configuration: Configuration) -> Authenticate:
+    if configuration.server.authentication == "none":
+        return anybody
+    return HttpBasic(read_password_file(Path(configuration.server.password_file)))
+
+
+async def _listen(app: ASGIApp, configuration: Configuration) -> None:
+    options = configuration.server
+    where: dict[str, str | int] = {}
+    if options.listen.startswith("unix:"):
+        where["uds"] = options.listen.removeprefix("unix:")
+    else:
+        where["host"], where["port"] = split_listen(options.listen)
+    if options.tls_certificate:
+        where |= {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
+    settings = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+        **where,  # type: ignore[arg-type]
+    )
+    LOG.info("serving on %s", options.listen)
+    await uvicorn.Server(settings).serve()

@@ -1,0 +1,159 @@
+"""What the end-to-end tests stand on: a Fairlead server beside the lab, networks made through its API, and machines."""
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import openstack
+import openstack.connection
+
+from fairlead.lab import Lab
+from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.service import Service, start
+
+MARKED = (
+    "Logical_Switch",
+    "Logical_Switch_Port",
+    "Logical_Router",
+    "Logical_Router_Port",
+    "Logical_Router_Static_Route",
+    "Load_Balancer",
+    "Load_Balancer_Group",
+)
+PORT = 8080
+
+
+@dataclass(frozen=True)
+class Balancer:
+    id: str
+    vip: str
+    pool: str
+    listener: str
+
+
+@dataclass(frozen=True)
+class Site:
+    lab: Lab
+    service: Service
+    cloud: openstack.connection.Connection
+    url: str
+
+    def network(self, name: str, *cidrs: str) -> Any:
+        network = self.cloud.network.create_network(name=name)
+        for cidr in cidrs:
+            version = 6 if ":" in cidr else 4
+            self.cloud.network.create_subnet(
+                name=f"{name}-v{version}", network_id=network.id, cidr=cidr, ip_version=version
+            )
+        return network
+
+    def router(self, name: str, *subnets: str) -> Any:
+        router = self.cloud.network.create_router(name=name)
+        for subnet in subnets:
+            self.join(router, subnet)
+        return router
+
+    def join(self, router: Any, subnet: str) -> None:
+        self.cloud.network.add_interface_to_router(router, subnet_id=self.subnet(subnet).id)
+
+    def part(self, router: Any, subnet: str) -> None:
+        self.cloud.network.remove_interface_from_router(router, subnet_id=self.subnet(subnet).id)
+
+    def subnet(self, name: str) -> Any:
+        return self.cloud.network.find_subnet(name, ignore_missing=False)
+
+    def machines(self, network: str, places: Mapping[str, str], *, serve: Sequence[int] = ()) -> None:
+        """A port and a workload for each name, on the chassis of its value."""
+        network_id = self.cloud.network.find_network(network, ignore_missing=False).id
+        for name, chassis in places.items():
+            port = self.cloud.network.create_port(name=name, network_id=network_id)
+            placement = Placement(name=name, chassis=chassis, serve=tuple(serve))
+            self.lab.add_workload(workload_of_port(self.url, port.id, placement))
+        self.lab.wait_bound(*places)
+        self.lab.wait_synced()
+
+    def address(self, machine: str, version: int = 4) -> str:
+        addresses = (str(each.ip) for each in self.lab.workload(machine).interfaces if each.version == version)
+        return next(addresses)
+
+    def settle(self, balancer_id: str) -> None:
+        """Until the API says ACTIVE and every chassis has the flows."""
+        balancer = self.cloud.load_balancer.get_load_balancer(balancer_id)
+        self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=20)
+        self.lab.wait_synced()
+
+    @contextmanager
+    def balancer(
+        self, subnet: str, members: Sequence[str], *, protocol: str = "TCP", version: int = 4, **pool: Any
+    ) -> Iterator[Balancer]:
+        """A load balancer on port 80 before these machines, in one call; gone at the end."""
+        weights = pool.pop("weights", {})
+        bodies = [
+            {
+                "name": name,
+                "address": self.address(name, version),
+                "protocol_port": PORT,
+                "weight": weights.get(name, 1),
+            }
+            for name in members
+        ]
+        made = self.cloud.load_balancer.create_load_balancer(
+            name="lb",
+            vip_subnet_id=self.subnet(subnet).id,
+            listeners=[
+                {
+                    "name": "listener",
+                    "protocol": protocol,
+                    "protocol_port": 80,
+                    "default_pool": {
+                        "name": "pool",
+                        "protocol": protocol,
+                        "lb_algorithm": "SOURCE_IP_PORT",
+                        "members": bodies,
+                        **pool,
+                    },
+                }
+            ],
+        )
+        try:
+            self.settle(made.id)
+            yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
+        finally:
+            self.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+
+    def set_member(self, balancer: Balancer, name: str, **attributes: Any) -> None:
+        self.cloud.load_balancer.update_member(self.member(balancer, name), balancer.pool, **attributes)
+        self.settle(balancer.id)
+
+    def member(self, balancer: Balancer, name: str) -> str:
+        return next(member.id for member in self.cloud.load_balancer.members(balancer.pool, name=name))
+
+    def our_rows(self) -> set[str]:
+        """Every row of ours in the Northbound database, as table and UUID."""
+        rows = set()
+        for table in MARKED:
+            found = self.lab.exec(
+                "central", ["ovn-nbctl", "--bare", "--columns=_uuid", "find", table, "external_ids:fairlead=fairlead"]
+            )
+            rows |= {f"{table} {line}" for line in found.split()}
+        return rows
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def open_site(lab: Lab) -> Site:
+    service = start(lab.layout, f"127.0.0.1:{free_port()}")
+    cloud = openstack.connection.Connection(
+        auth_type="none",
+        auth={"endpoint": service.url},
+        network_endpoint_override=f"{service.url}/network",
+        load_balancer_endpoint_override=f"{service.url}/load-balancer",
+    )
+    return Site(lab=lab, service=service, cloud=cloud, url=service.url)

@@ -1,0 +1,250 @@
+"""End to end: a load balancer made through the API balances real connections in a real OVN."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from time import monotonic
+
+import pytest
+
+from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult
+from lab.site import Balancer, Site, open_site
+
+pytestmark = pytest.mark.lab
+
+MEMBERS = [f"m{number}" for number in range(10)]
+CLIENTS = ("near1", "near2", "far1", "far2")
+PROTOCOLS = [Protocol.TCP, Protocol.UDP]
+CHI_SQUARE_9 = 33.7
+"""Nine degrees of freedom: chance is above it once in 10,000 runs."""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """blue and green, dual stack, joined by a router; lonely has none. Ten members on blue, clients everywhere."""
+    site = open_site(lab)
+    site.network("blue", "10.0.0.0/24", "fd00:a::/64")
+    site.network("green", "10.0.1.0/24", "fd00:b::/64")
+    site.network("lonely", "10.9.0.0/24", "fd00:c::/64")
+    site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
+    site.machines("blue", {name: f"chassis{1 + place % 2}" for place, name in enumerate(MEMBERS)}, serve=[8080])
+    site.machines("blue", {"near1": "chassis1", "near2": "chassis2"})
+    site.machines("green", {"far1": "chassis1", "far2": "chassis2"})
+    site.machines("lonely", {"alone1": "chassis1"}, serve=[8080])
+    site.machines("lonely", {"alone2": "chassis2"})
+    yield site
+    for name in (*MEMBERS, *CLIENTS, "alone1", "alone2"):
+        lab.remove_workload(name)
+
+
+def ask(site: Site, client: str, balancer: Balancer, count: int = 40, **more: object) -> TrafficResult:
+    return site.lab.traffic(client, Traffic(to=balancer.vip, port=80, count=count, concurrency=8, **more))  # type: ignore[arg-type]
+
+
+def check_all_answered(result: TrafficResult, members: list[str]) -> None:
+    assert (result.errors, set(result.answers)) == ({}, set(members))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_every_client_is_answered_by_every_member(site: Site, protocol: Protocol, version: int):
+    """From the same switch, from another one across the router, from each chassis."""
+    members = MEMBERS[:2]
+    with site.balancer(f"blue-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
+        for client in CLIENTS:
+            check_all_answered(ask(site, client, balancer, protocol=protocol), members)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_vip_on_another_network_than_its_members(site: Site, protocol: Protocol, version: int):
+    members = MEMBERS[:2]
+    with site.balancer(f"green-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
+        for client in CLIENTS:
+            check_all_answered(ask(site, client, balancer, protocol=protocol), members)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_network_without_a_router(site: Site, protocol: Protocol, version: int):
+    with site.balancer(f"lonely-v{version}", ["alone1"], protocol=protocol.value.upper(), version=version) as balancer:
+        check_all_answered(ask(site, "alone2", balancer, protocol=protocol), ["alone1"])
+        ping(site, "alone2", balancer.vip)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_member_that_calls_its_own_vip(site: Site, protocol: Protocol, version: int):
+    with site.balancer("blue-v" + str(version), ["m0"], protocol=protocol.value.upper(), version=version) as balancer:
+        check_all_answered(ask(site, "m0", balancer, protocol=protocol), ["m0"])
+
+
+def test_weights_of_3_to_1(site: Site):
+    with site.balancer("blue-v4", ["m0", "m1"], weights={"m0": 3}) as balancer:
+        result = ask(site, "near1", balancer, 400)
+        assert result.errors == {}
+        assert 300 * 0.9 <= result.answers["m0"] <= 300 * 1.1
+
+
+def test_ten_equal_members_are_even_in_the_table_and_on_the_wire(site: Site):
+    with site.balancer("blue-v4", MEMBERS) as balancer:
+        backends = site.lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer.id}-tcp", "vips"])
+        slots = Counter(re.findall(r"(10\.0\.0\.\d+):8080", backends))
+        assert max(slots.values()) - min(slots.values()) <= 1
+        count = 4000
+        result = ask(site, "near1", balancer, count)
+        assert result.errors == {}
+        addresses = {site.address(name): name for name in MEMBERS}
+        due = {addresses[address]: count * slot / slots.total() for address, slot in slots.items()}
+        assert sum((result.answers[name] - due[name]) ** 2 / due[name] for name in MEMBERS) < CHI_SQUARE_9
+
+
+def test_one_of_ten_goes_and_no_key_of_the_others_moves(site: Site):
+    with site.balancer("blue-v4", MEMBERS) as balancer:
+        before = ask(site, "near1", balancer, 1500, source_port_from=20_000)
+        site.cloud.load_balancer.delete_member(site.member(balancer, "m3"), balancer.pool)
+        site.settle(balancer.id)
+        after = ask(site, "near1", balancer, 1500, source_port_from=20_000)
+        assert (before.errors, after.errors) == ({}, {})
+        assert "m3" not in after.answers
+        moved = [port for port, name in before.keys.items() if name != "m3" and after.keys[port] != name]
+        assert moved == []
+
+
+def test_a_member_joins_and_keys_move_only_to_it(site: Site):
+    """From two members, a table of two buckets, to three, a table of 32: the shortest table is the same table."""
+    with site.balancer("blue-v4", ["m0", "m1"]) as balancer:
+        before = ask(site, "near1", balancer, 1000, source_port_from=30_000)
+        site.cloud.load_balancer.create_member(balancer.pool, name="m2", address=site.address("m2"), protocol_port=8080)
+        site.settle(balancer.id)
+        after = ask(site, "near1", balancer, 1000, source_port_from=30_000)
+        assert (before.errors, after.errors) == ({}, {})
+        moved = {after.keys[port] for port, name in before.keys.items() if after.keys[port] != name}
+        assert moved == {"m2"}
+
+
+@pytest.mark.parametrize("off", [{"weight": 0}, {"is_admin_state_up": False}])
+def test_a_drained_member_keeps_its_connections_and_gets_no_new_one(site: Site, off: dict[str, object]):
+    with (
+        site.balancer("blue-v4", ["m0", "m1"]) as balancer,
+        site.lab.hold("near2", Traffic(to=balancer.vip, port=80)) as held,
+    ):
+        name = held.ask("before").split()[0]
+        other = {"m0": "m1", "m1": "m0"}[name]
+        site.set_member(balancer, name, **off)
+        check_all_answered(ask(site, "near1", balancer, 200), [other])
+        check_all_answered(ask(site, "near2", balancer, 200), [other])
+        assert held.ask("after").split() == [name, "after"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_persistence_keeps_a_client_with_its_member(site: Site, protocol: Protocol, version: int):
+    """From the very first connection, whatever its source port; and members that come later take only their share."""
+    persistence: dict[str, object] = {"type": "SOURCE_IP"}
+    if protocol is Protocol.UDP:
+        persistence["persistence_timeout"] = 60
+    with site.balancer(
+        f"blue-v{version}",
+        MEMBERS[:4],
+        protocol=protocol.value.upper(),
+        version=version,
+        session_persistence=persistence,
+    ) as balancer:
+        for client in CLIENTS:
+            result = ask(site, client, balancer, 60, protocol=protocol)
+            assert (result.errors, list(result.answers.values())) == ({}, [60])
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_source_ip_algorithm_sends_a_client_to_one_member(site: Site, version: int):
+    with site.balancer(f"blue-v{version}", MEMBERS, version=version, lb_algorithm="SOURCE_IP") as balancer:
+        chosen = {}
+        for client in (*CLIENTS, *MEMBERS):
+            result = ask(site, client, balancer, 20)
+            assert (result.errors, len(result.answers)) == ({}, 1)
+            chosen[client] = next(iter(result.answers))
+        assert len(set(chosen.values())) > 3, "many clients do not all go to one member"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_without_a_live_member_the_client_is_refused_at_once(site: Site, protocol: Protocol, version: int):
+    with site.balancer(f"blue-v{version}", [], protocol=protocol.value.upper(), version=version) as balancer:
+        for client in ("near1", "far2"):
+            started = monotonic()
+            result = ask(site, client, balancer, 4, protocol=protocol)
+            assert (result.answers, result.errors) == ({}, {"refused": 4})
+            assert monotonic() - started < 1.5
+
+
+def test_a_port_without_a_listener_is_refused_at_once(site: Site):
+    with site.balancer("blue-v4", ["m0"]) as balancer:
+        for client in ("near1", "far2"):
+            result = site.lab.traffic(client, Traffic(to=balancer.vip, port=81, count=2))
+            assert result.errors == {"refused": 2}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_vip_answers_ping(site: Site, version: int):
+    with site.balancer(f"blue-v{version}", ["m0"], version=version) as balancer:
+        for client in CLIENTS:
+            ping(site, client, balancer.vip)
+
+
+def test_a_router_interface_added_and_removed_later(site: Site):
+    """A network joins the domain of a VIP that is there already, is served, and leaves again."""
+    site.network("late", "10.0.2.0/24")
+    site.machines("late", {"late1": "chassis2"})
+    router = site.cloud.network.find_router("r1")
+    with site.balancer("blue-v4", ["m0", "m1"]) as balancer:
+        assert ask(site, "late1", balancer, 1, timeout=0.5).answers == {}
+        site.join(router, "late-v4")
+        site.lab.wait_synced()
+        check_all_answered(ask(site, "late1", balancer), ["m0", "m1"])
+        site.part(router, "late-v4")
+        site.lab.wait_synced()
+        assert ask(site, "late1", balancer, 1, timeout=0.5).answers == {}
+        check_all_answered(ask(site, "near1", balancer), ["m0", "m1"])
+    site.lab.remove_workload("late1")
+    site.cloud.network.delete_port(site.cloud.network.find_port("late1"))
+    site.cloud.network.delete_network(site.cloud.network.find_network("late"))
+
+
+def test_everything_deleted_leaves_no_row(site: Site):
+    site.lab.wait_synced()
+    before = site.our_rows()
+    network = site.network("brief", "10.0.3.0/24", "fd00:d::/64")
+    router = site.router("r9", "brief-v4", "brief-v6")
+    port = site.cloud.network.create_port(name="p", network_id=network.id)
+    made = [
+        site.cloud.load_balancer.create_load_balancer(name="x", vip_subnet_id=site.subnet(subnet).id)
+        for subnet in ("brief-v4", "brief-v6")
+    ]
+    for balancer in made:
+        site.settle(balancer.id)
+    assert len(site.our_rows()) > len(before)
+    for balancer in made:
+        site.cloud.load_balancer.delete_load_balancer(balancer.id, cascade=True)
+    for subnet in ("brief-v4", "brief-v6"):
+        site.part(router, subnet)
+    site.cloud.network.delete_router(router)
+    site.cloud.network.delete_port(port)
+    site.cloud.network.delete_network(network)
+    wait_for_rows(site, before)
+
+
+def wait_for_rows(site: Site, wanted: set[str]) -> None:
+    """Deletions have no status to wait for: the rows are what there is to look at."""
+    deadline = monotonic() + 5
+    while (rows := site.our_rows()) != wanted and monotonic() < deadline:
+        pass
+    assert rows == wanted
+
+
+def ping(site: Site, client: str, address: str) -> None:
+    """The very first echo may find no neighbour entry yet."""
+    with suppress(LabError):
+        site.lab.exec(client, ["ping", "-c", "1", "-W", "1", address])
+    site.lab.exec(client, ["ping", "-c", "3", "-i", "0.2", "-W", "1", address])
