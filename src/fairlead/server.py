@@ -149,7 +149,7 @@ async def _watched(work: Callable[[], Awaitable[None]]) -> None:
 def _ovn_settings(options: OvnOptions) -> OvnSettings:
     tls = None
     if options.private_key:
-        tls = Tls(private_key=Path(options.private_key), certificate=Path(options.certificate), ca=Path(options.ca))
+        tls = Tls(private_key=options.private_key, certificate=options.certificate, ca=options.ca)
     return OvnSettings(remotes=parse_remotes(options.northbound), tls=tls, mark=options.mark)
 
 

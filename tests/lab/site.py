@@ -11,7 +11,7 @@ import openstack.connection
 
 from fairlead.lab import Lab
 from fairlead.lab.ports import Placement, workload_of_port
-from fairlead.lab.service import Service, start
+from fairlead.lab.service import Service, start, stop
 
 MARKED = (
     "Logical_Switch",
@@ -39,6 +39,10 @@ class Site:
     service: Service
     cloud: openstack.connection.Connection
     url: str
+
+    def close(self) -> None:
+        self.cloud.close()
+        stop(self.lab.layout, self.service)
 
     def network(self, name: str, *cidrs: str) -> Any:
         network = self.cloud.network.create_network(name=name)
@@ -131,12 +135,13 @@ class Site:
         return next(member.id for member in self.cloud.load_balancer.members(balancer.pool, name=name))
 
     def our_rows(self) -> set[str]:
-        """Every row of ours in the Northbound database, as table and UUID."""
+        """Every row of ours in the Northbound database. Groups have no external_ids; all of this lab's are ours."""
         rows = set()
         for table in MARKED:
-            found = self.lab.exec(
-                "central", ["ovn-nbctl", "--bare", "--columns=_uuid", "find", table, "external_ids:fairlead=fairlead"]
-            )
+            which = ["find", table, "external_ids:fairlead=fairlead"]
+            if table == "Load_Balancer_Group":
+                which = ["list", table]
+            found = self.lab.exec("central", ["ovn-nbctl", "--bare", "--columns=_uuid", *which])
             rows |= {f"{table} {line}" for line in found.split()}
         return rows
 

@@ -36,6 +36,8 @@ def site(lab: Lab) -> Iterator[Site]:
     yield site
     for name in (*MEMBERS, *CLIENTS, "alone1", "alone2"):
         lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    site.close()
 
 
 def ask(site: Site, client: str, balancer: Balancer, count: int = 40, **more: object) -> TrafficResult:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -150,13 +150,18 @@ class Lab:
 
     def traffic(self, place: str, traffic: Traffic) -> TrafficResult:
         """Send it from a workload and say who answered."""
-        argv = _client_argv(traffic, "--keys")
+        argv = _client_argv(self._with_ports(place, traffic), "--keys")
         answer = self.exec(place, argv, timeout=traffic.seconds() + 30)
         return msgspec.json.decode(answer, type=TrafficResult)
 
     def hold(self, place: str, traffic: Traffic) -> AbstractContextManager[Held]:
         """Keep one connection open for the length of a `with` block."""
-        return holding(self.command(place, _client_argv(traffic, "--hold")))
+        return holding(self.command(place, _client_argv(self._with_ports(place, traffic), "--hold")))
+
+    def _with_ports(self, place: str, traffic: Traffic) -> Traffic:
+        if traffic.source_port_from is not None:
+            return traffic
+        return replace(traffic, source_port_from=records.take_source_ports(self.layout, place, traffic.count))
 
     def trace(self, datapath: str, microflow: str, *options: str) -> str:
         """ovn-trace; with the datapath "" it is the one of the microflow's inport."""

@@ -20,6 +20,10 @@ from fairlead.lab.layout import RUN_DIR, Chassis, Layout
 from fairlead.lab.workload import Workload
 
 
+SOURCE_PORTS = range(33_000, 61_000)
+"""Below are those that a test names itself."""
+
+
 class Hold(IntEnum):
     """Up and down are alone; workloads come and go side by side."""
 
@@ -75,6 +79,24 @@ def read_workload(layout: Layout, name: str) -> Workload:
     if name not in workloads:
         raise UnknownNode(name, sorted(workloads))
     return workloads[name]
+
+
+def take_source_ports(layout: Layout, place: str, count: int) -> int:
+    """The first of `count` source ports that a workload has not used for as long as can be.
+
+    A switch forgets a closed connection after some seconds only. Open vSwitch 3.1 in user space ends itself
+    (conn_update_state) when one port of a client comes back to one member by another address within that time.
+    """
+    path = layout.directory / f"ports-{place}"
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        first = int(file.read() or SOURCE_PORTS.start)
+        if first + count > SOURCE_PORTS.stop:
+            first = SOURCE_PORTS.start
+        file.truncate(0)
+        file.write(str(first + count))
+    return first
 
 
 def _lab_path(layout: Layout) -> Path:

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -40,10 +39,11 @@ export FAIRLEAD_LAB={lab}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Where a server is."""
+    """Where a server is. Who started it has its process, and ends it with `stop` or with the lab."""
 
     url: str
     folder: Path
+    process: "subprocess.Popen[bytes] | None" = field(default=None, compare=False)
 
     @property
     def log(self) -> Path:
@@ -82,7 +82,7 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
         )
     service.pidfile.write_text(str(server.pid))
     _await_answer(server, service)
-    return service
+    return replace(service, process=server)
 
 
 def stop(layout: Layout, service: Service) -> None:
@@ -90,8 +90,8 @@ def stop(layout: Layout, service: Service) -> None:
     pid = processes.read_pidfile(service.pidfile)
     if pid is not None:
         processes.end([pid], lambda each: processes.is_marked(each, layout.directory))
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+    if service.process is not None:
+        service.process.wait(timeout=START_SECONDS)
 
 
 def _server_environment(layout: Layout, service: Service, listen: str) -> dict[str, str]:

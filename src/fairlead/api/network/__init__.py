@@ -1,0 +1,87 @@
+"""The network door: Neutron's names, at /v2.0 as its clients expect them."""
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from fairlead.api.door import ApiError, House, base_url, json_response
+from fairlead.api.network.availability import availability_routes
+from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
+from fairlead.api.network.errors import fault
+from fairlead.api.network.networks import NETWORKS
+from fairlead.api.network.ports import PORTS
+from fairlead.api.network.routers import ROUTERS
+from fairlead.api.network.subnets import SUBNETS
+from fairlead.api.network.views import collection_routes, router_routes
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.store.interface import StoreError
+
+LOG = logging.getLogger(__name__)
+VERSION = "/v2.0"
+
+
+def make_door(house: House) -> ASGIApp:
+    async def versions(request: Request) -> Response:
+        return json_response(versions_document(base_url(request)))
+
+    async def version(request: Request) -> Response:
+        return json_response(version_document(base_url(request)))
+
+    resources = [
+        *router_routes(house),
+        *collection_routes(house, NETWORKS),
+        *collection_routes(house, SUBNETS),
+        *collection_routes(house, PORTS),
+        *collection_routes(house, ROUTERS),
+        *availability_routes(house),
+        *discovery_routes(),
+    ]
+    routes = [Route("/", versions), Route(VERSION, version), Route(VERSION + "/", version)]
+    handlers = {
+        ApiError: _api_error,
+        Unsupported: _unsupported,
+        StoreError: _store_error,
+        HTTPException: _http_error,
+        Exception: _unexpected,
+    }
+    return Starlette(routes=[*routes, Mount(VERSION, routes=resources)], exception_handlers=handlers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)  # noqa: S101 - Starlette picks the handler by the class
+    return fault(error.status, error.kind, error.message)
+
+
+async def _unsupported(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Unsupported)  # noqa: S101 - Starlette picks the handler by the class
+    return fault(501, "HTTPNotImplemented", f"This is not supported: {error}")
+
+
+async def _store_error(request: Request, error: Exception) -> Response:
+    LOG.error("%s %s: %s", request.method, request.url.path, error)
+    response = fault(503, "ServiceUnavailable", f"The change could not be stored, and nothing was written: {error}")
+    response.headers["retry-after"] = "1"
+    return response
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - Starlette picks the handler by the class
+    kinds = {
+        404: ("HTTPNotFound", "The resource could not be found."),
+        405: ("HTTPMethodNotAllowed", f"The method {request.method} is not allowed for this resource."),
+    }
+    kind, message = kinds.get(error.status_code, ("HTTPError", error.detail))
+    response = fault(error.status_code, kind, message)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    LOG.exception("%s %s", request.method, request.url.path, exc_info=error)
+    text = "Request Failed: internal server error while processing your request."
+    return fault(500, "HTTPInternalServerError", text)

@@ -1,0 +1,60 @@
+"""How many addresses of a network are given out (Neutron API reference, "Network IP availability")."""
+
+from collections import Counter
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlead.api.door import House, JsonObject, identity, json_response
+from fairlead.api.network import errors, policy
+from fairlead.model.network import Network, Subnet
+from fairlead.model.snapshot import NONE, Snapshot
+
+
+def availability_routes(house: House) -> list[Route]:
+    async def list_all(request: Request) -> Response:
+        snapshot, wanted = house.model.snapshot, request.query_params.getlist("network_id")
+        found = [
+            encode_availability(snapshot, network)
+            for network in snapshot.networks.values()
+            if policy.sees_network(identity(request), network) and (not wanted or network.id in wanted)
+        ]
+        return json_response({"network_ip_availabilities": found})
+
+    async def show(request: Request) -> Response:
+        snapshot, key = house.model.snapshot, request.path_params["id"]
+        network = snapshot.networks.get(key)
+        if network is None or not policy.sees_network(identity(request), network):
+            raise errors.not_found("network", key)
+        return json_response({"network_ip_availability": encode_availability(snapshot, network)})
+
+    path = "/network-ip-availabilities"
+    return [Route(path, list_all, methods=["GET"]), Route(path + "/{id}", show, methods=["GET"])]
+
+
+def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:
+    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
+    used = Counter(fixed.subnet_id for port in ports for fixed in port.fixed_ips)
+    subnets = [_encode_subnet(subnet, used[subnet.id]) for subnet in network.subnets]
+    return {
+        "network_id": network.id,
+        "network_name": network.name,
+        "project_id": network.project_id,
+        "tenant_id": network.project_id,
+        "total_ips": sum(subnet["total_ips"] for subnet in subnets),
+        "used_ips": sum(subnet["used_ips"] for subnet in subnets),
+        "subnet_ip_availability": subnets,
+    }
+
+
+def _encode_subnet(subnet: Subnet, used: int) -> JsonObject:
+    """The total is what the pools hold."""
+    return {
+        "subnet_id": subnet.id,
+        "subnet_name": subnet.name,
+        "cidr": str(subnet.cidr),
+        "ip_version": subnet.cidr.version,
+        "total_ips": sum(int(pool.end) - int(pool.start) + 1 for pool in subnet.allocation_pools),
+        "used_ips": used,
+    }

@@ -1,0 +1,129 @@
+"""What the four resources have in common: a collection is the values and pure functions that one consists of."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from fairlead.api.door import Identity
+from fairlead.api.fields import Values
+from fairlead.api.listing import Item
+from fairlead.api.network.attributes import Attributes, project_of
+from fairlead.model.network import Resource
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
+
+R = TypeVar("R", bound=Resource)
+Filters = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Who writes, and when; and what a new resource is born with."""
+
+    caller: Identity
+    now: datetime
+    new_id: str
+    mtu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What an encoder may look at."""
+
+    snapshot: Snapshot
+    applied: Callable[[Owner], Applied]
+    caller: Identity
+
+    def status(self, owner: Owner) -> ProvisioningStatus:
+        return derive_provisioning_status(self.snapshot.generations[owner], self.applied(owner))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection(Generic[R]):
+    """Changes are decided on a snapshot, raise ApiError, and name in `Changes.reads` what else they rest on."""
+
+    singular: str
+    plural: str
+    attributes: Attributes
+    find: Callable[[Snapshot, str], R | None]
+    candidates: Callable[[Snapshot, Filters], Iterable[R]]
+    """At least those that the filters admit; never a scan where an index knows them."""
+    owner: Callable[[Snapshot, R], Owner]
+    """The document that the resource is in."""
+    sees: Callable[[Snapshot, Identity, R], bool]
+    may_change: Callable[[Snapshot, Identity, R], bool]
+    encode: Callable[[View, R], Item]
+    sift: Callable[[Iterable[R], Filters], tuple[Iterable[R], Filters]]
+    """Answers the filters that look at more than one value of an item, and gives the others back."""
+    create: Callable[[Snapshot, Call, Values], Changes]
+    update: Callable[[Snapshot, Call, R, Values], Changes]
+    delete: Callable[[Snapshot, R], Changes]
+    put: Callable[[Snapshot, R], Changes]
+    """Stores what is the same resource with other values."""
+
+
+def sift_nothing(found: Iterable[R], filters: Filters) -> tuple[Iterable[R], Filters]:
+    return found, filters
+
+
+def named(found: Mapping[str, R], filters: Filters) -> Iterable[R]:
+    """The resources with the ids that the filters name, or all."""
+    if "id" in filters:
+        return [found[identity] for identity in filters["id"] if identity in found]
+    return found.values()
+
+
+def born(call: Call, values: Values) -> dict[str, Any]:
+    """The standard attributes of a new resource. Raises ApiError 400."""
+    return {
+        "id": call.new_id,
+        "project_id": project_of(call.caller, values),
+        "name": values.get("name", ""),
+        "description": values.get("description", ""),
+        "tags": values.get("tags", ()),
+        "created_at": call.now,
+    }
+
+
+def revised(resource: R, now: datetime, fields: Mapping[str, Any]) -> R:
+    """The resource with these fields; the very same one if nothing differs, for then there is nothing to write."""
+    changed = replace(resource, **fields)
+    return resource if changed == resource else replace(changed, updated_at=now)
+
+
+def given(values: Values, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the named attributes that the request has, for fields of the same name."""
+    return {name: values[name] for name in names if name in values}
+
+
+def encode_standard(view: View, resource: Resource, owner: Owner) -> dict[str, Any]:
+    return {
+        "id": resource.id,
+        "name": resource.name,
+        "description": resource.description,
+        "project_id": resource.project_id,
+        "tenant_id": resource.project_id,
+        "tags": resource.tags,
+        "created_at": _time(resource.created_at),
+        "updated_at": _time(resource.updated_at or resource.created_at),
+        "revision_number": view.snapshot.generations[owner],
+    }
+
+
+BUILD_STATUS: Mapping[ProvisioningStatus, str] = {
+    ProvisioningStatus.ACTIVE: "ACTIVE",
+    ProvisioningStatus.ERROR: "ERROR",
+    ProvisioningStatus.PENDING_CREATE: "BUILD",
+    ProvisioningStatus.PENDING_UPDATE: "BUILD",
+}
+"""Of networks and routers (neutron-lib, constants.py)."""
+
+
+def network_owner(network_id: str) -> Owner:
+    return Owner(Kind.NETWORK, network_id)
+
+
+def _time(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

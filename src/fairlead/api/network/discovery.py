@@ -1,0 +1,132 @@
+"""What clients ask before they ask for something: versions, extensions, quotas, and lists of what is not here.
+
+An extension is listed if this door does what it promises; a stock client then shows the option or sends the attribute.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlead.api.door import ApiError, JsonObject, json_response
+
+EXTENSIONS: Mapping[str, str] = {
+    "binding": "Port Binding",
+    "empty-string-filtering": "Empty String Filtering Extension",
+    "extraroute": "Neutron Extra Route",
+    "extraroute-atomic": "Atomically add/remove extra routes",
+    "filter-validation": "Filter parameters validation",
+    "ip-substring-filtering": "IP address substring filtering",
+    "net-mtu": "Network MTU",
+    "net-mtu-writable": "Network MTU (writable)",
+    "pagination": "Pagination support",
+    "port-security": "Port Security",
+    "project-id": "project_id field enabled",
+    "revision-if-match": "If-Match constraints based on revision_number",
+    "router": "Neutron L3 Router",
+    "sorting": "Sorting support",
+    "standard-attr-description": "standard-attr-description",
+    "standard-attr-revisions": "Resource revision numbers",
+    "standard-attr-tag": "Tag support for resources with standard attribute: network, port, router, subnet",
+    "standard-attr-timestamp": "Resource timestamps",
+    "tag-ports-during-bulk-creation": "Tag Ports During Bulk Creation",
+}
+NOTHING: Mapping[str, str] = {
+    "address-groups": "address_groups",
+    "address-scopes": "address_scopes",
+    "agents": "agents",
+    "availability_zones": "availability_zones",
+    "default-security-group-rules": "default_security_group_rules",
+    "flavors": "flavors",
+    "floatingips": "floatingips",
+    "metering/metering-label-rules": "metering_label_rules",
+    "metering/metering-labels": "metering_labels",
+    "qos/policies": "policies",
+    "qos/rule-types": "rule_types",
+    "rbac-policies": "rbac_policies",
+    "security-group-rules": "security_group_rules",
+    "security-groups": "security_groups",
+    "segments": "segments",
+    "service-providers": "service_providers",
+    "subnetpools": "subnetpools",
+    "trunks": "trunks",
+}
+"""Path -> key of what there is none of: a list is empty, and an item is not found."""
+UNLIMITED = -1
+QUOTAS = ("network", "subnet", "port", "router")
+
+
+def versions_document(root: str) -> JsonObject:
+    return {"versions": [_version(root)]}
+
+
+def version_document(root: str) -> JsonObject:
+    """Neutron lists the resources; the version lets a client begin with an endpoint that ends in /v2.0."""
+    plurals = ("network", "subnet", "port", "router")
+    resources = [
+        {"name": name, "collection": f"{name}s", "links": [{"rel": "self", "href": f"{root}/v2.0/{name}s"}]}
+        for name in plurals
+    ]
+    return {"version": _version(root), "resources": resources}
+
+
+def discovery_routes() -> list[Route]:
+    """Below /v2.0."""
+    routes = [
+        Route("/extensions", _extensions, methods=["GET"]),
+        Route("/extensions/{alias}", _extension, methods=["GET"]),
+        Route("/quotas", _quota_list, methods=["GET"]),
+        Route("/quotas/{id}", _quotas, methods=["GET"]),
+        Route("/quotas/{id}/default", _quotas, methods=["GET"]),
+    ]
+    for path, key in NOTHING.items():
+        routes += [
+            Route(f"/{path}", _none_of(key), methods=["GET"]),
+            Route(f"/{path}/{{id}}", _no_item, methods=["GET"]),
+        ]
+    return routes
+
+
+def _version(root: str) -> JsonObject:
+    return {"id": "v2.0", "status": "CURRENT", "links": [{"rel": "self", "href": f"{root}/v2.0/"}]}
+
+
+def _encode_extension(alias: str) -> JsonObject:
+    return {
+        "alias": alias,
+        "name": EXTENSIONS[alias],
+        "description": EXTENSIONS[alias],
+        "updated": "2026-01-01T00:00:00-00:00",
+        "links": [],
+    }
+
+
+async def _extensions(request: Request) -> Response:
+    return json_response({"extensions": [_encode_extension(alias) for alias in EXTENSIONS]})
+
+
+async def _extension(request: Request) -> Response:
+    alias = request.path_params["alias"]
+    if alias not in EXTENSIONS:
+        raise ApiError(404, f"Extension with alias {alias} does not exist", "HTTPNotFound")
+    return json_response({"extension": _encode_extension(alias)})
+
+
+async def _quota_list(request: Request) -> Response:
+    return json_response({"quotas": []})
+
+
+async def _quotas(request: Request) -> Response:
+    return json_response({"quota": dict.fromkeys(QUOTAS, UNLIMITED)})
+
+
+def _none_of(key: str) -> Callable[[Request], Awaitable[Response]]:
+    async def empty(request: Request) -> Response:
+        return json_response({key: []})
+
+    return empty
+
+
+async def _no_item(request: Request) -> Response:
+    raise ApiError(404, f"{request.path_params['id']} could not be found.", "HTTPNotFound")

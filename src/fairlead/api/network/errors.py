@@ -1,0 +1,185 @@
+"""Neutron's errors: its classes, its codes and its sentences, which the stock clients print as they are.
+
+Names and texts are those of neutron-lib (exceptions/__init__.py, l3.py, extraroute.py) and neutron (ipam/exceptions.py,
+extensions/tagging.py). Neutron ends some sentences with a full stop and some without; so does this file.
+"""
+
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, json_response
+from fairlead.model.addresses import IPAddress, IPNetwork
+
+
+def fault(status: int, kind: str, message: str) -> Response:
+    return json_response({"NeutronError": {"type": kind, "message": message, "detail": ""}}, status)
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, message, "HTTPBadRequest")
+
+
+def bad_resource(resource: str, message: str) -> ApiError:
+    return ApiError(400, f"Bad {resource} request: {message}.", "BadRequest")
+
+
+def bad_attribute(name: str, reason: str) -> ApiError:
+    return bad_request(f"Invalid input for {name}. Reason: {reason.rstrip('.')}.")
+
+
+def invalid_input(message: str) -> ApiError:
+    return ApiError(400, f"Invalid input for operation: {message}.", "InvalidInput")
+
+
+def forbidden(rule: str) -> ApiError:
+    return ApiError(403, f"{rule} is disallowed by policy", "PolicyNotAuthorized")
+
+
+def not_found(resource: str, identity: str) -> ApiError:
+    """`resource` is Neutron's singular: network, subnet, port, router."""
+    name = resource.capitalize()
+    stop = "" if resource == "router" else "."
+    return ApiError(404, f"{name} {identity} could not be found{stop}", f"{name}NotFound")
+
+
+def tag_not_found(tag: str) -> ApiError:
+    return ApiError(404, f"Tag {tag} could not be found.", "TagNotFound")
+
+
+def revision_mismatch(expected: int, current: int) -> ApiError:
+    return ApiError(
+        412, f"Constrained to {expected}, but current revision is {current}", "RevisionNumberConstraintFailed"
+    )
+
+
+# networks and subnets
+
+
+def network_in_use(network_id: str) -> ApiError:
+    reason = "There are one or more ports still in use on the network"
+    return ApiError(409, f"Unable to complete operation on network {network_id}. {reason}.", "NetworkInUse")
+
+
+def sharing_in_use(network_id: str) -> ApiError:
+    text = f"Unable to reconfigure sharing settings for network {network_id}. Multiple tenants are using it."
+    return ApiError(409, text, "InvalidSharedSetting")
+
+
+def mtu_too_small(network_id: str, least: int) -> ApiError:
+    text = f"MTU of {network_id} is not valid, subnet requires a minimum of {least}"
+    return ApiError(409, text, "NetworkMTUSubnetConflict")
+
+
+def subnet_in_use(subnet_id: str) -> ApiError:
+    reason = "One or more ports have an IP allocation from this subnet"
+    return ApiError(409, f"Unable to complete operation on subnet {subnet_id}: {reason}.", "SubnetInUse")
+
+
+def gateway_in_pool(gateway: IPAddress, pool: str) -> ApiError:
+    text = f"Gateway ip {gateway} conflicts with allocation pool {pool}."
+    return ApiError(409, text, "GatewayConflictWithAllocationPools")
+
+
+def gateway_in_use(gateway: IPAddress, port_id: str) -> ApiError:
+    text = f"Current gateway ip {gateway} already in use by port {port_id}. Unable to update."
+    return ApiError(409, text, "GatewayIpInUse")
+
+
+def bad_pool(pool: str) -> ApiError:
+    return ApiError(400, f"The allocation pool {pool} is not valid.", "InvalidAllocationPool")
+
+
+def pool_outside(pool: str, cidr: IPNetwork) -> ApiError:
+    text = f"The allocation pool {pool} spans beyond the subnet cidr {cidr}."
+    return ApiError(400, text, "OutOfBoundsAllocationPool")
+
+
+def pools_overlap(one: str, other: str, cidr: IPNetwork) -> ApiError:
+    text = f"Found overlapping allocation pools: {one} {other} for subnet {cidr}."
+    return ApiError(409, text, "OverlappingAllocationPools")
+
+
+# ports and addresses
+
+
+def address_outside_subnet(address: IPAddress) -> ApiError:
+    text = f"IP address {address} is not a valid IP for the specified subnet."
+    return ApiError(400, text, "InvalidIpForSubnet")
+
+
+def address_outside_network(address: IPAddress) -> ApiError:
+    text = f"IP address {address} is not a valid IP for any of the subnets on the specified network."
+    return ApiError(400, text, "InvalidIpForNetwork")
+
+
+def address_taken(address: IPAddress, subnet_id: str) -> ApiError:
+    text = f"IP address {address} already allocated in subnet {subnet_id}"
+    return ApiError(409, text, "IpAddressAlreadyAllocated")
+
+
+def address_is_automatic(address: IPAddress, subnet_id: str) -> ApiError:
+    text = (
+        f"IPv6 address {address} cannot be directly assigned to a port on subnet {subnet_id} as the subnet is "
+        "configured for automatic addresses"
+    )
+    return ApiError(400, text, "AllocationOnAutoAddressSubnet")
+
+
+def no_more_addresses(network_id: str) -> ApiError:
+    return ApiError(409, f"No more IP addresses available on network {network_id}.", "IpAddressGenerationFailure")
+
+
+def mac_taken(network_id: str, mac: str) -> ApiError:
+    text = f"Unable to complete operation for network {network_id}. The mac address {mac} is in use."
+    return ApiError(409, text, "MacAddressInUse")
+
+
+def port_in_use(port_id: str, network_id: str, device_id: str) -> ApiError:
+    text = (
+        f"Unable to complete operation on port {port_id} for network {network_id}. Port already has an attached device "
+        f"{device_id}."
+    )
+    return ApiError(409, text, "PortInUse")
+
+
+def service_port_in_use(port_id: str, reason: str) -> ApiError:
+    text = f"Port {port_id} cannot be deleted directly via the port API: {reason}."
+    return ApiError(409, text, "ServicePortInUse")
+
+
+# routers
+
+
+def router_in_use(router_id: str) -> ApiError:
+    return ApiError(409, f"Router {router_id} still has ports", "RouterInUse")
+
+
+def interface_not_found(router_id: str, port_id: str) -> ApiError:
+    text = f"Router {router_id} does not have an interface with id {port_id}"
+    return ApiError(404, text, "RouterInterfaceNotFound")
+
+
+def interface_not_found_for_subnet(router_id: str, subnet_id: str) -> ApiError:
+    text = f"Router {router_id} has no interface on subnet {subnet_id}"
+    return ApiError(404, text, "RouterInterfaceNotFoundForSubnet")
+
+
+def interface_in_use_by_route(router_id: str, subnet_id: str) -> ApiError:
+    text = (
+        f"Router interface for subnet {subnet_id} on router {router_id} cannot be deleted, as it is required by one or "
+        "more routes."
+    )
+    return ApiError(409, text, "RouterInterfaceInUseByRoute")
+
+
+def subnet_mismatch(port_id: str, subnet_id: str) -> ApiError:
+    text = f"Subnet on port {port_id} does not match the requested subnet {subnet_id}"
+    return ApiError(400, text, "SubnetMismatchForPort")
+
+
+def bad_routes(routes: object, reason: str) -> ApiError:
+    return ApiError(400, f"Invalid format for routes: {routes}, {reason}", "InvalidRoutes")
+
+
+def too_many_routes(router_id: str, most: int) -> ApiError:
+    text = f"Unable to complete operation for {router_id}. The number of routes exceeds the maximum {most}."
+    return ApiError(400, text, "RoutesExhausted")

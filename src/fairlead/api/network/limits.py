@@ -1,0 +1,30 @@
+"""Every limit of this door, and where it comes from. What has no limit is bounded by the size of a request body."""
+
+LONGEST_NAME = 255
+"""Characters of a name, a project id, a device id or a host (neutron-lib, db/constants.py, NAME_FIELD_SIZE)."""
+LONGEST_DESCRIPTION = 255
+"""Characters (neutron-lib, db/constants.py, DESCRIPTION_FIELD_SIZE)."""
+LONGEST_TAG = 255
+"""Characters (neutron, extensions/tagging.py, MAX_TAG_LEN)."""
+TAGS = 100
+"""Of one resource. Ours: a tag is read with every document."""
+SUBNETS = 256
+"""Of one network. Ours: they are one document, and a port looks through all of them for an address."""
+ALLOCATION_POOLS = 64
+"""Of one subnet. Ours."""
+FIXED_IPS = 64
+"""Of one port. Ours; an OVN port names all its addresses in one column."""
+DNS_NAMESERVERS = 5
+"""Of one subnet (neutron.conf, max_dns_nameservers)."""
+HOST_ROUTES = 20
+"""Of one subnet (neutron.conf, max_subnet_host_routes)."""
+ROUTES = 30
+"""Of one router (neutron.conf, max_routes)."""
+BULK = 1000
+"""Resources in one request. Ours: they are written in one transaction, and nobody else is served meanwhile."""
+LEAST_MTU = 68
+"""Bytes (RFC 791, "Fragmentation and Reassembly")."""
+LEAST_MTU_IPV6 = 1280
+"""Bytes (RFC 8200, section 5)."""
+LARGEST_MTU = 65535
+"""Bytes: the length field of an IPv4 header."""

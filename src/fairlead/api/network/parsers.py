@@ -1,0 +1,220 @@
+"""Attribute values from JSON, refused in the sentences of neutron-lib (api/validators).
+
+A parser returns a value of the model or raises ValueError with the reason; the door names the attribute.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from fairlead.api import fields
+from fairlead.api.fields import Parser
+from fairlead.api.network.allocation import Wanted
+from fairlead.api.network.limits import (
+    ALLOCATION_POOLS,
+    DNS_NAMESERVERS,
+    FIXED_IPS,
+    HOST_ROUTES,
+    LONGEST_DESCRIPTION,
+    LONGEST_NAME,
+    LONGEST_TAG,
+    TAGS,
+)
+from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
+from fairlead.model.network import AllocationPool, Route
+
+MAC = re.compile(r"[0-9a-fA-F]{2}([:-])([0-9a-fA-F]{2}\1){4}[0-9a-fA-F]{2}")
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def string(longest: int = LONGEST_NAME) -> Parser:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or "\0" in value:
+            raise ValueError(f"'{_shown(value)}' is not a valid string")
+        if len(value) > longest:
+            raise ValueError(f"'{_shown(value)}' exceeds maximum length of {longest}")
+        return value
+
+    return parse
+
+
+name = string(LONGEST_NAME)
+description = string(LONGEST_DESCRIPTION)
+
+
+def boolean(value: object) -> bool:
+    try:
+        return fields.boolean(value)
+    except ValueError:
+        raise ValueError(f"'{_shown(value)}' is not a valid boolean value") from None
+
+
+def integer(least: int, most: int) -> Parser:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"'{_shown(value)}' is not an integer")
+        if value < least:
+            raise ValueError(f"'{value}' is too small - must be at least '{least}'")
+        if value > most:
+            raise ValueError(f"'{_shown(value)}' is too large - must be no larger than '{most}'")
+        return value
+
+    return parse
+
+
+def ip_version(value: object) -> int:
+    if str(value) not in ("4", "6"):
+        raise ValueError(f"{_shown(value)} is not in [4, 6]")
+    return int(str(value))
+
+
+def address(value: object) -> IPAddress:
+    """An IPv4 address inside an IPv6 one (RFC 4291, 2.5.5.2) is refused: no packet ever carries it."""
+    found = parse_address(value) if isinstance(value, str) else None
+    if found is None or (found.version == 6 and found.ipv4_mapped is not None):
+        raise ValueError(f"'{_shown(value)}' is not a valid IP address")
+    return found
+
+
+def cidr(value: object) -> IPNetwork:
+    if not isinstance(value, str):
+        raise ValueError(f"'{_shown(value)}' is not a valid IP subnet")
+    return parse_network(value)
+
+
+def mac(value: object) -> str:
+    """Of one interface: neither a group's (IEEE 802: first bit on the wire) nor all zeros."""
+    if not isinstance(value, str) or not MAC.fullmatch(value):
+        raise ValueError(f"'{_shown(value)}' is not a valid MAC address")
+    text = value.lower().replace("-", ":")
+    if int(text[:2], 16) & 1 or text == "00:00:00:00:00:00":
+        raise ValueError(f"'{value}' is not a valid MAC address")
+    return text
+
+
+def uuid(value: object) -> str:
+    try:
+        return fields.uuid(value)
+    except ValueError:
+        raise ValueError(f"'{_shown(value)}' is not a valid UUID") from None
+
+
+def word_of(words: type[_E]) -> Parser:
+    def parse(value: object) -> _E:
+        try:
+            return words(str(value))
+        except ValueError:
+            raise ValueError(f"{_shown(value)} is not in {[word.value for word in words]}") from None
+
+    return parse
+
+
+def only(*values: object, because: str) -> Parser:
+    """An attribute that Neutron has and that can have no other value here, and why."""
+
+    def parse(value: object) -> object:
+        if not any(value == allowed and type(value) is type(allowed) for allowed in values):
+            raise ValueError(because)
+        return value
+
+    return parse
+
+
+def tags(value: object) -> tuple[str, ...]:
+    """Sorted: they are a set."""
+    found = [string(LONGEST_TAG)(tag) for tag in _list(value, TAGS)]
+    if len(set(found)) < len(found):
+        twice = sorted({tag for tag in found if found.count(tag) > 1})
+        raise ValueError(f"Duplicate items in the list: '{', '.join(twice)}'")
+    return tuple(sorted(found))
+
+
+def nameservers(value: object) -> tuple[IPAddress, ...]:
+    found = [address(item) for item in _list(value, DNS_NAMESERVERS)]
+    for item in found:
+        if found.count(item) > 1:
+            raise ValueError(f"Duplicate nameserver '{item}'")
+    return tuple(found)
+
+
+def allocation_pools(value: object) -> tuple[AllocationPool, ...]:
+    items = [_exactly(item, {"start", "end"}) for item in _list(value, ALLOCATION_POOLS)]
+    return tuple(AllocationPool(start=address(item["start"]), end=address(item["end"])) for item in items)
+
+
+def routes(most: int = HOST_ROUTES) -> Parser:
+    """Sorted: they are a set."""
+
+    def parse(value: object) -> tuple[Route, ...]:
+        items = [_exactly(item, {"destination", "nexthop"}) for item in _list(value, most)]
+        found = [Route(destination=cidr(item["destination"]), nexthop=address(item["nexthop"])) for item in items]
+        ordered = in_order(found)
+        for one, other in pairwise(ordered):
+            if one == other:
+                raise ValueError(f"Duplicate hostroute '{encode_route(one)}'")
+        return ordered
+
+    return parse
+
+
+def in_order(found: Iterable[Route]) -> tuple[Route, ...]:
+    return tuple(sorted(found, key=lambda route: (str(route.destination), str(route.nexthop))))
+
+
+def encode_route(route: Route) -> dict[str, str]:
+    return {"destination": str(route.destination), "nexthop": str(route.nexthop)}
+
+
+def fixed_ips(value: object) -> tuple[Wanted, ...]:
+    found = [_fixed_ip(item) for item in _list(value, FIXED_IPS)]
+    addresses = [wanted.address for wanted in found if wanted.address is not None]
+    for item in addresses:
+        if addresses.count(item) > 1:
+            raise ValueError(f"Duplicate IP address '{item}'")
+    return tuple(found)
+
+
+def _fixed_ip(item: object) -> Wanted:
+    if not isinstance(item, dict):
+        raise ValueError(f"Invalid data format for fixed IP: '{_shown(item)}'")
+    unknown = sorted(str(key) for key in item if key not in ("subnet_id", "ip_address"))
+    if unknown:
+        raise ValueError(f"Unexpected keys supplied: {', '.join(unknown)}")
+    wanted = Wanted(
+        subnet_id=uuid(item["subnet_id"]) if item.get("subnet_id") is not None else None,
+        address=address(item["ip_address"]) if item.get("ip_address") is not None else None,
+    )
+    if wanted == Wanted():
+        raise ValueError("IP allocation requires subnet_id or ip_address")
+    return wanted
+
+
+def _list(value: object, most: int) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"'{_shown(value)}' is not a list")
+    if len(value) > most:
+        raise ValueError(f"there are {len(value)} items, and at most {most} are allowed")
+    return value
+
+
+def _exactly(value: object, keys: set[str]) -> Mapping[str, object]:
+    if not isinstance(value, dict) or set(value) != keys:
+        raise ValueError(f"Invalid input. '{_shown(value)}' must be a dictionary with keys: {sorted(keys)}")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def canonical_address(text: str) -> str:
+    """The way that answers write this address, for a filter; a text that is none stays what it is."""
+    try:
+        return str(address(text))
+    except ValueError:
+        return text

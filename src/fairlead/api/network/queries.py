@@ -1,0 +1,82 @@
+"""Query strings of lists, and the links from page to page (Neutron API reference, "Filtering" to "Pagination")."""
+
+from collections.abc import Iterable
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+
+from fairlead.api.door import JsonObject
+from fairlead.api.listing import Page, Query, TagFilter, filter_text
+from fairlead.api.network.attributes import Attribute, Attributes
+from fairlead.api.network.errors import bad_request, bad_resource
+
+TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
+OTHER = ("fields", "sort_key", "sort_dir", "limit", "marker", "page_reverse", *TAG_FILTERS)
+
+
+def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str] = ()) -> Query:
+    """Raises ApiError 400. `hidden` attributes are none, for this caller."""
+    known = attributes.keys() - set(hidden)
+    filters = {name: params.getlist(name) for name in params if name not in OTHER}
+    unknown = sorted(name for name in filters if name not in known or not attributes[name].sifts)
+    if unknown:
+        raise bad_request(f"{unknown} is invalid attribute for filtering")
+    return Query(
+        filters={
+            name: frozenset(_canonical(attributes[name], text) for text in texts) for name, texts in filters.items()
+        },
+        tags=_tags(params),
+        sort=_sort(params, known),
+        limit=_limit(params.get("limit")),
+        marker=params.get("marker") or None,
+        reverse=params.get("page_reverse", "").lower() == "true",
+        fields=frozenset(text for text in params.getlist("fields") if text),
+    )
+
+
+def page_links(url: str, params: QueryParams, page: Page) -> list[JsonObject]:
+    rest = [(name, value) for name, value in params.multi_items() if name not in ("marker", "page_reverse")]
+    links = []
+    if page.next_marker:
+        links.append({"rel": "next", "href": f"{url}?{urlencode([*rest, ('marker', page.next_marker)])}"})
+    if page.previous_marker:
+        query = urlencode([*rest, ("marker", page.previous_marker), ("page_reverse", "True")])
+        links.append({"rel": "previous", "href": f"{url}?{query}"})
+    return links
+
+
+def _canonical(attribute: Attribute, text: str) -> str:
+    """The text that the encoded value has: `True` is true, `FA:16:..` is fa:16:.., whatever it was written like."""
+    try:
+        value = attribute.parse(text)
+    except ValueError:
+        return filter_text(text)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tags(params: QueryParams) -> TagFilter:
+    wanted = [frozenset(tag for text in params.getlist(name) for tag in text.split(",") if tag) for name in TAG_FILTERS]
+    return TagFilter(all_of=wanted[0], any_of=wanted[1], not_all_of=wanted[2], none_of=wanted[3])
+
+
+def _sort(params: QueryParams, known: Iterable[str]) -> tuple[tuple[str, bool], ...]:
+    keys = [text for text in params.getlist("sort_key") if text]
+    directions = [text for text in params.getlist("sort_dir") if text]
+    if directions and len(keys) != len(directions):
+        raise bad_request("The number of sort_keys and sort_dirs must be same")
+    absent = [key for key in keys if key not in known]
+    if absent:
+        raise bad_request(f"{absent} is invalid attribute for sort_keys")
+    wrong = [text for text in directions if text not in ("asc", "desc")]
+    if wrong:
+        raise bad_request(f"{wrong} is invalid value for sort_dirs, valid value is 'asc' and 'desc'")
+    return tuple(zip(keys, [text == "desc" for text in directions] or [False] * len(keys), strict=True))
+
+
+def _limit(text: str | None) -> int | None:
+    """0 is no limit."""
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise bad_resource("limit", f"Limit must be an integer 0 or greater and not '{text}'")
+    return int(text) or None

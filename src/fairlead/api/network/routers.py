@@ -1,0 +1,332 @@
+"""Routers, their interfaces and their routes.
+
+An interface is a port with `device_owner` network:router_interface. Adding or taking one away writes the router too:
+so two servers that decide about the same router, or about one that is being deleted, cannot both succeed. Not here, and
+refused: external gateways, distributed and HA routers (OVN's are both), flavors.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from fairlead.api.door import Identity, JsonObject
+from fairlead.api.fields import Values
+from fairlead.api.listing import Item
+from fairlead.api.network import errors, parsers, policy
+from fairlead.api.network.attributes import READ_ONLY, STANDARD, UNSIFTED, Attribute
+from fairlead.api.network.collection import (
+    BUILD_STATUS,
+    Call,
+    Collection,
+    Filters,
+    View,
+    born,
+    encode_standard,
+    given,
+    named,
+    network_owner,
+    revised,
+    sift_nothing,
+)
+from fairlead.api.network.limits import BULK, ROUTES
+from fairlead.api.network.ports import port_owner
+from fairlead.api.network.subnets import SUBNETS, network_of
+from fairlead.model.addresses import choose_mac
+from fairlead.model.network import ROUTER_INTERFACE, FixedIP, Port, Route, Router, Subnet, find_subnet
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import NONE, Changes, Snapshot
+
+ATTRIBUTES = {
+    **STANDARD,
+    "admin_state_up": Attribute(parse=parsers.boolean),
+    "status": READ_ONLY,
+    "routes": Attribute(parse=parsers.routes(BULK), post=False, nullable=True, sifts=False),
+    "external_gateway_info": Attribute(
+        parse=parsers.only({}, because="external gateways are not supported yet"), nullable=True, sifts=False
+    ),
+    "flavor_id": Attribute(parse=parsers.only(because="flavors are not supported"), put=False, nullable=True),
+    "availability_zone_hints": Attribute(
+        parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
+    ),
+    "availability_zones": UNSIFTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a caller names to add or take away an interface: a port, a subnet, or (to take away) both."""
+
+    port_id: str | None = None
+    subnet_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """What an interface request did, and with which port."""
+
+    changes: Changes
+    port: Port
+    subnet_ids: tuple[str, ...]
+
+
+def encode_router(view: View, router: Router) -> Item:
+    owner = router_owner(router.id)
+    return {
+        **encode_standard(view, router, owner),
+        "admin_state_up": router.admin_state_up,
+        "status": BUILD_STATUS[view.status(owner)],
+        "routes": [parsers.encode_route(route) for route in router.routes],
+        "external_gateway_info": None,
+        "flavor_id": None,
+        "availability_zone_hints": [],
+        "availability_zones": [],
+    }
+
+
+def create_router(snapshot: Snapshot, call: Call, values: Values) -> Changes:
+    standard = born(call, values)
+    policy.check(call.caller.may_change(standard["project_id"]), "create_router")
+    return Changes(puts=(Router(**standard, admin_state_up=values.get("admin_state_up", True)),))
+
+
+def update_router(snapshot: Snapshot, call: Call, router: Router, values: Values) -> Changes:
+    fields = given(values, ["name", "description", "admin_state_up"])
+    if "routes" in values:
+        fields["routes"] = values["routes"] or ()
+    changed = revised(router, call.now, fields)
+    if changed.routes != router.routes:
+        _check_routes(snapshot, changed)
+    return put_router(snapshot, changed)
+
+
+def put_router(snapshot: Snapshot, router: Router) -> Changes:
+    return Changes() if snapshot.routers.get(router.id) == router else Changes(puts=(router,))
+
+
+def delete_router(snapshot: Snapshot, router: Router) -> Changes:
+    if snapshot.router_interfaces.get(router.id, NONE):
+        raise errors.router_in_use(router.id)
+    return Changes(deletes=(router_owner(router.id),))
+
+
+def add_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[Route, ...]) -> Changes:
+    """Those that the router has already are no error (neutron, extraroute-atomic)."""
+    return update_router(snapshot, call, router, {"routes": parsers.in_order({*router.routes, *routes})})
+
+
+def remove_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[Route, ...]) -> Changes:
+    return update_router(snapshot, call, router, {"routes": parsers.in_order({*router.routes} - {*routes})})
+
+
+def read_routes(body: object) -> tuple[Route, ...]:
+    """Of `{"router": {"routes": [...]}}`. Raises ApiError 400."""
+    router = body.get("router") if isinstance(body, dict) else None
+    if not isinstance(router, dict) or set(router) != {"routes"}:
+        raise errors.bad_request("Unable to find 'routes' in request body")
+    try:
+        found: tuple[Route, ...] = parsers.routes(BULK)(router["routes"])
+    except ValueError as error:
+        raise errors.bad_attribute("routes", str(error)) from None
+    return found
+
+
+def read_target(body: object, *, removing: bool) -> Target:
+    """Raises ApiError 400."""
+    if not isinstance(body, dict):
+        raise errors.bad_request("Body contains invalid data")
+    unknown = sorted(str(name) for name in body if name not in ("port_id", "subnet_id"))
+    if unknown:
+        raise errors.bad_request(f"Unrecognized attribute(s) '{', '.join(unknown)}'")
+    if not body:
+        raise errors.bad_resource("router", "Either subnet_id or port_id must be specified")
+    try:
+        target = Target(**{name: parsers.uuid(value) for name, value in body.items()})
+    except ValueError as error:
+        raise errors.bad_resource("router", str(error)) from None
+    if target.port_id and target.subnet_id and not removing:
+        raise errors.bad_resource("router", "Cannot specify both subnet-id and port-id")
+    return target
+
+
+def encode_attachment(router: Router, attachment: Attachment) -> JsonObject:
+    return {
+        "id": router.id,
+        "tenant_id": attachment.port.project_id,
+        "project_id": attachment.port.project_id,
+        "port_id": attachment.port.id,
+        "network_id": attachment.port.network_id,
+        "subnet_id": attachment.subnet_ids[-1],
+        "subnet_ids": attachment.subnet_ids,
+    }
+
+
+def add_interface(snapshot: Snapshot, call: Call, router: Router, target: Target) -> Attachment:
+    if target.port_id is not None:
+        port = _given_port(snapshot, call, router, target.port_id)
+    else:
+        port = _gateway_port(snapshot, call, router, target.subnet_id or "")
+    subnets = _subnets(snapshot, port)
+    _check_new_subnets(snapshot, router, subnets)
+    changes = Changes(puts=(replace(router, updated_at=call.now), port), reads=(network_owner(port.network_id),))
+    return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
+
+
+def remove_interface(snapshot: Snapshot, call: Call, router: Router, target: Target) -> Attachment:
+    """A port that was named goes whole; a subnet that was named takes its address from a port that has others."""
+    port = _interface(snapshot, router, target)
+    fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
+    gone = [subnet for subnet in _subnets(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}]
+    _check_unrouted(snapshot, router, port, gone)
+    written = replace(router, updated_at=call.now)
+    if fixed_ips:
+        rest = revised(port, call.now, {"fixed_ips": tuple(fixed_ips)})
+        changes = Changes(puts=(written, rest))
+    else:
+        changes = Changes(puts=(written,), deletes=(port_owner(port.id),))
+    return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
+
+
+def router_owner(router_id: str) -> Owner:
+    return Owner(Kind.ROUTER, router_id)
+
+
+def _given_port(snapshot: Snapshot, call: Call, router: Router, port_id: str) -> Port:
+    port = snapshot.ports.get(port_id)
+    if port is None or not policy.sees_port(snapshot, call.caller, port):
+        raise errors.not_found("port", port_id)
+    policy.check(call.caller.may_change(port.project_id), "update_port")
+    if port.device_id:
+        raise errors.port_in_use(port.id, port.network_id, port.device_id)
+    if not port.fixed_ips:
+        raise errors.bad_resource("router", "Router port must have at least one fixed IP")
+    if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:
+        raise errors.bad_resource("router", "Cannot have multiple IPv4 subnets on router port")
+    _check_new_subnets(snapshot, router, _subnets(snapshot, port))
+    return revised(port, call.now, {"device_id": router.id, "device_owner": ROUTER_INTERFACE})
+
+
+def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str) -> Port:
+    """A new port with the subnet's gateway address."""
+    subnet = SUBNETS.find(snapshot, subnet_id)
+    if subnet is None or not SUBNETS.sees(snapshot, call.caller, subnet):
+        raise errors.not_found("subnet", subnet_id)
+    if not call.caller.may_change(subnet.project_id):
+        text = f"Cannot add interface to router because subnet {subnet_id} is not owned by project making the request"
+        raise errors.bad_resource("router", text)
+    if subnet.gateway is None:
+        raise errors.bad_resource("router", "Subnet for router interface must have a gateway IP")
+    _check_new_subnets(snapshot, router, [subnet])
+    network = network_of(snapshot, subnet)
+    if (network.id, subnet.gateway) in snapshot.addresses:
+        raise errors.address_taken(subnet.gateway, subnet.id)
+    return Port(
+        id=call.new_id,
+        project_id=router.project_id,
+        created_at=call.now,
+        network_id=network.id,
+        mac_address=choose_mac(call.new_id, lambda mac: mac in snapshot.macs),
+        fixed_ips=(FixedIP(subnet_id=subnet.id, address=subnet.gateway),),
+        device_id=router.id,
+        device_owner=ROUTER_INTERFACE,
+    )
+
+
+def _check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
+    """A router can tell two subnets apart only if they do not overlap. Raises ApiError 400."""
+    for old in _router_subnets(snapshot, router):
+        for new in subnets:
+            if old.id == new.id:
+                raise errors.bad_resource("router", f"Router already has a port on subnet {new.id}")
+            if old.cidr.version == new.cidr.version and old.cidr.overlaps(new.cidr):
+                text = f"Cidr {new.cidr} of subnet {new.id} overlaps with cidr {old.cidr} of subnet {old.id}"
+                raise errors.bad_resource("router", text)
+
+
+def _interface(snapshot: Snapshot, router: Router, target: Target) -> Port:
+    """The port of the router that the caller means. Raises ApiError."""
+    ports = _interfaces(snapshot, router)
+    if target.port_id is None:
+        for port in ports:
+            if any(fixed.subnet_id == target.subnet_id for fixed in port.fixed_ips):
+                return port
+        raise errors.interface_not_found_for_subnet(router.id, target.subnet_id or "")
+    found = next((port for port in ports if port.id == target.port_id), None)
+    if found is None:
+        raise errors.interface_not_found(router.id, target.port_id)
+    if target.subnet_id not in (None, *(fixed.subnet_id for fixed in found.fixed_ips)):
+        raise errors.subnet_mismatch(found.id, target.subnet_id or "")
+    return found
+
+
+def _check_unrouted(snapshot: Snapshot, router: Router, port: Port, gone: list[Subnet]) -> None:
+    for subnet in gone:
+        if any(route.nexthop in subnet.cidr for route in router.routes):
+            raise errors.interface_in_use_by_route(router.id, subnet.id)
+
+
+def _check_routes(snapshot: Snapshot, router: Router) -> None:
+    """Raises ApiError 400."""
+    if len(router.routes) > ROUTES:
+        raise errors.too_many_routes(router.id, ROUTES)
+    shown = [parsers.encode_route(route) for route in router.routes]
+    subnets = list(_router_subnets(snapshot, router))
+    own = {fixed.address for port in _interfaces(snapshot, router) for fixed in port.fixed_ips}
+    for route in router.routes:
+        if route.destination.version != route.nexthop.version:
+            raise errors.bad_routes(shown, "the nexthop is not of the destination's IP version")
+        if not any(route.nexthop in subnet.cidr for subnet in subnets):
+            raise errors.bad_routes(shown, "the nexthop is not connected with router")
+        if route.nexthop in own:
+            raise errors.bad_routes(shown, "the nexthop is used by router")
+
+
+def _interfaces(snapshot: Snapshot, router: Router) -> list[Port]:
+    return [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NONE)]
+
+
+def _router_subnets(snapshot: Snapshot, router: Router) -> Iterator[Subnet]:
+    for port in _interfaces(snapshot, router):
+        yield from _subnets(snapshot, port)
+
+
+def _subnets(snapshot: Snapshot, port: Port) -> list[Subnet]:
+    network = snapshot.networks[port.network_id]
+    found = (find_subnet(network, fixed.subnet_id) for fixed in port.fixed_ips)
+    return [subnet for subnet in found if subnet is not None]
+
+
+def _find(snapshot: Snapshot, router_id: str) -> Router | None:
+    return snapshot.routers.get(router_id)
+
+
+def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Router]:
+    return named(snapshot.routers, filters)
+
+
+def _owner(snapshot: Snapshot, router: Router) -> Owner:
+    return router_owner(router.id)
+
+
+def _sees(snapshot: Snapshot, caller: Identity, router: Router) -> bool:
+    return policy.sees_router(caller, router)
+
+
+def _may_change(snapshot: Snapshot, caller: Identity, router: Router) -> bool:
+    return caller.may_change(router.project_id)
+
+
+ROUTERS: Collection[Router] = Collection(
+    singular="router",
+    plural="routers",
+    attributes=ATTRIBUTES,
+    find=_find,
+    candidates=_candidates,
+    owner=_owner,
+    sees=_sees,
+    may_change=_may_change,
+    encode=encode_router,
+    sift=sift_nothing,
+    create=create_router,
+    update=update_router,
+    delete=delete_router,
+    put=put_router,
+)

@@ -1,0 +1,295 @@
+"""The requests on a collection: read, hand a change to the model, encode what is true afterwards."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Generic
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlead.api.door import House, Identity, JsonObject, base_url, identity, json_response, read_json
+from fairlead.api.fields import Values
+from fairlead.api.listing import BadQuery, Item, Page, Query, select
+from fairlead.api.network import errors, policy, queries, routers
+from fairlead.api.network.attributes import POST, PUT, read_many, read_one
+from fairlead.api.network.collection import Call, Collection, Filters, R, View, revised
+from fairlead.api.network.parsers import tags as parse_tags
+from fairlead.api.network.ports import HIDDEN
+from fairlead.api.network.routers import ROUTERS, Attachment
+from fairlead.model.network import Resource, Router
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
+
+CREATED, NO_CONTENT = 201, 204
+IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')
+
+
+def collection_routes(house: House, collection: Collection[R]) -> list[Route]:
+    views = Views(house, collection)
+    path = f"/{collection.plural}"
+    return [
+        Route(path, views.index, methods=["GET"]),
+        Route(path, views.create, methods=["POST"]),
+        Route(path + "/{id}", views.show, methods=["GET"]),
+        Route(path + "/{id}", views.update, methods=["PUT"]),
+        Route(path + "/{id}", views.delete, methods=["DELETE"]),
+        Route(path + "/{id}/tags", views.list_tags, methods=["GET"]),
+        Route(path + "/{id}/tags", views.replace_tags, methods=["PUT"]),
+        Route(path + "/{id}/tags", views.add_tags, methods=["POST"]),
+        Route(path + "/{id}/tags", views.remove_all_tags, methods=["DELETE"]),
+        Route(path + "/{id}/tags/{tag:path}", views.show_tag, methods=["GET"]),
+        Route(path + "/{id}/tags/{tag:path}", views.add_tag, methods=["PUT"]),
+        Route(path + "/{id}/tags/{tag:path}", views.remove_tag, methods=["DELETE"]),
+    ]
+
+
+def router_routes(house: House) -> list[Route]:
+    views = RouterViews(house, ROUTERS)
+    names = ("add_router_interface", "remove_router_interface", "add_extraroutes", "remove_extraroutes")
+    return [Route("/routers/{id}/" + name, getattr(views, name), methods=["PUT"]) for name in names]
+
+
+class Views(Generic[R]):
+    """One method a request; what they share is the house and the collection."""
+
+    def __init__(self, house: House, collection: Collection[R]) -> None:
+        self._house = house
+        self._collection = collection
+
+    async def index(self, request: Request) -> Response:
+        collection, snapshot = self._collection, self._house.model.snapshot
+        query = queries.read_query(
+            request.query_params, collection.attributes, () if identity(request).is_admin else HIDDEN
+        )
+        if query.marker:
+            self._find(request, snapshot, query.marker)
+        found, filters = self._sifted(identity(request), snapshot, query)
+        view = self._view(request, snapshot)
+        by_id = {resource.id: resource for resource in found}
+        # what the page does not show is encoded only if a filter or the order looks at it
+        look = partial(collection.encode, view) if filters or query.sort else _identify
+        page = _page(map(look, by_id.values()), replace(query, filters=filters, fields=frozenset()))
+        items = [_cut(collection.encode(view, by_id[item["id"]]), query.fields) for item in page.items]
+        body: JsonObject = {collection.plural: items}
+        links = queries.page_links(f"{base_url(request)}/v2.0/{collection.plural}", request.query_params, page)
+        if links:
+            body[f"{collection.plural}_links"] = links
+        return json_response(body)
+
+    def _sifted(self, caller: Identity, snapshot: Snapshot, query: Query) -> tuple[list[R], Filters]:
+        """Those that the caller sees and that may be what he asks for, oldest first; and the filters still to apply."""
+        names = query.filters.get("name")
+        found: Iterable[R] = (
+            resource
+            for resource in self._collection.candidates(snapshot, query.filters)
+            if (names is None or resource.name in names) and self._collection.sees(snapshot, caller, resource)
+        )
+        found, filters = self._collection.sift(found, query.filters)
+        rest = {name: texts for name, texts in filters.items() if name not in ("id", "name")}
+        return sorted(found, key=lambda resource: (resource.created_at, resource.id)), rest
+
+    async def show(self, request: Request) -> Response:
+        item = self._encode(request, self._house.model.snapshot, request.path_params["id"])
+        fields = frozenset(text for text in request.query_params.getlist("fields") if text)
+        return json_response({self._collection.singular: _cut(item, fields)})
+
+    async def create(self, request: Request) -> Response:
+        collection, body = self._collection, await read_json(request)
+        several = read_many(body, collection.singular, collection.plural, collection.attributes)
+        asked = several or [read_one(body, collection.singular, collection.attributes, POST)]
+        calls = [(self._call(request), values) for values in asked]
+
+        def change(snapshot: Snapshot) -> Changes:
+            return in_turn(snapshot, [partial(_create, collection, *item) for item in calls])
+
+        snapshot = await self._house.model.write(change)
+        made = [self._encode(request, snapshot, call.new_id) for call, _ in calls]
+        return json_response({collection.plural: made} if several else {collection.singular: made[0]}, CREATED)
+
+    async def update(self, request: Request) -> Response:
+        collection, call = self._collection, self._call(request)
+        values = read_one(await read_json(request), collection.singular, collection.attributes, PUT)
+        snapshot = await self._change(request, lambda now, resource: collection.update(now, call, resource, values))
+        return json_response({collection.singular: self._encode(request, snapshot, request.path_params["id"])})
+
+    async def delete(self, request: Request) -> Response:
+        await self._change(request, self._collection.delete, verb="delete")
+        return Response(status_code=NO_CONTENT)
+
+    async def list_tags(self, request: Request) -> Response:
+        resource = self._find(request, self._house.model.snapshot, request.path_params["id"])
+        return json_response({"tags": resource.tags})
+
+    async def show_tag(self, request: Request) -> Response:
+        resource = self._find(request, self._house.model.snapshot, request.path_params["id"])
+        if request.path_params["tag"] not in resource.tags:
+            raise errors.tag_not_found(request.path_params["tag"])
+        return Response(status_code=NO_CONTENT)
+
+    async def replace_tags(self, request: Request) -> Response:
+        wanted = _read_tags(await read_json(request))
+        return json_response({"tags": await self._retag(request, lambda tags: wanted)})
+
+    async def add_tags(self, request: Request) -> Response:
+        wanted = _read_tags(await read_json(request))
+        return json_response({"tags": await self._retag(request, lambda tags: {*tags, *wanted})}, CREATED)
+
+    async def add_tag(self, request: Request) -> Response:
+        wanted = _read_tags({"tags": [request.path_params["tag"]]})
+        await self._retag(request, lambda tags: {*tags, *wanted})
+        return json_response(None, CREATED)
+
+    async def remove_tag(self, request: Request) -> Response:
+        tag = request.path_params["tag"]
+
+        def without(tags: Iterable[str]) -> Iterable[str]:
+            if tag not in tags:
+                raise errors.tag_not_found(tag)
+            return {*tags} - {tag}
+
+        await self._retag(request, without)
+        return Response(status_code=NO_CONTENT)
+
+    async def remove_all_tags(self, request: Request) -> Response:
+        await self._retag(request, lambda tags: ())
+        return Response(status_code=NO_CONTENT)
+
+    async def _retag(self, request: Request, choose: Callable[[Iterable[str]], Iterable[str]]) -> Iterable[str]:
+        now = self._house.now()
+
+        def change(snapshot: Snapshot, resource: R) -> Changes:
+            chosen = _read_tags({"tags": [*choose(resource.tags)]})
+            return self._collection.put(snapshot, revised(resource, now, {"tags": chosen}))
+
+        snapshot = await self._change(request, change)
+        return self._find(request, snapshot, request.path_params["id"]).tags
+
+    async def _change(
+        self, request: Request, change: Callable[[Snapshot, R], Changes], verb: str = "update"
+    ) -> Snapshot:
+        """Change the resource that the path names. Raises ApiError 403, 404 and 412."""
+        caller, key = identity(request), request.path_params["id"]
+        expected = _expected_revision(request)
+
+        def decide(snapshot: Snapshot) -> Changes:
+            resource = self._find(request, snapshot, key)
+            rule = f"{verb}_{self._collection.singular}"
+            policy.check(self._collection.may_change(snapshot, caller, resource), rule)
+            current = snapshot.generations[self._collection.owner(snapshot, resource)]
+            if expected not in (None, current):
+                raise errors.revision_mismatch(expected or 0, current)
+            return change(snapshot, resource)
+
+        return await self._house.model.write(decide)
+
+    def _find(self, request: Request, snapshot: Snapshot, key: str) -> R:
+        found = self._collection.find(snapshot, key)
+        if found is None or not self._collection.sees(snapshot, identity(request), found):
+            raise errors.not_found(self._collection.singular, key)
+        return found
+
+    def _encode(self, request: Request, snapshot: Snapshot, key: str) -> JsonObject:
+        return {**self._collection.encode(self._view(request, snapshot), self._find(request, snapshot, key))}
+
+    def _view(self, request: Request, snapshot: Snapshot) -> View:
+        return View(snapshot=snapshot, applied=self._house.applied, caller=identity(request))
+
+    def _call(self, request: Request) -> Call:
+        house = self._house
+        return Call(caller=identity(request), now=house.now(), new_id=house.new_id(), mtu=house.mtu)
+
+
+class RouterViews(Views[Router]):
+    async def add_router_interface(self, request: Request) -> Response:
+        call, target = self._call(request), routers.read_target(await read_json(request), removing=False)
+        return await self._attach(
+            request,
+            lambda snapshot, router: routers.add_interface(snapshot, call, router, target),
+            "add_router_interface",
+        )
+
+    async def remove_router_interface(self, request: Request) -> Response:
+        call, target = self._call(request), routers.read_target(await read_json(request), removing=True)
+        return await self._attach(
+            request,
+            lambda snapshot, router: routers.remove_interface(snapshot, call, router, target),
+            "remove_router_interface",
+        )
+
+    async def add_extraroutes(self, request: Request) -> Response:
+        call, routes = self._call(request), routers.read_routes(await read_json(request))
+        return await self._reroute(request, lambda now, router: routers.add_routes(now, call, router, routes))
+
+    async def remove_extraroutes(self, request: Request) -> Response:
+        call, routes = self._call(request), routers.read_routes(await read_json(request))
+        return await self._reroute(request, lambda now, router: routers.remove_routes(now, call, router, routes))
+
+    async def _attach(self, request: Request, attach: Callable[[Snapshot, Router], Attachment], verb: str) -> Response:
+        answer: JsonObject = {}
+
+        def change(snapshot: Snapshot, router: Router) -> Changes:
+            attachment = attach(snapshot, router)
+            answer.update(routers.encode_attachment(router, attachment))
+            return attachment.changes
+
+        await self._change(request, change, verb.removesuffix("_router_interface"))
+        return json_response(answer)
+
+    async def _reroute(self, request: Request, change: Callable[[Snapshot, Router], Changes]) -> Response:
+        snapshot = await self._change(request, change)
+        return json_response({"router": self._encode(request, snapshot, request.path_params["id"])})
+
+
+def _page(items: Iterable[Item], query: Query) -> Page:
+    try:
+        return select(items, query, {})
+    except BadQuery as error:
+        raise errors.bad_request(str(error)) from None
+
+
+def _identify(resource: Resource) -> Item:
+    return {"id": resource.id, "tags": resource.tags}
+
+
+def _cut(item: Item, fields: frozenset[str]) -> Item:
+    return {name: value for name, value in item.items() if name in fields} if fields else item
+
+
+def _create(collection: Collection[R], call: Call, values: Values, snapshot: Snapshot) -> Changes:
+    return collection.create(snapshot, call, values)
+
+
+def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]) -> Changes:
+    """Several changes as one, each decided on what those before it left."""
+    puts: dict[Owner, Aggregate] = {}
+    reads: dict[Owner, None] = {}
+    for change in changes:
+        made = change(snapshot)
+        snapshot = apply_changes(snapshot, made, snapshot.revision + 1)
+        puts |= {owner_of(aggregate): aggregate for aggregate in made.puts}
+        reads |= dict.fromkeys(made.reads)
+    return Changes(puts=tuple(puts.values()), reads=tuple(owner for owner in reads if owner not in puts))
+
+
+def _read_tags(body: object) -> tuple[str, ...]:
+    if not isinstance(body, dict) or set(body) != {"tags"}:
+        raise errors.invalid_input("Invalid tags body")
+    try:
+        found: tuple[str, ...] = parse_tags(body["tags"])
+    except ValueError as error:
+        raise errors.invalid_input(str(error)) from None
+    return found
+
+
+def _expected_revision(request: Request) -> int | None:
+    """Of `If-Match: revision_number=7` (neutron, revision-if-match). Raises ApiError 400."""
+    header = request.headers.get("if-match")
+    if header is None:
+        return None
+    match = IF_MATCH.fullmatch(header)
+    if match is None:
+        raise errors.bad_request(f"Invalid if-match header '{header}'; give revision_number=<number>")
+    return int(match[1])

@@ -1,0 +1,91 @@
+"""A network door to call from a test: the shared one of `harness.api`, with callers of several projects."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.api.door import Identity
+from fairlead.api.network import make_door
+from fairlead.model.snapshot import Changes, Snapshot
+from harness.api import inside
+
+
+def _caller(name: str, project: str, *roles: str) -> Identity:
+    return Identity(user=name, project_id=project, roles=frozenset(roles))
+
+
+CALLERS = {
+    "admin": _caller("admin", "one", "admin", "member", "reader"),
+    "ann": _caller("ann", "one", "member", "reader"),
+    "rita": _caller("rita", "one", "reader"),
+    "bob": _caller("bob", "two", "member", "reader"),
+}
+
+
+class Door:
+    """Calls wait for the dataplane to be at rest; an answer is a status and a body."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/network")))
+
+    def run(self, work: Any) -> Any:
+        async def wait() -> Any:
+            return await work
+
+        return self._runner.run(wait())
+
+    @property
+    def snapshot(self) -> Snapshot:
+        snapshot: Snapshot = self.place.model.snapshot
+        return snapshot
+
+    def close(self) -> None:
+        self.run(self._stack.aclose())
+        self._runner.close()
+
+    def write(self, *documents: Any) -> None:
+        self.run(self.place.model.write(lambda _: Changes(puts=documents)))
+        self.rest()
+
+    def rest(self) -> None:
+        self.run(self.place.rest())
+
+    def send(self, method: str, path: str, caller: str = "admin", **options: Any) -> httpx.Response:
+        self.place.caller = CALLERS[caller]
+        answer: httpx.Response = self.run(self.place.client.request(method, path, **options))
+        self.rest()
+        return answer
+
+    def call(self, method: str, path: str, body: Any = None, caller: str = "admin") -> tuple[int, Any]:
+        options = {} if body is None else {"json": body}
+        answer = self.send(method, f"/v2.0{path}", caller, **options)
+        return answer.status_code, answer.json() if answer.content else None
+
+    def good(self, method: str, path: str, body: Any = None, caller: str = "admin") -> Any:
+        status, answer = self.call(method, path, body, caller)
+        assert status < 300, answer
+        return answer
+
+    def make(self, singular: str, caller: str = "admin", **attributes: Any) -> dict[str, Any]:
+        made: dict[str, Any] = self.good("POST", f"/{singular}s", {singular: attributes}, caller)[singular]
+        return made
+
+    def set(self, singular: str, made: dict[str, Any], caller: str = "admin", **attributes: Any) -> dict[str, Any]:
+        path = f"/{singular}s/{made['id']}"
+        changed: dict[str, Any] = self.good("PUT", path, {singular: attributes}, caller)[singular]
+        return changed
+
+    def refused(self, method: str, path: str, body: Any = None, caller: str = "admin") -> tuple[int, str, str]:
+        """The error of a call that must write nothing: status, type, message."""
+        before = self.snapshot
+        status, answer = self.call(method, path, body, caller)
+        assert status >= 400, answer
+        assert self.snapshot is before
+        error = answer["NeutronError"]
+        assert error["detail"] == ""
+        return status, error["type"], error["message"]

@@ -1,0 +1,73 @@
+"""The real application on a free port of this host, for clients that are programs of their own."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.api.door import House
+from fairlead.api.network import make_door
+from harness.api import Inside, inside
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Its address; the thread has ended when the block has."""
+    started: list[uvicorn.Server] = []
+    ready = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(_serve(folder, started, ready)))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        port = started[0].servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        started[0].should_exit = True
+        thread.join()
+
+
+class Announced(uvicorn.Server):
+    """Says when it can be called."""
+
+    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready.set()
+
+
+async def _serve(folder: Path, started: list[uvicorn.Server], ready: threading.Event) -> None:
+    async with inside(make_door, folder, "/network") as place:
+        app = make_app(_house(place), place.reconciler, anybody)
+        started.append(Announced(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"), ready))
+        loop = asyncio.create_task(place.reconciler.run())
+        await started[0].serve()
+        loop.cancel()
+
+
+def _house(place: Inside) -> House:
+    return House(
+        model=place.model,
+        applied=place.reconciler.applied,
+        now=lambda: datetime.now(UTC),
+        new_id=lambda: str(uuid.uuid4()),
+        mtu=1442,
+        resync_owner=place.reconciler.distrust,
+    )
+
+
+def write_clouds(folder: Path, address: str) -> Path:
+    """A clouds.yaml as a user writes it."""
+    path = folder / "clouds.yaml"
+    path.write_text(f"clouds:\n  fairlead:\n    auth_type: none\n    network_endpoint_override: {address}/network\n")
+    return path

@@ -1,0 +1,140 @@
+"""Who sees and changes what; and what a caller is told when something is wrong behind the door."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from api.network.house import Door
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.store.interface import StoreUnavailable
+
+
+@pytest.fixture
+def mine(door: Door) -> dict[str, str]:
+    """What ann has: one resource of each kind."""
+    net = door.make("network", "ann", name="net")
+    subnet = door.make("subnet", "ann", network_id=net["id"], cidr="10.0.0.0/24")
+    port = door.make("port", "ann", network_id=net["id"])
+    return {
+        "network": net["id"],
+        "subnet": subnet["id"],
+        "port": port["id"],
+        "router": door.make("router", "ann")["id"],
+    }
+
+
+def test_others_do_not_see_it(door: Door, mine: dict[str, str]):
+    for singular, key in mine.items():
+        path, error = f"/{singular}s/{key}", (404, f"{singular.capitalize()}NotFound")
+        assert door.good("GET", f"/{singular}s", caller="bob") == {f"{singular}s": []}
+        assert len(door.good("GET", f"/{singular}s", caller="ann")[f"{singular}s"]) == 1
+        assert door.refused("GET", path, caller="bob")[:2] == error
+        assert door.refused("DELETE", path, caller="bob")[:2] == error
+        assert door.refused("PUT", path, {singular: {"name": "x"}}, "bob")[:2] == error
+        assert door.refused("PUT", f"{path}/tags/x", caller="bob")[:2] == error
+
+
+def test_a_reader_sees_and_does_not_change(door: Door, mine: dict[str, str]):
+    for singular, key in mine.items():
+        path = f"/{singular}s/{key}"
+        assert door.call("GET", path, caller="rita")[0] == 200
+        for method, verb, body in (("PUT", "update", {singular: {"name": "x"}}), ("DELETE", "delete", None)):
+            told = door.refused(method, path, body, "rita")
+            assert told == (403, "PolicyNotAuthorized", f"rule:{verb}_{singular} is disallowed by policy")
+    told = door.refused("POST", "/networks", {"network": {}}, "rita")
+    assert told == (403, "PolicyNotAuthorized", "rule:create_network is disallowed by policy")
+    for singular in ("subnet", "port"):
+        body = {singular: {"network_id": mine["network"], **({"cidr": "10.1.0.0/24"} if singular == "subnet" else {})}}
+        told = door.refused("POST", f"/{singular}s", body, "rita")
+        assert told == (403, "PolicyNotAuthorized", f"rule:create_{singular} is disallowed by policy")
+
+
+def test_a_shared_network_can_be_used_and_not_changed(door: Door, mine: dict[str, str]):
+    share = {"network": {"shared": True}}
+    told = door.refused("PUT", f"/networks/{mine['network']}", share, "ann")
+    assert told[2] == "(rule:update_network and (rule:update_network:shared)) is disallowed by policy"
+    door.good("PUT", f"/networks/{mine['network']}", share)
+    assert len(door.good("GET", "/networks", caller="bob")["networks"]) == 1
+    assert len(door.good("GET", "/subnets", caller="bob")["subnets"]) == 1
+    port = door.make("port", "bob", network_id=mine["network"])
+    assert door.good("GET", f"/ports/{port['id']}", caller="ann")["port"]["project_id"] == "two"
+    assert door.refused("DELETE", f"/networks/{mine['network']}", caller="bob")[:2] == (403, "PolicyNotAuthorized")
+    for attributes in (
+        {"mac_address": "fa:16:3e:00:00:01"},
+        {"port_security_enabled": False},
+        {"device_owner": "network:x"},
+    ):
+        body = {"port": {"network_id": mine["network"], **attributes}}
+        told = door.refused("POST", "/ports", body, "bob")
+        name = next(iter(attributes))
+        assert told[2] == f"(rule:create_port and (rule:create_port:{name})) is disallowed by policy"
+    router = door.make("router", "bob")
+    body = {"subnet_id": mine["subnet"]}
+    told = door.refused("PUT", f"/routers/{router['id']}/add_router_interface", body, "bob")
+    assert told[2] == (
+        f"Bad router request: Cannot add interface to router because subnet {mine['subnet']} is not owned by project "
+        "making the request."
+    )
+    told = door.refused("PUT", f"/networks/{mine['network']}", {"network": {"shared": False}})
+    assert told == (
+        409,
+        "InvalidSharedSetting",
+        f"Unable to reconfigure sharing settings for network {mine['network']}. Multiple tenants are using it.",
+    )
+
+
+def test_only_an_administrator_says_where_a_port_is(door: Door, mine: dict[str, str]):
+    body = {"port": {"network_id": mine["network"], "binding:host_id": "node1"}}
+    told = door.refused("POST", "/ports", body, "ann")
+    text = "(rule:create_port and (rule:create_port:binding:host_id)) is disallowed by policy"
+    assert told == (403, "PolicyNotAuthorized", text)
+    told = door.refused("PUT", f"/ports/{mine['port']}", {"port": {"binding:host_id": "node1"}}, "ann")
+    assert told[2] == "(rule:update_port and (rule:update_port:binding:host_id)) is disallowed by policy"
+    assert "binding:host_id" not in door.good("GET", f"/ports/{mine['port']}", caller="ann")["port"]
+    told = door.refused("GET", "/ports?binding:host_id=node1", caller="ann")
+    assert told[2] == "['binding:host_id'] is invalid attribute for filtering"
+
+
+def test_only_an_administrator_makes_something_for_others(door: Door):
+    assert door.make("network", project_id="two")["tenant_id"] == "two"
+    assert door.make("network", tenant_id="three")["project_id"] == "three"
+    told = door.refused("POST", "/networks", {"network": {"project_id": "two"}}, "ann")
+    assert told == (
+        400,
+        "HTTPBadRequest",
+        "Specifying 'project_id' or 'tenant_id' other than the authenticated project in request requires admin "
+        "privileges",
+    )
+    told = door.refused("POST", "/networks", {"network": {"shared": True}}, "ann")
+    assert told[2] == "(rule:create_network and (rule:create_network:shared)) is disallowed by policy"
+
+
+def broken(error: Exception) -> Any:
+    async def write(change: Any) -> Any:
+        raise error
+
+    return write
+
+
+def test_a_store_that_is_down_is_said_and_said_when_to_come_back(door: Door, caplog: pytest.LogCaptureFixture):
+    door.place.model.write = broken(StoreUnavailable("the disk is full"))
+    with caplog.at_level(logging.CRITICAL):
+        answer = door.send("POST", "/v2.0/networks", json={"network": {}})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["NeutronError"]["type"] == "ServiceUnavailable"
+
+
+def test_what_cannot_be_compiled_is_refused(door: Door):
+    door.place.model.write = broken(Unsupported("anything", "ovn"))
+    assert door.refused("POST", "/networks", {"network": {}})[:2] == (501, "HTTPNotImplemented")
+
+
+def test_a_mistake_of_ours_is_logged_and_not_shown(door: Door, caplog: pytest.LogCaptureFixture):
+    door.place.model.write = broken(ZeroDivisionError("a secret"))
+    assert door.refused("POST", "/networks", {"network": {}}) == (
+        500,
+        "HTTPInternalServerError",
+        "Request Failed: internal server error while processing your request.",
+    )
+    assert "ZeroDivisionError: a secret" in caplog.text

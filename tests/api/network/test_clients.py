@@ -1,0 +1,130 @@
+"""The stock clients, unmodified, against the real application: what they print is what users see."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openstack
+import pytest
+from openstack.connection import Connection
+
+from api.network.served import served, write_clouds
+
+OPENSTACK = Path(sys.executable).with_name("openstack")
+
+
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("served")
+    with served(folder) as address:
+        yield write_clouds(folder, address)
+
+
+def command(clouds: Path, line: str) -> tuple[int, str]:
+    environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}
+    done = subprocess.run(
+        [OPENSTACK, *line.split()], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_the_command_line(clouds: Path):
+    """Names are looked up, a port goes through the extensions, errors are shown in full."""
+    four = "--subnet-range 10.0.0.0/24 --gateway 10.0.0.254 --dns-nameserver 1.1.1.1"
+    value = "-f value -c"
+    steps = [
+        ("network create web --mtu 1400 --tag a " + value + " mtu", (0, "1400")),
+        (f"subnet create web4 --network web {four} {value} gateway_ip", (0, "10.0.0.254")),
+        (
+            f"port create vm --network web --fixed-ip subnet=web4,ip-address=10.0.0.11 --tag t {value} fixed_ips",
+            (0, "SUBNET"),
+        ),
+        ("router create r " + value + " external_gateway_info", (0, "None")),
+        ("router add subnet r web4", (0, "")),
+        ("port list --router r -f value -c Name -c Status", (0, "ACTIVE")),
+        ("port list --fixed-ip ip-address=10.0.0.11 --tags t " + value + " Name", (0, "vm")),
+        ("network show nothing", (1, "No Network found for nothing")),
+    ]
+    for line, expected in steps:
+        code, printed = command(clouds, line)
+        shown = "SUBNET" if "'ip_address': '10.0.0.11'" in printed else printed
+        assert (code, shown) == expected, line
+    code, printed = command(clouds, "network delete web")
+    assert code == 1
+    assert "There are one or more ports still in use on the network." in printed
+
+
+@pytest.fixture(scope="module")
+def cloud(clouds: Path) -> Iterator[Connection]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
+        connection = openstack.connect(cloud="fairlead")
+        yield connection
+        connection.close()
+
+
+def test_the_sdk_with_networks_and_subnets(cloud: Connection):
+    network = cloud.network.create_network(name="sdk", description="d")
+    assert cloud.network.find_network("sdk").id == network.id
+    assert cloud.network.find_network("nothing") is None
+    assert cloud.network.update_network(network, name="sdk2", mtu=1300).mtu == 1300
+    six = cloud.network.create_subnet(
+        network_id=network.id, cidr="fd00::/64", ip_version=6, ipv6_address_mode="slaac", ipv6_ra_mode="slaac"
+    )
+    four = cloud.network.create_subnet(
+        network_id=network.id,
+        cidr="10.1.0.0/24",
+        ip_version=4,
+        gateway_ip=None,
+        enable_dhcp=False,
+        allocation_pools=[{"start": "10.1.0.5", "end": "10.1.0.9"}],
+        host_routes=[{"destination": "10.9.0.0/16", "nexthop": "10.1.0.2"}],
+    )
+    assert [subnet.id for subnet in cloud.network.subnets(network_id=network.id)] == [six.id, four.id]
+    assert cloud.network.update_subnet(four, dns_nameservers=["9.9.9.9"]).dns_nameservers == ["9.9.9.9"]
+    cloud.network.set_tags(network, ["x", "y"])
+    assert [found.id for found in cloud.network.networks(tags="x", is_admin_state_up=True)] == [network.id]
+    cloud.network.remove_tag(network, "x")
+    assert cloud.network.get_network(network.id).tags == ["y"]
+    with pytest.raises(openstack.exceptions.BadRequestException, match="overlaps with another subnet"):
+        cloud.network.create_subnet(network_id=network.id, cidr="10.1.0.0/25", ip_version=4)
+    cloud.network.delete_network(network)
+    assert cloud.network.find_subnet(four.id) is None
+
+
+def test_the_sdk_with_ports_and_routers(cloud: Connection):
+    network = cloud.network.create_network(name="ports")
+    subnet = cloud.network.create_subnet(network_id=network.id, cidr="10.2.0.0/24", ip_version=4)
+    ports = list(cloud.network.create_ports([{"network_id": network.id, "name": f"p{n}"} for n in range(3)]))
+    assert len({port.fixed_ips[0]["ip_address"] for port in ports}) == 3
+    paged = cloud.network.ports(network_id=network.id, limit=2, sort_key="name", sort_dir="desc")
+    assert [port.name for port in paged] == ["p2", "p1", "p0"]
+    changed = cloud.network.update_port(ports[0], binding_host_id="node1", is_admin_state_up=False, fixed_ips=[])
+    assert (changed.binding_host_id, changed.status, changed.fixed_ips) == ("node1", "DOWN", [])
+    router = cloud.network.create_router(name="r")
+    added = cloud.network.add_interface_to_router(router, subnet_id=subnet.id)
+    assert cloud.network.get_port(added["port_id"]).fixed_ips[0]["ip_address"] == "10.2.0.1"
+    route = {"destination": "10.8.0.0/16", "nexthop": "10.2.0.9"}
+    assert cloud.network.update_router(router, routes=[route]).routes == [route]
+    assert cloud.network.update_router(router, routes=[]).routes == []
+    with pytest.raises(openstack.exceptions.ConflictException, match="still has ports"):
+        cloud.network.delete_router(router)
+    cloud.network.remove_interface_from_router(router, subnet_id=subnet.id)
+    cloud.network.delete_router(router)
+    for port in ports:
+        cloud.network.delete_port(port)
+    cloud.network.delete_subnet(subnet)
+    cloud.network.delete_network(network)
+    with pytest.raises(openstack.exceptions.NotFoundException):
+        cloud.network.get_network(network.id)
+
+
+def test_the_sdk_finds_what_is_not_here_empty(cloud: Connection):
+    network = cloud.network
+    lists = (network.agents, network.security_groups, network.qos_policies, network.ips, network.subnet_pools)
+    assert [list(found()) for found in lists] == [[]] * len(lists)
+    assert network.find_extension("router").name == "Neutron L3 Router"
+    assert network.find_extension("bgp") is None
+    assert network.get_quota("default").networks == -1

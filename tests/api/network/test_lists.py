@@ -1,0 +1,187 @@
+"""Lists, tags, discovery: what the stock clients send before and around everything else."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from api.network.house import Door
+
+
+@pytest.fixture
+def place(door: Door) -> dict[str, Any]:
+    """Two networks, a dual-stack one with three ports, and a router."""
+    net = door.make("network", name="net", tags=["red", "blue"])
+    door.make("network", name="other", tags=["red"], admin_state_up=False)
+    four = door.make("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/24")
+    six = door.make("subnet", name="six", network_id=net["id"], cidr="fd00::/64")
+    for number, name in enumerate(("a", "b", "c"), 11):
+        fixed = [{"ip_address": f"10.0.0.{number}"}, {"ip_address": f"fd00::{number}"}]
+        mac = f"fa:16:3e:00:00:{number}"
+        bound = {"binding:host_id": f"node{number}"}
+        door.make("port", name=name, network_id=net["id"], fixed_ips=fixed, mac_address=mac, device_id=name, **bound)
+    router = door.make("router", name="r")
+    door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": four["id"]})
+    return {"net": net["id"], "four": four["id"], "six": six["id"], "router": router["id"]}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("networks?name=net", ["net"]),
+        ("networks?name=net&name=other", ["net", "other"]),
+        ("networks?name=", []),
+        ("networks?id={net}", ["net"]),
+        ("networks?admin_state_up=False", ["other"]),
+        ("networks?admin_state_up=1", ["net"]),
+        ("networks?shared=true", []),
+        ("networks?router:external=False&sort_key=name&sort_dir=desc", ["other", "net"]),
+        ("networks?tags=red,blue", ["net"]),
+        ("networks?tags-any=blue,green", ["net"]),
+        ("networks?not-tags=red,blue", ["other"]),
+        ("networks?not-tags-any=blue", ["other"]),
+        ("networks?project_id=one&tenant_id=one", ["net", "other"]),
+        ("networks?status=ACTIVE&mtu=1442", ["net", "other"]),
+        ("networks?provider:physical_network=None", ["net", "other"]),
+        ("subnets?network_id={net}&ip_version=6", ["six"]),
+        ("subnets?cidr=FD00:0::/64", ["six"]),
+        ("subnets?gateway_ip=10.0.0.1&enable_dhcp=True", ["four"]),
+        ("subnets?id={four}&id={six}", ["four", "six"]),
+        ("ports?network_id={net}&sort_key=name", ["", "a", "b", "c"]),
+        ("ports?device_id={router}", [""]),
+        ("ports?device_owner=network:router_interface", [""]),
+        ("ports?device_owner=", ["a", "b", "c"]),
+        ("ports?mac_address=FA:16:3E:00:00:12", ["b"]),
+        ("ports?binding:host_id=node13", ["c"]),
+        ("ports?fixed_ips=ip_address=10.0.0.11&fixed_ips=ip_address=10.0.0.12", ["a", "b"]),
+        ("ports?fixed_ips=ip_address=FD00:0::12", ["b"]),
+        ("ports?fixed_ips=ip_address_substr=::1", ["a", "b", "c"]),
+        ("ports?fixed_ips=subnet_id={four}&fixed_ips=ip_address=10.0.0.11", ["a"]),
+        ("ports?fixed_ips=subnet_id={six}&fixed_ips=ip_address=10.0.0.11", []),
+        ("ports?fixed_ips=subnet_id={six}", ["a", "b", "c"]),
+        ("ports?security_groups=x", []),
+        ("routers?name=r&admin_state_up=True", ["r"]),
+    ],
+)
+def test_filters(door: Door, place: dict[str, Any], query: str, expected: list[str]):
+    plural = query.partition("?")[0]
+    found = door.good("GET", f"/{query.format(**place)}")[plural]
+    assert [item["name"] for item in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("bogus=1", "['bogus'] is invalid attribute for filtering"),
+        ("bogus=1&all=2", "['all', 'bogus'] is invalid attribute for filtering"),
+        ("allowed_address_pairs=1", "['allowed_address_pairs'] is invalid attribute for filtering"),
+        ("sort_key=bogus", "['bogus'] is invalid attribute for sort_keys"),
+        ("sort_key=name&sort_dir=asc&sort_dir=asc", "The number of sort_keys and sort_dirs must be same"),
+        ("sort_key=name&sort_dir=up", "['up'] is invalid value for sort_dirs, valid value is 'asc' and 'desc'"),
+        ("limit=-1", "Bad limit request: Limit must be an integer 0 or greater and not '-1'."),
+        ("limit=x", "Bad limit request: Limit must be an integer 0 or greater and not 'x'."),
+        (
+            "fixed_ips=10.0.0.1",
+            "'10.0.0.1' is not a filter for fixed_ips; give subnet_id=, ip_address= or ip_address_substr=",
+        ),
+    ],
+)
+def test_queries_that_cannot_be(door: Door, query: str, message: str):
+    status, _, told = door.refused("GET", f"/ports?{query}")
+    assert (status, told) == (400, message)
+
+
+def test_fields_cut_an_answer(door: Door, place: dict[str, Any]):
+    expected = {"id": place["net"], "name": "net"}
+    assert door.good("GET", "/networks?name=net&fields=id&fields=name") == {"networks": [expected]}
+    assert door.good("GET", f"/networks/{place['net']}?fields=id&fields=name") == {"network": expected}
+
+
+@pytest.mark.usefixtures("place")
+def test_pages_lead_to_each_other(door: Door):
+    def names(path: str) -> tuple[list[str], dict[str, str]]:
+        body = door.good("GET", path)
+        links = {
+            link["rel"]: link["href"].removeprefix("http://door/network/v2.0") for link in body.get("ports_links", [])
+        }
+        return [item["name"] for item in body["ports"]], links
+
+    first, links = names("/ports?sort_key=name&limit=3&fields=id&fields=name")
+    assert (first, set(links)) == (["", "a", "b"], {"next"})
+    assert urlsplit(links["next"]).path == "/ports"
+    second, links = names(links["next"])
+    assert (second, set(links)) == (["c"], {"previous"})
+    assert names(links["previous"])[0] == first
+
+
+def test_tags(door: Door, place: dict[str, Any]):
+    for plural, key in (("networks", "net"), ("subnets", "four"), ("routers", "router")):
+        path = f"/{plural}/{place[key]}/tags"
+        assert door.good("PUT", path, {"tags": ["b", "a/c"]}) == {"tags": ["a/c", "b"]}
+        assert door.call("PUT", f"{path}/new") == (201, None)
+        assert door.call("POST", path, {"tags": ["more", "b"]}) == (201, {"tags": ["a/c", "b", "more", "new"]})
+        assert door.call("GET", f"{path}/b") == (204, None)
+        assert door.call("DELETE", f"{path}/a%2Fc") == (204, None)
+        gone = (404, "TagNotFound", "Tag a/c could not be found.")
+        assert door.refused("GET", f"{path}/a/c") == gone
+        assert door.refused("DELETE", f"{path}/a/c") == gone
+        assert door.good("GET", path) == {"tags": ["b", "more", "new"]}
+        assert door.call("DELETE", path) == (204, None)
+        assert door.good("GET", path) == {"tags": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "Invalid tags body"),
+        ({"tags": "a"}, "'a' is not a list"),
+        ({"tags": ["a", "a"]}, "Duplicate items in the list: 'a'"),
+        ({"tags": ["x" * 256]}, f"'{'x' * 256}' exceeds maximum length of 255"),
+        ({"tags": [str(n) for n in range(101)]}, "there are 101 items, and at most 100 are allowed"),
+    ],
+)
+def test_tags_that_cannot_be(door: Door, place: dict[str, Any], body: Any, message: str):
+    told = door.refused("PUT", f"/networks/{place['net']}/tags", body)
+    assert told == (400, "InvalidInput", f"Invalid input for operation: {message}.")
+
+
+def test_a_write_can_ask_for_a_revision(door: Door, place: dict[str, Any]):
+    path = f"/v2.0/networks/{place['net']}"
+    current = door.send("GET", path).json()["network"]["revision_number"]
+    body = {"network": {"name": "new"}}
+    stale = door.send("PUT", path, json=body, headers={"if-match": "revision_number=1"})
+    assert (stale.status_code, stale.json()["NeutronError"]) == (
+        412,
+        {
+            "type": "RevisionNumberConstraintFailed",
+            "message": f"Constrained to 1, but current revision is {current}",
+            "detail": "",
+        },
+    )
+    assert door.send("PUT", path, json=body, headers={"if-match": "anything"}).status_code == 400
+    assert door.send("PUT", path, json=body, headers={"if-match": f"revision_number={current}"}).status_code == 200
+
+
+def test_discovery(door: Door):
+    version = {"id": "v2.0", "status": "CURRENT", "links": [{"rel": "self", "href": "http://door/network/v2.0/"}]}
+    assert door.send("GET", "/").json() == {"versions": [version]}
+    for path in ("/v2.0", "/v2.0/"):
+        assert door.send("GET", path).json()["version"] == version
+    extensions = door.good("GET", "/extensions")["extensions"]
+    assert {"router", "extraroute", "standard-attr-tag"} <= {item["alias"] for item in extensions}
+    assert door.good("GET", "/extensions/router")["extension"]["name"] == "Neutron L3 Router"
+    assert door.refused("GET", "/extensions/bgp") == (404, "HTTPNotFound", "Extension with alias bgp does not exist")
+
+
+def test_what_is_not_here_is_an_empty_list(door: Door):
+    assert door.good("GET", "/security-groups?name=x") == {"security_groups": []}
+    assert door.good("GET", "/qos/policies") == {"policies": []}
+    assert door.good("GET", "/agents") == {"agents": []}
+    assert door.good("GET", "/quotas/one")["quota"]["network"] == -1
+    assert door.refused("GET", "/agents/x")[:2] == (404, "HTTPNotFound")
+    assert door.refused("POST", "/agents", {}) == (
+        405,
+        "HTTPMethodNotAllowed",
+        "The method POST is not allowed for this resource.",
+    )
+    assert door.refused("GET", "/bogus") == (404, "HTTPNotFound", "The resource could not be found.")

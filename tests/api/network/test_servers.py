@@ -1,0 +1,113 @@
+"""Two servers over one store: neither loses a change, and no address is given twice."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from api.network.house import CALLERS
+from fairlead.api.door import ApiError
+from fairlead.api.network.collection import Call
+from fairlead.api.network.networks import NETWORKS
+from fairlead.api.network.ports import PORTS
+from fairlead.api.network.routers import ROUTERS, Target, add_interface
+from fairlead.api.network.subnets import SUBNETS
+from fairlead.model.addresses import parse_network
+from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.api import NOON, compile_owner
+
+NET, FOUR, FAR, ROUTER = (f"{n}0000000-0000-4000-8000-000000000000" for n in "1234")
+
+
+def call(identity: str) -> Call:
+    return Call(caller=CALLERS["admin"], now=NOON, new_id=identity, mtu=1442)
+
+
+def create_subnet(identity: str, cidr: str) -> Callable[[Snapshot], Changes]:
+    values = {"network_id": NET, "cidr": parse_network(cidr), "enable_dhcp": False}
+    return lambda now: SUBNETS.create(now, call(identity), values)
+
+
+def create_port(identity: str) -> Callable[[Snapshot], Changes]:
+    return lambda now: PORTS.create(now, call(identity), {"network_id": NET})
+
+
+def add(port_id: str, subnet_id: str) -> Callable[[Snapshot], Changes]:
+    return lambda now: add_interface(now, call(port_id), now.routers[ROUTER], Target(subnet_id=subnet_id)).changes
+
+
+@pytest.fixture
+def two(tmp_path: Path):
+    """Runs a story with two servers that do not follow each other: each knows only what it wrote or ran into."""
+
+    def run(story) -> None:
+        async def opened() -> None:
+            stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
+            one = await Model.load(stores[0], compile_owner)
+            await one.write(lambda now: NETWORKS.create(now, call(NET), {}))
+            await one.write(create_subnet(FOUR, "10.0.0.0/28"))
+            await one.write(lambda now: ROUTERS.create(now, call(ROUTER), {}))
+            await story(one, await Model.load(stores[1], compile_owner))
+            for store in stores:
+                await store.close()
+
+        asyncio.run(opened())
+
+    return run
+
+
+def test_addresses_and_macs_are_given_once(two):
+    """A /28 has 13 addresses besides the gateway's."""
+
+    async def story(one: Model, other: Model) -> None:
+        await asyncio.gather(*((one, other)[n % 2].write(create_port(f"p{n}")) for n in range(13)))
+        with pytest.raises(ApiError, match="No more IP addresses"):
+            await one.write(create_port("late"))
+        assert {port.fixed_ips[0].address for port in one.snapshot.ports.values()} == {
+            parse_network("10.0.0.0/28").network_address + n for n in range(2, 15)
+        }
+        assert len(one.snapshot.macs) == 13
+
+    two(story)
+
+
+def test_a_port_is_not_made_on_a_subnet_that_is_gone(two):
+    async def story(one: Model, other: Model) -> None:
+        await one.write(lambda now: SUBNETS.delete(now, SUBNETS.find(now, FOUR)))
+        snapshot = await other.write(create_port("p"))
+        assert snapshot.ports["p"].fixed_ips == ()
+        await one.write(create_subnet(FAR, "10.0.1.0/24"))
+        snapshot = await other.write(create_port("q"))
+        assert snapshot.ports["q"].fixed_ips[0].subnet_id == FAR
+
+    two(story)
+
+
+def test_subnets_do_not_overlap(two):
+    async def story(one: Model, other: Model) -> None:
+        await one.write(create_subnet(FAR, "10.0.1.0/24"))
+        with pytest.raises(ApiError, match="overlaps with another subnet"):
+            await other.write(create_subnet("s", "10.0.1.128/25"))
+
+    two(story)
+
+
+def test_a_router_is_not_deleted_while_it_gets_an_interface(two):
+    async def story(one: Model, other: Model) -> None:
+        await one.write(add("port", FOUR))
+        with pytest.raises(ApiError, match="still has ports"):
+            await other.write(lambda now: ROUTERS.delete(now, now.routers[ROUTER]))
+
+    two(story)
+
+
+def test_a_router_does_not_get_the_same_subnet_twice(two):
+    async def story(one: Model, other: Model) -> None:
+        await one.write(add("port", FOUR))
+        with pytest.raises(ApiError, match="already has a port on subnet"):
+            await other.write(add("again", FOUR))
+
+    two(story)
