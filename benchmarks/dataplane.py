@@ -85,7 +85,7 @@ def prepare(stack: ExitStack, lab: Lab) -> Site:
     site = open_site(lab)
     stack.callback(site.close)
     site.network("net", "10.0.0.0/24", "fd00::/64")
-    # A client for each way: Open vSwitch 3.1 in user space ends itself when one port comes to a member by two addresses.
+    # A client for each way: Open vSwitch 3.1 in user space ends itself when one port reaches a member by two addresses.
     clients = {f"{place}-{way}": chassis for place, chassis in PLACES.items() for way in WAYS}
     site.machines("net", {"server": "chassis1", **clients})
     for client in clients:

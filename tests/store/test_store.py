@@ -149,3 +149,27 @@ def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(tmp_path: Pa
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(tmp_path: Path):
+    """The port's document only reads the network: nothing that the deletion writes is changed by it."""
+    network = DOCUMENTS["network/net1"]
+    port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
+    owner = Owner(Kind.NETWORK, "net1")
+
+    def delete(snapshot: Snapshot) -> Changes:
+        if snapshot.network_ports.get("net1"):
+            raise LookupError("in use")
+        return Changes(deletes=(owner,), rests_on_absence=True)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        one = await Model.load(store, lambda *_: None)
+        await one.write(lambda _: Changes(puts=(network,)))
+        other = await Model.load(store, lambda *_: None)
+        await one.write(lambda _: Changes(puts=(port,), reads=(owner,)))
+        with pytest.raises(LookupError):
+            await other.write(delete)
+        await store.close()
+
+    asyncio.run(run())

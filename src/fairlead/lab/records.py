@@ -19,7 +19,6 @@ from fairlead.lab.errors import LabNotFound, UnknownNode, WorkloadExists
 from fairlead.lab.layout import RUN_DIR, Chassis, Layout
 from fairlead.lab.workload import Workload
 
-
 SOURCE_PORTS = range(33_000, 61_000)
 """Below are those that a test names itself."""
 

@@ -5,7 +5,7 @@ Maps are persistent (hash array mapped tries): a new snapshot costs what changed
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
 from immutables import Map
@@ -76,11 +76,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What one write does: documents to put, owners to delete. `reads` are owners that must not change meanwhile."""
+    """What one write does: documents to put, owners to delete.
+
+    `reads` are owners whose documents must not change meanwhile. `rests_on_absence` says that the decision rests on
+    what is *not* there (a network may go because nothing is on it): then nothing at all may change meanwhile.
+    """
 
     puts: tuple[Aggregate, ...] = ()
     deletes: tuple[Owner, ...] = ()
-    reads: tuple[Owner, ...] = field(default=())
+    reads: tuple[Owner, ...] = ()
+    rests_on_absence: bool = False
 
     @property
     def owners(self) -> tuple[Owner, ...]:

@@ -54,8 +54,12 @@ class Store(Protocol):
     async def range(self, prefix: str) -> tuple[list[Document], int]:
         """The documents whose keys start with `prefix`, and the revision of the store. Raises StoreUnavailable."""
 
-    async def transact(self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str]) -> int:
-        """Write all or nothing, if every guarded key still has its revision. Answers the new revision.
+    async def transact(
+        self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
+    ) -> int:
+        """Write all or nothing, if every guarded key still has its revision, and the store `head` if that is given.
+
+        Answers the new revision.
 
         What it answers survives the loss of the process and of power. Raises Conflict and StoreUnavailable.
         """

@@ -94,6 +94,7 @@ class Model:
             puts={str(owner_of(aggregate)): encode(aggregate) for aggregate in changes.puts}
             | {claim: wanted[claim] for claim in wanted.keys() - had.keys()},
             deletes=[*map(str, changes.deletes), *(had.keys() - wanted.keys())],
+            head=before.revision if changes.rests_on_absence else None,
         )
 
     async def _catch_up(self) -> None:

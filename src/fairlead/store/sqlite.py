@@ -54,9 +54,11 @@ class SqliteStore:
     async def range(self, prefix: str) -> tuple[list[Document], int]:
         return await self._run(lambda: self._range(prefix))
 
-    async def transact(self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str]) -> int:
+    async def transact(
+        self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
+    ) -> int:
         keys = list(deletes)
-        revision = await self._run(lambda: self._transact(guards, puts, keys))
+        revision = await self._run(lambda: self._transact(guards, puts, keys, head))
         self._written.set()
         return revision
 
@@ -125,9 +127,13 @@ class SqliteStore:
         finally:
             self._sql.execute("ROLLBACK")
 
-    def _transact(self, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: list[str]) -> int:
+    def _transact(
+        self, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: list[str], head: int | None
+    ) -> int:
         self._sql.execute("BEGIN IMMEDIATE")
         try:
+            if head is not None and self._sql.execute("SELECT revision FROM head").fetchone() != (head,):
+                raise Conflict("the store")
             for key, wanted in guards.items():
                 found = self._get(key)
                 if (found.revision if found else ABSENT) != wanted:

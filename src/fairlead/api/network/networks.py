@@ -111,7 +111,7 @@ def put_network(snapshot: Snapshot, network: Network) -> Changes:
 def delete_network(snapshot: Snapshot, network: Network) -> Changes:
     if snapshot.network_ports.get(network.id, NONE):
         raise errors.network_in_use(network.id)
-    return Changes(deletes=(network_owner(network.id),))
+    return Changes(deletes=(network_owner(network.id),), rests_on_absence=True)
 
 
 def check_mtu(network: Network) -> None:

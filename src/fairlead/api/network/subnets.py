@@ -119,7 +119,11 @@ def update_subnet(snapshot: Snapshot, call: Call, subnet: Subnet, values: Values
 def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
     network = network_of(snapshot, subnet)
     changed = tuple(subnet if other.id == subnet.id else other for other in network.subnets)
-    return Changes() if changed == network.subnets else Changes(puts=(replace(network, subnets=changed),))
+    return (
+        Changes()
+        if changed == network.subnets
+        else Changes(puts=(replace(network, subnets=changed),), rests_on_absence=True)
+    )
 
 
 def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
@@ -129,7 +133,7 @@ def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
     if any(fixed.subnet_id == subnet.id for port in ports for fixed in port.fixed_ips):
         raise errors.subnet_in_use(subnet.id)
     rest = tuple(other for other in network.subnets if other.id != subnet.id)
-    return Changes(puts=(replace(network, subnets=rest),))
+    return Changes(puts=(replace(network, subnets=rest),), rests_on_absence=True)
 
 
 def network_of(snapshot: Snapshot, subnet: Subnet) -> Network:

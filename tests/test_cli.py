@@ -1,0 +1,43 @@
+"""The command: help that a person can use, errors that say what is wrong, exit codes that a script can use."""
+
+import pytest
+
+from fairlead import __version__
+from fairlead.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        code = main(argv)
+    except SystemExit as end:
+        code = int(str(end.code))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize("argv", [(), ("server",), ("plan",), ("show",), ("resync",), ("lab",), ("lab", "up")])
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
+    code, out, _ = run(capsys, *argv, "--help")
+    assert (code, "usage: fairlead" in out) == (0, True)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]):
+    assert run(capsys, "--version") == (0, f"fairlead {__version__}\n", "")
+
+
+def test_the_configuration_is_printed_and_checked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    assert "[ovn]" in run(capsys, "config")[1]
+    assert run(capsys, "server", "--check")[:2] == (0, "the configuration is right\n")
+    monkeypatch.setenv("FAIRLEAD_SERVER_LISTEN", "0.0.0.0:1")
+    code, out, err = run(capsys, "server", "--check")
+    assert (code, out, "can be reached from elsewhere" in err) == (2, "", True)
+
+
+@pytest.mark.parametrize("argv", [("plan",), ("show", "web"), ("resync",)])
+def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
+    code, out, err = run(capsys, *argv, "--url", "http://127.0.0.1:1")
+    assert (code, out, "http://127.0.0.1:1 does not answer" in err) == (1, "", True)
+
+
+def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]):
+    assert run(capsys, "bogus")[0] == 2

@@ -1,0 +1,62 @@
+"""Configuration: a mistake is told by name, and nothing listens to the world without asking who calls."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fairlead.config import SECTIONS, BadConfiguration, is_local, read_configuration, render_template
+
+
+def test_the_template_is_a_file_that_works(tmp_path: Path):
+    path = tmp_path / "fairlead.toml"
+    path.write_text(render_template())
+    assert read_configuration(path, {}) == read_configuration(None, {})
+    assert set(tomllib.loads(render_template())) == set(SECTIONS)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path):
+    path = tmp_path / "fairlead.toml"
+    path.write_text('[server]\nlisten = "127.0.0.1:1"\n[network]\nmtu = 1400\n')
+    configuration = read_configuration(path, {"FAIRLEAD_SERVER_LISTEN": "[::1]:2", "HOME": "/root"})
+    assert (configuration.server.listen, configuration.network.mtu) == ("[::1]:2", 1400)
+
+
+BAD = [
+    ("[sever]\n", {}, "no section 'sever'"),
+    ("[server]\nlissen = 'x'\n", {}, "no option server.lissen"),
+    ("[server]\nlisten = 5\n", {}, "server.listen: 5 is not a text"),
+    ("[server\n", {}, "fairlead.toml"),
+    ("[network]\nmtu = 'big'\n", {}, "'big' is not a number"),
+    ("", {"FAIRLEAD_NETWORK_MTU": "100"}, "network.mtu: from 1280"),
+    ("", {"FAIRLEAD_SERVER_LISTEN": "localhost"}, "is not HOST:PORT"),
+    ("", {"FAIRLEAD_SERVER_LISTEN": "0.0.0.0:80"}, "can be reached from elsewhere"),
+    ("", {"FAIRLEAD_SERVER_LISTEN": "[::]:80"}, "can be reached from elsewhere"),
+    ("", {"FAIRLEAD_SERVER_LISTEN": "lb.example.org:80"}, "can be reached from elsewhere"),
+    ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic"}, "server.password_file"),
+    ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "keystone"}, "is not none or http_basic"),
+    ("", {"FAIRLEAD_SERVER_TLS_KEY": "x"}, "go together"),
+    ("", {"FAIRLEAD_OVN_NORTBOUND": "x"}, "FAIRLEAD_OVN_NORTBOUND: no such option"),
+    ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),
+]
+
+
+@pytest.mark.parametrize(("text", "environment", "words"), BAD, ids=lambda value: str(value)[:40])
+def test_a_mistake_is_told_by_name(tmp_path: Path, text: str, environment: dict[str, str], words: str):
+    path = tmp_path / "fairlead.toml"
+    path.write_text(text)
+    with pytest.raises(BadConfiguration, match=words.replace("[", r"\[")):
+        read_configuration(path, environment)
+
+
+def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path):
+    with pytest.raises(BadConfiguration, match="No such file"):
+        read_configuration(tmp_path / "nothing.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("listen", "local"),
+    [("127.0.0.1:1", True), ("localhost:1", True), ("[::1]:1", True), ("unix:/x", True), ("10.0.0.1:1", False)],
+)
+def test_what_only_this_machine_can_reach(listen: str, local: bool):
+    assert is_local(listen) is local
