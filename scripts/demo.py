@@ -17,7 +17,7 @@ from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult, take_d
 from fairlead.lab import service as serving
 from fairlead.lab.ports import Placement, workload_of_port
 
-LAB = "demo"
+LAB = os.environ.get("FAIRLEAD_DEMO_LAB", "demo")
 LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", serving.DEFAULT_LISTEN)
 OPENSTACK = Path(sys.executable).parent / "openstack"
 CONNECTIONS = 400
@@ -166,7 +166,7 @@ def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: fl
   fairlead lab exec central -- ovn-nbctl lb-list
   fairlead lab status
 Stop and remove all of it:
-  make down"""
+  {"make down" if LAB == "demo" else f"fairlead lab down --name {LAB}"}"""
     )
 
 

@@ -182,7 +182,16 @@ def _variables() -> Iterator[tuple[str, str, str]]:
 
 def _is_known(variable: str) -> bool:
     """Some are the command line's own."""
-    own = ("FAIRLEAD_URL", "FAIRLEAD_USER", "FAIRLEAD_PASSWORD", "FAIRLEAD_CONFIG", "FAIRLEAD_LAB", "FAIRLEAD_LAB_DIR")
+    own = (
+        "FAIRLEAD_DEMO_LAB",
+        "FAIRLEAD_DEMO_LISTEN",
+        "FAIRLEAD_URL",
+        "FAIRLEAD_USER",
+        "FAIRLEAD_PASSWORD",
+        "FAIRLEAD_CONFIG",
+        "FAIRLEAD_LAB",
+        "FAIRLEAD_LAB_DIR",
+    )
     return variable in own or any(variable == known for _, _, known in _variables())
 
 

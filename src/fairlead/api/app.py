@@ -15,10 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api import network, octavia, operator
 from fairlead.api.auth import Authenticate
-from fairlead.api.door import House, json_response
+from fairlead.api.door import House, Identity, json_response
 from fairlead.reconciler.loop import Reconciler
 
 LOG = logging.getLogger(__name__)
+
+
+DISCOVERY = frozenset({"", "/network", "/network/v2.0", "/load-balancer", "/load-balancer/v2", "/load-balancer/v2.0"})
+"""Version documents are for everybody, as in every OpenStack service: a client reads them before it says who it is."""
+STRANGER = Identity(user="", project_id="", roles=frozenset())
 
 
 def make_app(house: House, reconciler: Reconciler, authenticate: Authenticate) -> ASGIApp:
@@ -60,6 +65,9 @@ def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], s
                 message["headers"] = [*message["headers"], (b"x-openstack-request-id", request_id.encode())]  # type: ignore[misc]
             await send(message)
 
+        if scope["path"].rstrip("/") in DISCOVERY:
+            await app({**scope, "identity": STRANGER, "request_id": request_id}, receive, send_with_id)  # type: ignore[arg-type]
+            return
         caller = await authenticate(_header(headers, b"authorization"), _header(headers, b"x-project-id"))
         if caller is None:
             await _unauthorized()(scope, receive, send_with_id)  # type: ignore[arg-type]
