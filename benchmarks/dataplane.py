@@ -4,7 +4,9 @@
     python benchmarks/dataplane.py --rounds 3 --seconds 1 --json
 
 The machine is shared and small, so absolute numbers say little: direct and VIP are measured in turn, a few seconds
-each, and what counts is the median of the ratios of each round. Connections: wrk with `Connection: close` against
+each, and what counts is the median of the ratios of each round. Every turn has a fresh lab: Open vSwitch 3.1 in user
+space loses the translation of a connection whose port comes back while the switch remembers it, and tens of thousands
+of ports come back each round. Connections: wrk with `Connection: close` against
 HAProxy as an HTTP server (the server closes first, so that TIME_WAIT is not the client's). Throughput: iperf3.
 """
 
@@ -15,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ LAB = "bench"
 HTTP, IPERF = 8080, 5201
 PLACES = {"near": "chassis1", "far": "chassis2"}
 WAYS = ("direct", "vip")
+UNITS = {"throughput": "Mbit/s", "new connections": "1/s"}
 SERVER = """defaults
   mode http
   timeout client 5s
@@ -46,30 +49,34 @@ frontend f
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One kind of measurement between two machines, to the member's own address or to the VIP."""
+class Case:
+    version: int
+    place: str
 
-    name: str
-    unit: str
-    take: Callable[[str, str], float]
-    """From a client to an address."""
+    def __str__(self) -> str:
+        return f"IPv{self.version}, {'same' if self.place == 'near' else 'other'} node"
+
+
+CASES = [Case(version, place) for version in (4, 6) for place in PLACES]
+Sample = dict[tuple[Case, str], float]
 
 
 def main() -> int:
     options = parse_arguments()
-    take_down(LAB)
+    samples: dict[str, list[Sample]] = {way: [] for way in WAYS}
     try:
-        with ExitStack() as stack:
-            stack.callback(take_down, LAB)
-            site = prepare(stack, Lab.up(LAB, chassis=2))
-            results = {}
-            for version in (4, 6):
-                results |= measure_version(site, version, options.rounds, options.seconds, quiet=options.json)
+        for turn in range(options.rounds):
+            for way in reversed(WAYS) if turn % 2 else WAYS:
+                print(f"round {turn + 1} of {options.rounds}: {way}", file=sys.stderr, flush=True)
+                samples[way].append(measure_way(way, options.seconds))
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    results = {f"{case}, {what}": summarize(case, what, samples) for case in CASES for what in UNITS}
     if options.json:
         print(json.dumps(results, indent=2))
+    else:
+        print("\n".join(f"{name:<38} {render(result)}" for name, result in results.items()))
     return 0
 
 
@@ -81,14 +88,28 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def measure_way(way: str, seconds: int) -> Sample:
+    """All cases of one way, in a lab of its own. A load balancer is there either way."""
+    take_down(LAB)
+    with ExitStack() as stack:
+        stack.callback(take_down, LAB)
+        site = prepare(stack, Lab.up(LAB, chassis=2))
+        sample: Sample = {}
+        for case in CASES:
+            member = site.address("server", case.version)
+            vip = make_vip(site, case.version, member)
+            address = vip if way == "vip" else member
+            sample[case, "throughput"] = throughput(site.lab, case.place, address, seconds)
+            sample[case, "new connections"] = connections(site.lab, case.place, address, seconds)
+        return sample
+
+
 def prepare(stack: ExitStack, lab: Lab) -> Site:
     site = open_site(lab)
     stack.callback(site.close)
     site.network("net", "10.0.0.0/24", "fd00::/64")
-    # A client for each way: Open vSwitch 3.1 in user space ends itself when one port reaches a member by two addresses.
-    clients = {f"{place}-{way}": chassis for place, chassis in PLACES.items() for way in WAYS}
-    site.machines("net", {"server": "chassis1", **clients})
-    for client in clients:
+    site.machines("net", {"server": "chassis1", **PLACES})
+    for client in PLACES:
         lab.exec(client, ["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"])
     stack.enter_context(running(lab, "server", ["iperf3", "-s", "-p", str(IPERF)]))
     folder = stack.enter_context(TemporaryDirectory())
@@ -98,6 +119,17 @@ def prepare(stack: ExitStack, lab: Lab) -> Site:
     for port in (IPERF, HTTP):
         await_listening(lab, "server", port)
     return site
+
+
+def make_vip(site: Site, version: int, member: str) -> str:
+    made = site.cloud.load_balancer.create_load_balancer(
+        name="bench",
+        vip_subnet_id=site.subnet(f"net-v{version}").id,
+        listeners=[listener(member, HTTP), listener(member, IPERF)],
+    )
+    site.settle(made.id)
+    vip: str = made.vip_address
+    return vip
 
 
 def await_listening(lab: Lab, place: str, port: int) -> None:
@@ -121,73 +153,44 @@ def running(lab: Lab, place: str, argv: list[str]) -> Iterator[None]:
             process.terminate()
 
 
-def measure_version(site: Site, version: int, rounds: int, seconds: int, *, quiet: bool) -> dict[str, object]:
-    member = site.address("server", version)
-    made = site.cloud.load_balancer.create_load_balancer(
-        name=f"bench-{version}",
-        vip_subnet_id=site.subnet(f"net-v{version}").id,
-        listeners=[listener(member, HTTP), listener(member, IPERF)],
-    )
-    site.settle(made.id)
-    results: dict[str, object] = {}
-    for place, where in (("near", "same node"), ("far", "other node")):
-        ends = {"direct": (f"{place}-direct", member), "vip": (f"{place}-vip", made.vip_address)}
-        for measure in (connections(site.lab, seconds), throughput(site.lab, seconds)):
-            name = f"IPv{version}, {where}, {measure.name}"
-            results[name] = compare(name, measure, ends, rounds, quiet=quiet)
-    return results
-
-
 def listener(member: str, port: int) -> dict[str, object]:
     pool = {"name": f"pool-{port}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
     members = [{"address": member, "protocol_port": port}]
     return {"protocol": "TCP", "protocol_port": port, "default_pool": {**pool, "members": members}}
 
 
-def connections(lab: Lab, seconds: int) -> Measure:
-    def take(client: str, address: str) -> float:
-        url = f"http://[{address}]:{HTTP}/" if ":" in address else f"http://{address}:{HTTP}/"
-        argv = ["wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url]
-        said = lab.exec(client, argv, timeout=seconds + 30)
-        return float(found[1]) if (found := re.search(r"Requests/sec:\s+([\d.]+)", said)) else 0.0
-
-    return Measure(name="new connections", unit="1/s", take=take)
+def connections(lab: Lab, client: str, address: str, seconds: int) -> float:
+    """New connections per second."""
+    url = f"http://[{address}]:{HTTP}/" if ":" in address else f"http://{address}:{HTTP}/"
+    argv = ["wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url]
+    said = lab.exec(client, argv, timeout=seconds + 30)
+    return float(found[1]) if (found := re.search(r"Requests/sec:\s+([\d.]+)", said)) else 0.0
 
 
-def throughput(lab: Lab, seconds: int) -> Measure:
-    def take(client: str, address: str) -> float:
-        argv = ["iperf3", "-c", address, "-p", str(IPERF), "-t", str(seconds), "-J"]
-        said = json.loads(lab.exec(client, argv, timeout=seconds + 30))
-        return float(said["end"]["sum_received"]["bits_per_second"]) / 1e6
-
-    return Measure(name="throughput", unit="Mbit/s", take=take)
+def throughput(lab: Lab, client: str, address: str, seconds: int) -> float:
+    """Mbit/s of one TCP stream."""
+    argv = ["iperf3", "-c", address, "-p", str(IPERF), "-t", str(seconds), "-J"]
+    said = json.loads(lab.exec(client, argv, timeout=seconds + 30))
+    return float(said["end"]["sum_received"]["bits_per_second"]) / 1e6
 
 
-def compare(
-    name: str, measure: Measure, ends: dict[str, tuple[str, str]], rounds: int, *, quiet: bool
-) -> dict[str, object]:
-    """Direct and VIP in turn; which comes first changes with each round."""
-    pairs = []
-    for turn in range(rounds):
-        order = reversed(WAYS) if turn % 2 else WAYS
-        taken = {way: measure.take(*ends[way]) for way in order}
-        pairs.append((taken["direct"], taken["vip"]))
-    ratios = sorted(through / plain for plain, through in pairs)
-    result: dict[str, object] = {
-        "unit": measure.unit,
-        "direct": round(statistics.median(plain for plain, _ in pairs)),
-        "vip": round(statistics.median(through for _, through in pairs)),
+def summarize(case: Case, what: str, samples: dict[str, list[Sample]]) -> dict[str, object]:
+    direct, vip = ([sample[case, what] for sample in samples[way]] for way in WAYS)
+    ratios = sorted(through / plain for plain, through in zip(direct, vip, strict=True))
+    return {
+        "unit": UNITS[what],
+        "direct": round(statistics.median(direct)),
+        "vip": round(statistics.median(vip)),
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
     }
-    if not quiet:
-        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        print(
-            f"{name:<40} direct {result['direct']:>7} {measure.unit:<7} VIP {result['vip']:>7}"
-            f"   ratio {result['ratio']:<6} ({spread} in {rounds} rounds)",
-            flush=True,
-        )
-    return result
+
+
+def render(result: dict[str, object]) -> str:
+    unit, ratios = result["unit"], result["ratios"]
+    assert isinstance(ratios, list)
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} rounds"
+    return f"direct {result['direct']:>6} {unit:<6}  VIP {result['vip']:>6}  ratio {result['ratio']:<5}  ({spread})"
 
 
 if __name__ == "__main__":

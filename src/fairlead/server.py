@@ -79,7 +79,8 @@ class Kernel:
         self.driver = OvnDriver(
             _ovn_settings(options),
             on_foreign_change=lambda owner: self.reconciler.distrust(owner),  # noqa: PLW0108 - made after the driver
-            on_ready=self._ovn_is_ready,
+            on_connected=self._resync_wanted.set,
+            on_ready=self._resync_wanted.set,
             on_unavailable=lambda reason: self._synced.clear(),
         )
         self.reconciler = Reconciler(
@@ -110,12 +111,9 @@ class Kernel:
     def applied(self, owner: Owner) -> Applied:
         """What is known of an owner; while OVN is away nothing new can be on its way."""
         known = self.reconciler.applied(owner)
-        if known == NEVER_APPLIED and not self.driver.ready:
+        if known == NEVER_APPLIED and not self.driver.connected:
             return Applied(error="OVN is not reachable")
         return known
-
-    def _ovn_is_ready(self) -> None:
-        self._resync_wanted.set()
 
     async def _resync_when_wanted(self) -> None:
         """At the start, when OVN comes back, and hourly."""

@@ -19,7 +19,11 @@ class MissingReference(DriverError):
 
 
 class Unavailable(DriverError):
-    """The dataplane cannot be reached, or another server holds its lock. Nothing was changed, or it is unknown."""
+    """The dataplane cannot be reached. Nothing was changed, or it is unknown."""
+
+
+class Standby(Unavailable):
+    """Another server is the one that writes: it will do what is to be done, and this one will see it."""
 
 
 class Driver(Protocol):

@@ -484,7 +484,8 @@ class Client:
 
     def _lose_lock(self) -> None:
         if self._lock is not None and self._has_lock:
-            _LOG.warning("%s: lock %s lost", self._settings.database, self._lock)
+            level = logging.INFO if self._link is None else logging.WARNING  # that the connection is gone was said
+            _LOG.log(level, "%s: lock %s lost", self._settings.database, self._lock)
             self._has_lock = False
             self._on_event(LockLost(name=self._lock))
 

@@ -161,14 +161,14 @@ def _decode(text: memoryview) -> Json:
     try:
         if len(text) < _BIG:
             return msgspec.json.decode(text)
-        with _without_collector():
+        with without_collector():
             return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"message is not JSON: {error}") from error
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """A JSON text makes a million containers and no cycle: looking for one costs eight times the decoding."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -19,6 +19,7 @@ SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 PROGRAMS = ("ovsdb-server", "ovs-vswitchd", "ovn-controller")
 UPLINK = "underlay"
 FABRIC_BRIDGE = "fabric"
+VSCTL_PATIENCE = "--timeout=15"  # without a switch or its database it would wait for ever
 PROBE_SECONDS = 60  # a busy machine must not look like a dead connection
 
 
@@ -61,8 +62,27 @@ def start_switch(layout: Layout, node: Chassis, datapath: DatapathType) -> None:
         layout, node, "ovs-vsctl", "--no-wait", "init", *_bridges(node, datapath), *_identity(layout, node, datapath)
     )
     execute(layout, node, "ovs-vswitchd", *detached(directory / "ovs-vswitchd"))
+    if datapath is DatapathType.NETDEV:
+        _hide_zero_snat(layout, node)
     address = f"address add {node.tunnel_address}/24 dev {UNDERLAY_BRIDGE}"
     namespaces.configure(layout.namespace(node.name), [address, f"link set {UNDERLAY_BRIDGE} up"])
+
+
+def _hide_zero_snat(layout: Layout, node: Chassis) -> None:
+    """OVN then commits plain connections without `nat(src=0.0.0.0)`, which it uses where the datapath offers it.
+
+    In user space Open vSwitch 3.1 makes a second entry for each of them, finds the wrong one of the two when the table
+    has grown, and ends itself (assertion in conn_update_state). What a datapath offers is a column that is filled once.
+    """
+    made = execute(
+        layout,
+        node,
+        *("ovs-vsctl", VSCTL_PATIENCE, "--", "--id=@dp", "create", "Datapath", "datapath_version=0"),
+        *("--", "set", "Open_vSwitch", ".", f"datapaths:{DatapathType.NETDEV}=@dp"),
+    ).split()[0]
+    column = ("Datapath", made)
+    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "wait-until", *column, "capabilities:ct_zero_snat=true")
+    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "set", *column, "capabilities:ct_zero_snat=false")
 
 
 def start_controller(layout: Layout, node: Chassis) -> None:

@@ -83,8 +83,8 @@ def read_workload(layout: Layout, name: str) -> Workload:
 def take_source_ports(layout: Layout, place: str, count: int) -> int:
     """The first of `count` source ports that a workload has not used for as long as can be.
 
-    A switch forgets a closed connection after some seconds only. Open vSwitch 3.1 in user space ends itself
-    (conn_update_state) when one port of a client comes back to one member by another address within that time.
+    A switch forgets a closed connection after some seconds only: a port that comes back sooner may meet what an earlier
+    exchange left there.
     """
     path = layout.directory / f"ports-{place}"
     with path.open("a+") as file:

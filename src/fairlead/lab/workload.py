@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 
 from fairlead.lab import namespaces, processes
-from fairlead.lab.chassis import execute
+from fairlead.lab.chassis import VSCTL_PATIENCE, execute
 from fairlead.lab.errors import InvalidWorkload
 from fairlead.lab.layout import INTEGRATION_BRIDGE, Chassis, Layout, is_node_name, workload_device
 from fairlead.lab.processes import Command, run
@@ -19,7 +19,6 @@ from fairlead.lab.processes import Command, run
 GENEVE_MTU = 1442  # 1500 less IPv4 20, UDP 8, geneve 8 with OVN's option 8, inner Ethernet 14
 DEVICE = "eth0"
 ANSWER = "answer"
-VSCTL_PATIENCE = "--timeout=15"  # without a switch or its database it would wait for ever
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")

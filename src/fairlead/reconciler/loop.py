@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
-from fairlead.drivers.interface import Driver, DriverError, Unavailable
+from fairlead.drivers.interface import Driver, DriverError, Standby, Unavailable
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
@@ -41,6 +41,8 @@ class Statistics:
 @dataclass(slots=True, kw_only=True)
 class _Memory:
     believed: dict[Owner, Rows] = field(default_factory=dict)
+    doubted: set[Owner] = field(default_factory=set)
+    """Owners that somebody else changed while they were worked on: what was written then is not believed."""
     applied: dict[Owner, Applied] = field(default_factory=dict)
 
 
@@ -69,6 +71,7 @@ class Reconciler:
     def distrust(self, owner: Owner) -> None:
         """Somebody else changed rows of this owner: read it again, and put right what is wrong."""
         self._memory.believed.pop(owner, None)
+        self._memory.doubted.add(owner)
         self.mark([owner])
 
     def applied(self, owner: Owner) -> Applied:
@@ -123,6 +126,9 @@ class Reconciler:
         except Unsupported as refusal:
             self.statistics.refused += 1
             self._remember_failure(owner, refusal)  # trying again would not help; a change of the model may
+        except Standby:
+            self._memory.believed.pop(owner, None)
+            self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen
         except DriverError as error:
             self.statistics.failed += 1
             self._memory.believed.pop(owner, None)
@@ -153,6 +159,7 @@ class Reconciler:
 
     async def _reconcile(self, owner: Owner) -> None:
         started = self._clock()
+        self._memory.doubted.discard(owner)
         snapshot = self._snapshot()
         desired = self._compile(snapshot, owner)
         self.statistics.compiled += 1
@@ -192,10 +199,10 @@ class Reconciler:
             self._memory.applied[owner] = Applied(generation=snapshot.generations.get(owner, snapshot.revision))
 
     def _remember_success(self, owner: Owner, desired: Rows, generation: int) -> None:
-        if desired or self._snapshot().find(owner) is not None:
+        if owner not in self._memory.doubted:
             self._memory.believed[owner] = desired
-            self._memory.applied[owner] = Applied(generation=generation)
-        else:
+        self._memory.applied[owner] = Applied(generation=generation)
+        if not desired and self._snapshot().find(owner) is None:
             self._memory.believed.pop(owner, None)
             self._memory.applied.pop(owner, None)
 

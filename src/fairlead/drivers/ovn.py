@@ -1,0 +1,231 @@
+"""The driver of the OVN Northbound database.
+
+* Reading is free: a replica of our rows, grouped by owner, follows the database. Rows of others do not reach us.
+* An owner's diff is one transaction, under the lock: of all servers that know the mark, one writes.
+* When `apply` returns, the replica holds what it wrote. When it raises Unavailable it was written or it was not: the
+  replica will say, once it is ready again.
+* Whoever else changes a row of ours is noticed at once; after a reconnect, `on_ready` asks for a look at everything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Self, cast
+
+from fairlead.dataplane.ovn import (
+    OvnRow,
+)
+from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
+from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
+from fairlead.drivers.ovn_codec import (
+    Encoder,
+    Mark,
+    Transaction,
+)
+from fairlead.drivers.ovn_replica import Replica
+from fairlead.drivers.ovsdb import (
+    Changes,
+    Client,
+    Connected,
+    Contents,
+    Disconnected,
+    Event,
+    LockAcquired,
+    LockLost,
+    Settings,
+    Timing,
+    Tls,
+)
+from fairlead.drivers.ovsdb_protocol import (
+    ConnectionLost,
+    NotConnected,
+    Remote,
+    TransactionError,
+    without_collector,
+)
+from fairlead.model.owner import Owner, creation_order
+
+LOG = logging.getLogger(__name__)
+DATABASE = "OVN_Northbound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OvnSettings:
+    """`mark` tells our rows from those of others. `lock` is the same for all servers of one mark; "" derives it."""
+
+    remotes: tuple[Remote, ...]
+    mark: str
+    lock: str = ""
+    tls: Tls | None = None
+    timing: Timing = field(default_factory=Timing)
+    timeout: float = 10.0
+    """Seconds for one transaction."""
+
+
+class OvnDriver:
+    """`async with OvnDriver(settings) as driver:` or `start` and `close`. One apply of an owner at a time.
+
+    `on_foreign_change`: rows of this owner changed, and it was not us. `on_connected`: the replica is in sync.
+    `on_ready`: and we are the only writer. `on_unavailable`: ready no more.
+    """
+
+    def __init__(
+        self,
+        settings: OvnSettings,
+        *,
+        on_foreign_change: Callable[[Owner], None] = lambda owner: None,
+        on_connected: Callable[[], None] = lambda: None,
+        on_ready: Callable[[], None] = lambda: None,
+        on_unavailable: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._mark = Mark(settings.mark)
+        self._lock = settings.lock or self._mark.default_lock
+        self._timeout = settings.timeout
+        self._on_foreign_change = on_foreign_change
+        self._on_connected = on_connected
+        self._on_ready = on_ready
+        self._on_unavailable = on_unavailable
+        self._replica = Replica(self._mark)
+        self._expected: dict[Owner, Mapping[Key, OvnRow | None]] = {}
+        self._unreported: set[Owner] = set()
+        self._ready = asyncio.Event()
+        monitors = self._mark.monitors()
+        ovsdb = Settings(
+            remotes=settings.remotes, database=DATABASE, tables=monitors, tls=settings.tls, timing=settings.timing
+        )
+        self._client = Client(ovsdb, self._see)
+        self._client.lock(self._lock)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """The replica is in sync: `read` and `read_all` answer."""
+        return self._client.connected
+
+    @property
+    def has_lock(self) -> bool:
+        return self._client.has_lock
+
+    @property
+    def ready(self) -> bool:
+        """`apply` works."""
+        return self._ready.is_set()
+
+    def start(self) -> None:
+        """Connect, and stay connected, in a task of the running loop."""
+        self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
+        """TimeoutError after `timeout` seconds."""
+        async with asyncio.timeout(timeout):
+            await self._ready.wait()
+
+    async def read_all(self) -> Mapping[Owner, Rows]:
+        self._require_connection()
+        return {owner: dict(rows) for owner, rows in self._replica.rows.items()}
+
+    async def read(self, owner: Owner) -> Rows:
+        self._require_connection()
+        return dict(self._replica.rows.get(owner, NO_ROWS))
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        if not diff:
+            return
+        self._require_connection()
+        if not self.ready:
+            raise Standby("another server has the lock of the OVN Northbound database")
+        self._replica.check(owner, diff)
+        uuid_of = self._replica.uuids(owner)
+        transaction = Encoder(mark=self._mark, lock=self._lock, owner=owner, uuid_of=uuid_of).encode(diff)
+        self._expected[owner] = _outcome(diff)
+        try:
+            await self._client.transact(transaction.operations, self._timeout)
+        except TransactionError as error:
+            raise _translate(error, transaction) from error
+        except (NotConnected, ConnectionLost) as error:
+            raise Unavailable(f"the OVN Northbound database: {error}") from error
+        except TimeoutError as error:
+            raise Unavailable("the OVN Northbound database did not answer in time") from error
+        finally:
+            del self._expected[owner]
+            self._catch_up(owner)
+
+    def _require_connection(self) -> None:
+        if not self.connected:
+            raise Unavailable("not connected to the OVN Northbound database")
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case Contents(tables=tables):
+                self._replica = Replica(self._mark)
+                with without_collector():
+                    self._replica.change(tables, {})
+            case Changes(tables=tables):
+                for owner in sorted(self._replica.change(tables, self._expected), key=creation_order):
+                    self._report(owner)
+            case LockAcquired():
+                self._become_ready()
+            case LockLost(name=name):
+                if self.connected:
+                    self._become_unavailable(f"lost the lock {name}")
+            case Disconnected(reason=reason):
+                self._become_unavailable(reason)
+            case Connected():
+                self._on_connected()  # the lock comes next
+
+    def _report(self, owner: Owner) -> None:
+        """For who may not write it is what the writer does. What comes before `on_connected` needs no word.
+
+        While the owner is being applied, the news waits: who applies would take its own success for the whole truth.
+        """
+        if owner in self._expected:
+            self._unreported.add(owner)
+        elif self.connected:
+            level = logging.WARNING if self.ready else logging.DEBUG
+            LOG.log(level, "somebody else changed rows of %s in the OVN Northbound database", owner)
+            self._on_foreign_change(owner)
+
+    def _catch_up(self, owner: Owner) -> None:
+        """In the next turn of the loop, when the caller of `apply` has drawn its conclusions."""
+        if owner in self._unreported:
+            self._unreported.remove(owner)
+            asyncio.get_running_loop().call_soon(self._report, owner)
+
+    def _become_ready(self) -> None:
+        LOG.info("OVN Northbound: ready, with rows of %d owners", len(self._replica.rows))
+        self._ready.set()
+        self._on_ready()
+
+    def _become_unavailable(self, reason: str) -> None:
+        if self.ready:
+            self._ready.clear()
+            self._on_unavailable(reason)
+
+
+def _outcome(diff: Diff) -> dict[Key, OvnRow | None]:
+    """The rows of the diff as they will be."""
+    after = {key: update.after for key, update in diff.updates.items()}
+    return cast(dict[Key, OvnRow | None], {**diff.creates, **after, **dict.fromkeys(diff.deletes)})
+
+
+def _translate(error: TransactionError, transaction: Transaction) -> DriverError:
+    """`timed out`: one of our conditions did not hold. What we did not foresee is told in the server's words."""
+    match error.error:
+        case "not owner":
+            return Standby("another server has the lock of the OVN Northbound database")
+        case "timed out" | "duplicate uuid" if error.index in transaction.refusals:
+            return transaction.refusals[error.index]
+        case "referential integrity violation":
+            return MissingReference(str(error))
+        case _:
+            return DriverError(str(error))

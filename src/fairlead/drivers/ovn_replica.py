@@ -1,0 +1,349 @@
+"""The driver's replica: our rows as values, grouped by owner, kept equal to the database by its own notifications.
+
+The cost of a notification is what it changes: one member more in a group of ten thousand is one element more here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias, cast
+
+from fairlead.dataplane.ovn import (
+    GroupMember,
+    LogicalRouterPort,
+    LogicalSwitchPort,
+    OvnRow,
+    PortAddress,
+    RouterGroup,
+    StaticRoute,
+    SwitchGroup,
+    references,
+)
+from fairlead.dataplane.rows import Diff, Key
+from fairlead.drivers.interface import DriverError, MissingReference
+from fairlead.drivers.ovn_codec import (
+    HELD,
+    Claim,
+    Columns,
+    Exclusive,
+    Mark,
+    decode_row,
+    encode_columns,
+    parse_owner,
+    patch_columns,
+    read_address_mark,
+)
+from fairlead.drivers.ovsdb_protocol import (
+    Json,
+    decode_map,
+    decode_set,
+    decode_uuids,
+    encode_map,
+    encode_set,
+    patch_map,
+)
+from fairlead.model.owner import Owner
+
+Tables: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Json]]]
+_Place: TypeAlias = tuple[str, str, str]
+"""(UUID, column, element) of an element; (UUID, "", "") of a row itself."""
+Expected: TypeAlias = Mapping[Owner, Mapping[Key, OvnRow | None]]
+_CHILDREN = frozenset({"ports", "static_routes"})
+_EMPTY_SET: Json = ["set", []]
+_EMPTY_MAP: Json = ["map", []]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is kept of a row besides its value: whose it is, and what else `external_ids` say."""
+
+    table: str
+    claim: Claim
+    others: Mapping[str, str]
+
+
+class Replica:
+    """Our rows, by owner, as the database has them.
+
+    What the database said is kept by UUID. What an event touches is derived again from that, in whatever order rows and
+    references came; the work is that of what changed, however many elements the sets around it have.
+    """
+
+    def __init__(self, mark: Mark) -> None:
+        self.rows: dict[Owner, dict[Key, OvnRow]] = {}
+        self._mark = mark
+        self._entries: dict[str, _Entry] = {}
+        self._holds: dict[tuple[str, str], set[str]] = {}
+        """(UUID, column) -> the UUIDs in it, or the networks of a port."""
+        self._held: dict[str, set[tuple[str, str]]] = {}
+        """The inverse, for UUIDs."""
+        self._address_owners: dict[str, dict[str, str]] = {}
+        """UUID of a port -> network -> the owner that its mark names."""
+        self._placed: dict[_Place, tuple[Owner, Key]] = {}
+        self._orphans: dict[Owner, tuple[Key, str]] = {}
+        self._fresh: dict[str, Exclusive] = {}
+        self._touched: dict[_Place, None] = {}
+
+    def uuids(self, owner: Owner) -> Callable[[Key], str]:
+        """Gives the UUID of a key. An orphan's row is not the one that has a right to its key."""
+        orphan = self._orphans.get(owner)
+        if orphan is None:
+            return self._mark.uuid
+        return lambda key: orphan[1] if key == orphan[0] else self._mark.uuid(key)
+
+    def check(self, owner: Owner, diff: Diff) -> None:
+        """What the server would let pass: a second owner of an address, a weak reference. Raises DriverError."""
+        for row in diff.creates.values():
+            if isinstance(row, PortAddress):
+                uuid = self._mark.uuid(("Logical_Router_Port", row.port))
+                other, _ = self._placed.get((uuid, "networks", row.network), (owner, ()))
+                if other != owner:
+                    raise DriverError(f"{other} has {row}")
+        for row in (*diff.creates.values(), *(update.after for update in diff.updates.values())):
+            for key in references(cast(OvnRow, row)):
+                if key in diff.deletes:
+                    raise MissingReference(f"{row} refers to {diff.deletes[key]}")
+        for key in diff.deletes:
+            if key[0] == "Load_Balancer":
+                self._check_memberships(key, self.uuids(owner)(key), diff)
+
+    def _check_memberships(self, key: Key, uuid: str, diff: Diff) -> None:
+        for place in self._references_to(uuid):
+            _, member = self._placed.get(place, (None, key))
+            if member not in diff.deletes:
+                raise MissingReference(f"{' '.join(member)} still refers to {' '.join(key)}")
+
+    def change(self, tables: Tables, expected: Expected) -> set[Owner]:
+        """Take what the database says has changed. Answers the owners whose rows are not as `expected`."""
+        for table, changes in tables.items():
+            for uuid, change in changes.items():
+                self._learn(table, uuid, change)
+        found = {place: self._derive(place) for place in self._touched}
+        before: dict[tuple[Owner, Key], OvnRow | None] = {}
+        for place, row in found.items():
+            self._clear(place, row, before)
+        for place, row in found.items():
+            if row is not None:
+                self._put(place, row, expected, before)
+        self._touched.clear()
+        self._fresh.clear()
+        return {owner for (owner, key), row in before.items() if self._is_foreign(owner, key, row, expected)}
+
+    # What the database said
+
+    def _learn(self, table: str, uuid: str, change: Mapping[str, Json]) -> None:
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                self._enter(table, uuid, columns)
+            case {"modify": columns} if uuid in self._entries:
+                self._modify(self._entries[uuid], uuid, columns)
+            case {"delete": _} if uuid in self._entries:
+                self._leave(uuid)
+            case _:
+                pass  # a group of somebody else
+
+    def _enter(self, table: str, uuid: str, columns: Columns) -> None:
+        claim = self._mark.read(table, uuid, columns)
+        if claim is None:
+            return
+        self._entries[uuid] = _Entry(table, claim, {})
+        self._set_claim(uuid, claim, decode_map(columns.get("external_ids", _EMPTY_MAP)))
+        for column in HELD.get(table, ()):
+            self._toggle(uuid, column, decode_uuids(columns.get(column, _EMPTY_SET)))
+        if table == "Logical_Router_Port":
+            columns = {**columns, "networks": encode_set(self._change_networks(uuid, columns, ()))}
+        self._fresh[uuid] = decode_row(claim.key, columns, "")
+        self._touch_around(uuid)
+
+    def _modify(self, entry: _Entry, uuid: str, difference: Columns) -> None:
+        row = self._row(uuid)
+        difference = dict(difference)
+        for column in HELD.get(entry.table, ()):
+            self._toggle(uuid, column, decode_uuids(difference.pop(column, _EMPTY_SET)))
+        if isinstance(row, LogicalRouterPort):
+            row = replace(row, networks=self._change_networks(uuid, difference, row.networks))
+            difference.pop("networks", None)
+        marks = difference.pop("external_ids", _EMPTY_MAP)
+        if difference:
+            columns = patch_columns(encode_columns(row), difference)
+            row = decode_row(entry.claim.key, columns, "")
+        self._fresh[uuid] = row
+        self._touch((uuid, "", ""))
+        self._change_marks(entry, uuid, marks)
+
+    def _leave(self, uuid: str) -> None:
+        entry = self._entries[uuid]
+        self._touch_around(uuid)
+        for column in HELD.get(entry.table, ()):
+            self._toggle(uuid, column, tuple(self._holds.get((uuid, column), ())))
+        self._holds.pop((uuid, "networks"), None)
+        self._address_owners.pop(uuid, None)
+        self._orphans.pop(entry.claim.owner, None)
+        del self._entries[uuid]
+
+    def _change_marks(self, entry: _Entry, uuid: str, difference: Json) -> None:
+        """Other words of `external_ids` than addresses; whoever takes away our mark takes the row out of our sight."""
+        changed = {mark: text for mark, text in decode_map(difference).items() if read_address_mark(mark) is None}
+        if changed:
+            marks = patch_map(self._marks(entry), encode_map(changed))
+            columns = {"external_ids": encode_map(marks)}
+            claim = self._mark.read(entry.table, uuid, columns) or entry.claim
+            self._touch_around(uuid)
+            self._set_claim(uuid, claim, marks)
+
+    def _set_claim(self, uuid: str, claim: Claim, marks: Mapping[str, str]) -> None:
+        entry = self._entries[uuid]
+        self._orphans.pop(entry.claim.owner, None)
+        if claim.orphan:
+            self._orphans[claim.owner] = claim.key, uuid
+        entry.claim, entry.others = claim, {}
+        implied = self._marks(entry)
+        entry.others = {
+            mark: text for mark, text in marks.items() if implied.get(mark) != text and read_address_mark(mark) is None
+        }
+
+    def _marks(self, entry: _Entry) -> dict[str, str]:
+        implied = {} if entry.claim.orphan else self._mark.external_ids(entry.claim.owner, entry.claim.key)
+        return {**implied, **entry.others}
+
+    def _change_networks(self, uuid: str, difference: Columns, own: Iterable[str]) -> tuple[str, ...]:
+        """The networks that are the port's own: those that no mark gives to somebody else."""
+        networks = self._holds.setdefault((uuid, "networks"), set())
+        owners = self._address_owners.setdefault(uuid, {})
+        changed = set(decode_set(difference.get("networks", _EMPTY_SET)))
+        networks ^= changed
+        for mark, owner in decode_map(difference.get("external_ids", _EMPTY_MAP)).items():
+            network = read_address_mark(mark)
+            if network is not None:
+                changed.add(network)
+                if owners.get(network) == owner:
+                    del owners[network]
+                else:
+                    owners[network] = owner
+        for network in changed:
+            self._touch((uuid, "networks", network))
+        kept = set(own) - changed
+        return tuple(sorted(kept | {network for network in changed & networks if network not in owners}))
+
+    def _toggle(self, uuid: str, column: str, targets: Iterable[str]) -> None:
+        place = uuid, column
+        holds = self._holds.setdefault(place, set())
+        for target in targets:
+            held = self._held.setdefault(target, set())
+            holds ^= {target}
+            held ^= {place}
+            if not held:
+                del self._held[target]
+            self._touch(self._place_of(uuid, column, target))
+        if not holds:
+            del self._holds[place]
+
+    def _touch(self, place: _Place) -> None:
+        self._touched[place] = None
+
+    def _touch_around(self, uuid: str) -> None:
+        """All that is derived from this row."""
+        self._touch((uuid, "", ""))
+        for place in self._references_to(uuid):
+            self._touch(place)
+        for column in (*HELD.get(self._entries[uuid].table, ()), "networks"):
+            for element in self._holds.get((uuid, column), ()):
+                self._touch(self._place_of(uuid, column, element))
+
+    def _references_to(self, uuid: str) -> Iterator[_Place]:
+        return (self._place_of(holder, column, uuid) for holder, column in self._held.get(uuid, ()))
+
+    def _place_of(self, uuid: str, column: str, element: str) -> _Place:
+        """A row in a set is a row of ours as such; of other sets, the element is."""
+        return (element, "", "") if column in _CHILDREN else (uuid, column, element)
+
+    # What it means
+
+    def _derive(self, place: _Place) -> tuple[Owner, Key, OvnRow] | None:
+        uuid, column, element = place
+        entry = self._entries.get(uuid)
+        if entry is None:
+            return None
+        if not column:
+            return entry.claim.owner, entry.claim.key, self._with_holder(self._row(uuid), uuid)
+        if element not in self._holds.get((uuid, column), ()):
+            return None
+        if column == "networks":
+            return self._derive_address(entry, uuid, element)
+        target = self._entries.get(element)
+        if target is None:
+            return None
+        row = _element(entry, target)
+        return (entry if entry.claim.orphan else target).claim.owner, row.key, row
+
+    def _derive_address(self, entry: _Entry, uuid: str, network: str) -> tuple[Owner, Key, OvnRow] | None:
+        mark = self._address_owners[uuid].get(network)
+        if mark is None:
+            return None
+        row = PortAddress(port=entry.claim.key[1], network=network)
+        owner = entry.claim.owner if entry.claim.orphan else parse_owner(mark, f"{uuid}-{network}")
+        return owner, row.key, row
+
+    def _row(self, uuid: str) -> Exclusive:
+        """The newest value, even before it has its place."""
+        if uuid in self._fresh:
+            return self._fresh[uuid]
+        owner, key = self._placed[uuid, "", ""]
+        return cast(Exclusive, self.rows[owner][key])
+
+    def _with_holder(self, row: Exclusive, uuid: str) -> Exclusive:
+        match row:
+            case LogicalSwitchPort():
+                return replace(row, switch=self._holder(uuid))
+            case LogicalRouterPort() | StaticRoute():
+                return replace(row, router=self._holder(uuid))
+            case _:
+                return row
+
+    def _holder(self, uuid: str) -> str:
+        """The name of the row that has this one in its set; none if that is not ours, an orphan, or one of two."""
+        claims = [self._entries[holder].claim for holder, _ in self._held.get(uuid, ()) if holder in self._entries]
+        return claims[0].key[1] if len(claims) == 1 and not claims[0].orphan else ""
+
+    def _clear(
+        self, place: _Place, row: tuple[Owner, Key, OvnRow] | None, before: dict[tuple[Owner, Key], OvnRow | None]
+    ) -> None:
+        old = self._placed.get(place)
+        if old is not None and (row is None or row[:2] != old):
+            del self._placed[place]
+            owner, key = old
+            before.setdefault(old, self.rows[owner].pop(key))
+            if not self.rows[owner]:
+                del self.rows[owner]
+
+    def _put(
+        self,
+        place: _Place,
+        found: tuple[Owner, Key, OvnRow],
+        expected: Expected,
+        before: dict[tuple[Owner, Key], OvnRow | None],
+    ) -> None:
+        """A value that is there already, or that the writer has, stays the one object."""
+        owner, key, row = found
+        rows = self.rows.setdefault(owner, {})
+        old = rows.get(key)
+        if old != row:
+            before.setdefault((owner, key), old)
+            wanted = expected.get(owner, {}).get(key)
+            rows[key] = wanted if wanted == row else row
+        self._placed[place] = owner, key
+
+    def _is_foreign(self, owner: Owner, key: Key, before: OvnRow | None, expected: Expected) -> bool:
+        row = self.rows.get(owner, {}).get(key)
+        mine = expected.get(owner, {})
+        return row != before and not (key in mine and row == mine[key])
+
+
+def _element(holder: _Entry, target: _Entry) -> GroupMember | SwitchGroup | RouterGroup:
+    name, element = holder.claim.key[1], target.claim.key[1]
+    match holder.table:
+        case "Load_Balancer_Group":
+            return GroupMember(group=name, load_balancer=element)
+        case "Logical_Switch":
+            return SwitchGroup(switch=name, group=element)
+        case _:
+            return RouterGroup(router=name, group=element)

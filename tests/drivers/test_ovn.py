@@ -1,0 +1,1418 @@
+"""The driver of OVN against the real ovsdb-server: every story, every way in which others and the network interfere."""
+
+import asyncio
+import random
+import signal
+import socket
+import string
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivers.conftest import DATABASE, Server, until
+from fairlead.dataplane.ovn import (
+    GroupMember,
+    LoadBalancer,
+    LoadBalancerGroup,
+    LogicalRouter,
+    LogicalRouterPort,
+    LogicalSwitch,
+    LogicalSwitchPort,
+    OvnRow,
+    PortAddress,
+    RouterGroup,
+    StaticRoute,
+    SwitchGroup,
+    VirtualService,
+    by_key,
+    pairs,
+    render_backends,
+)
+from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
+from fairlead.drivers.fake import FakeDriver
+from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
+from fairlead.drivers.ovn import OvnDriver, OvnSettings
+from fairlead.drivers.ovn_codec import Encoder, Mark, decode_row, encode_columns, join_text, split_text
+from fairlead.drivers.ovsdb import Changes, Client, Event, Settings, Timing
+from fairlead.drivers.ovsdb_protocol import (
+    Framer,
+    Json,
+    Notification,
+    Reply,
+    TableMonitor,
+    decode_map,
+    decode_set,
+    decode_uuids,
+    encode_map,
+    encode_set,
+    encode_uuid,
+    parse_remotes,
+)
+from fairlead.model.owner import Kind, Owner
+from harness.story import State, Story, parse_model, read_story, render_state
+from harness.walk import NOTHING, World, walks
+
+STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
+MARK = Mark("test, 1")
+QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.005, longest_pause=0.02)
+TABLES = (
+    "Logical_Switch",
+    "Logical_Switch_Port",
+    "Logical_Router",
+    "Logical_Router_Port",
+    "Logical_Router_Static_Route",
+    "Load_Balancer",
+    "Load_Balancer_Group",
+)
+
+NET, NET2 = Owner(Kind.NETWORK, "net1"), Owner(Kind.NETWORK, "net2")
+ROUTER, PORT = Owner(Kind.ROUTER, "r1"), Owner(Kind.PORT, "vm1")
+VIPS, WEB, API = Owner(Kind.VIP_NETWORK, "net1"), Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.LOAD_BALANCER, "api")
+
+
+def ovn_settings(remotes: str, mark: str = MARK.deployment) -> OvnSettings:
+    return OvnSettings(remotes=parse_remotes(remotes), mark=mark, timing=QUICK, timeout=5.0)
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story; it must leave no task behind."""
+
+    async def supervised() -> None:
+        await story()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(supervised())
+
+
+class Watched(OvnDriver):
+    """Keeps what the callbacks said."""
+
+    def __init__(self, remotes: str, mark: str = MARK.deployment) -> None:
+        self.foreign: list[Owner] = []
+        self.said: list[str] = []
+        super().__init__(
+            ovn_settings(remotes, mark),
+            on_foreign_change=self.foreign.append,
+            on_ready=lambda: self.said.append("ready"),
+            on_unavailable=self.said.append,
+        )
+
+    async def put(self, owner: Owner, *rows: OvnRow) -> None:
+        """The rows that this owner shall have."""
+        await self.apply(owner, diff(by_key(rows), await self.read(owner)))
+
+    async def lines(self) -> list[str]:
+        return sorted(str(row) for rows in (await self.read_all()).values() for row in rows.values())
+
+
+class Observer:
+    """Somebody else at the same database: sees every column of our tables as OVSDB has it, and writes."""
+
+    def __init__(self, server: Server) -> None:
+        columns = ("external_ids", "name", "enabled")
+        chosen = {
+            "Logical_Switch": (*columns[:2], "ports", "load_balancer", "load_balancer_group", "other_config"),
+            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options"),
+            "Logical_Router": (*columns, "ports", "static_routes", "load_balancer_group", "options"),
+            "Logical_Router_Port": (*columns, "mac", "networks", "options"),
+            "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "options"),
+            "Load_Balancer": (*columns[:2], "protocol", "vips", "selection_fields", "options"),
+            "Load_Balancer_Group": ("name", "load_balancer"),
+        }
+        self.changes: list[Json] = []
+        tables = {table: TableMonitor(columns=columns) for table, columns in chosen.items()}
+        self.client = Client(
+            Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=QUICK), self.see
+        )
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Changes):
+            self.changes.append(event.tables)
+
+    async def __aenter__(self) -> "Observer":
+        self.client.start()
+        await self.client.wait_connected(10)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+
+    async def write(self, *operations: Json) -> list[Json]:
+        return await self.client.transact(operations, 10)
+
+    async def settle(self) -> int:
+        """How many updates there were, once all that was written before has been seen."""
+        await self.write()
+        return len(self.changes)
+
+    async def raw(self) -> dict[str, dict[str, Json]]:
+        """Every column of every row of our tables."""
+        results = await self.write(*({"op": "select", "table": table, "where": []} for table in TABLES))
+        return {
+            table: {row["_uuid"][1]: row for row in result["rows"]}
+            for table, result in zip(TABLES, results, strict=True)
+        }
+
+    async def update(self, key: tuple[str, ...], **columns: Json) -> None:
+        [result] = await self.write({"op": "update", "table": key[0], "where": [where(key)], "row": columns})
+        assert result == {"count": 1}
+
+    async def mutate(self, key: tuple[str, ...], *mutations: Json) -> None:
+        [result] = await self.write({"op": "mutate", "table": key[0], "where": [where(key)], "mutations": mutations})
+        assert result == {"count": 1}
+
+
+def where(key: tuple[str, ...]) -> Json:
+    return ["_uuid", "==", uuid(key)]
+
+
+def uuid(key: tuple[str, ...]) -> Json:
+    return encode_uuid(MARK.uuid(key))
+
+
+def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
+    """Our rows as a story has them, written down from the bare database: a second opinion on the codec."""
+    marks = {
+        table: {u: decode_map(row.get("external_ids", ["map", []])) for u, row in raw[table].items()} for table in raw
+    }
+    groups = {
+        u: split_text(row["name"])[3]
+        for u, row in raw["Load_Balancer_Group"].items()
+        if len(split_text(row["name"])) == 4
+    }
+
+    def ours(table: str) -> list[tuple[str, Json]]:
+        return [(u, row) for u, row in raw[table].items() if marks[table][u].get("fairlead") == MARK.deployment]
+
+    def words(row: Json, column: str) -> str:
+        return "".join(f" {column}:{key}={value}" for key, value in sorted(decode_map(row[column]).items()))
+
+    def state(row: Json) -> str:
+        return " disabled" if row["enabled"] is False else ""
+
+    def name_of(table: str, identity: str) -> str:
+        return str(raw[table][identity]["name"])
+
+    lines = [f"Load_Balancer_Group {name}" for name in groups.values()]
+    for identity, name in groups.items():
+        members = decode_uuids(raw["Load_Balancer_Group"][identity]["load_balancer"])
+        lines += [f"Load_Balancer_Group {name} += {name_of('Load_Balancer', member)}" for member in members]
+    for _, row in ours("Logical_Switch"):
+        lines.append(f"Logical_Switch {row['name']}{words(row, 'other_config')}")
+        lines += [f"Logical_Switch {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
+        for port in (raw["Logical_Switch_Port"][u] for u in decode_uuids(row["ports"])):
+            kind = f" type={port['type']}" if port["type"] else ""
+            texts = "".join(
+                f" {column}={text!r}" for column in ("addresses", "port_security") for text in decode_set(port[column])
+            )
+            head = f"Logical_Switch_Port {port['name']} switch={row['name']}"
+            lines.append(head + kind + texts + words(port, "options") + state(port))
+    for _, row in ours("Logical_Router"):
+        lines.append(f"Logical_Router {row['name']}{state(row)}{words(row, 'options')}")
+        lines += [f"Logical_Router {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
+        for route in (raw["Logical_Router_Static_Route"][u] for u in decode_uuids(row["static_routes"])):
+            lines.append(f"Logical_Router_Static_Route {row['name']} {route['ip_prefix']} via {route['nexthop']}")
+        for u in decode_uuids(row["ports"]):
+            port = raw["Logical_Router_Port"][u]
+            given = {mark.removeprefix("fairlead:address:") for mark in marks["Logical_Router_Port"][u]}
+            own = ",".join(text for text in decode_set(port["networks"]) if text not in given)
+            head = f"Logical_Router_Port {port['name']}"
+            lines.append(f"{head} router={row['name']} mac={port['mac']} networks={own}{state(port)}")
+            lines += [f"{head} += {text}" for text in decode_set(port["networks"]) if text in given]
+    for _, row in ours("Load_Balancer"):
+        vips = {vip: tuple(text.split(",")) if text else () for vip, text in decode_map(row["vips"]).items()}
+        services = "".join(f" {vip}={render_backends(vips[vip])}" for vip in sorted(vips))
+        fields = ",".join(decode_set(row["selection_fields"]))
+        chosen = f" selection_fields={fields}" if fields else ""
+        head = f"Load_Balancer {row['name']} protocol={row['protocol']}"
+        lines.append(f"{head}{services}{chosen}{words(row, 'options')}")
+    return sorted(lines)
+
+
+def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Json]]:
+    """The rows without our mark."""
+
+    def mark(row: Json) -> str:
+        if "external_ids" in row:
+            return str(decode_map(row["external_ids"]).get("fairlead"))
+        return (*split_text(row["name"]), "")[1]
+
+    return {table: {u: row for u, row in rows.items() if mark(row) != MARK.deployment} for table, rows in raw.items()}
+
+
+FOREIGN = (
+    {"op": "insert", "table": "Logical_Switch_Port", "uuid-name": "p", "row": {"name": "their-port"}},
+    {
+        "op": "insert",
+        "table": "Load_Balancer",
+        "uuid-name": "lb",
+        "row": {"name": "web-tcp", "vips": encode_map({"10.0.0.10:80": "1.1.1.1:1"})},
+    },
+    {
+        "op": "insert",
+        "table": "Load_Balancer_Group",
+        "uuid-name": "g",
+        "row": {"name": "net1", "load_balancer": ["named-uuid", "lb"]},
+    },
+    {
+        "op": "insert",
+        "table": "Logical_Switch",
+        "row": {
+            "name": "net1",
+            "ports": ["named-uuid", "p"],
+            "load_balancer": ["named-uuid", "lb"],
+            "load_balancer_group": ["named-uuid", "g"],
+            "external_ids": encode_map({"neutron:mark": "x", "fairlead": "another deployment"}),
+        },
+    },
+    {"op": "insert", "table": "Logical_Router", "row": {"name": "r1", "load_balancer_group": ["named-uuid", "g"]}},
+)
+"""Rows of others, some under names that are ours too."""
+
+
+class NorthboundWorld(World):
+    """A world whose dataplane is the real database."""
+
+    def __init__(self, driver: Watched, observer: Observer) -> None:
+        super().__init__()
+        self.driver: Watched = driver  # type: ignore[assignment]
+        self.observer = observer
+        self.reconciler = self._fresh()
+
+    async def check(self, state: State) -> None:
+        wanted = sorted(line for line in state.expected.splitlines() if not line.startswith("refused"))
+        assert await self.driver.lines() == wanted
+        assert raw_lines(await self.observer.raw()) == wanted
+        assert self.driver.foreign == []
+        seen = await self.observer.settle()
+        self.reconciler.mark(self.snapshot.owners())
+        await self.rest()
+        assert await self.observer.settle() == seen, "rewrote what was already right"
+        self._check_status(state)
+
+    async def check_afresh(self, remote: str) -> None:
+        """Another process, which knows the model and nothing else."""
+        async with Watched(remote) as other:
+            await until(lambda: other.connected)
+            world = NorthboundWorld(other, self.observer)
+            world.snapshot = self.snapshot
+            assert await other.read_all() == await self.driver.read_all()
+            assert await world.reconciler.plan() == {}
+            assert await world.reconciler.resync() == 0
+
+    async def repair(self) -> None:
+        """What a server does when it is told of foreign changes, until there are none."""
+        while self.driver.foreign:
+            for owner in [self.driver.foreign.pop() for _ in list(self.driver.foreign)]:
+                self.reconciler.distrust(owner)
+            await self.rest()
+
+
+# Stories
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
+def test_every_story(story: Story, server: Server) -> None:
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await observer.write(*FOREIGN)
+            others = await observer.raw()
+            await driver.wait_ready(10)
+            assert driver.said == ["ready"]
+            assert await driver.read_all() == {}
+            for way in walks(story.states).values():
+                world = NorthboundWorld(driver, observer)
+                for state in way:
+                    await world.go(state)
+                    if way[0] is story.states[0]:
+                        await world.check_afresh(server.remote)
+                    assert others_than_ours(await observer.raw()) == others
+            assert await observer.raw() == others
+            assert await driver.read_all() == {}
+            assert not any(kept for name, kept in vars(driver._replica).items() if name != "_mark"), "memory that leaks"
+
+    run(tell)
+
+
+# One database, two deployments
+
+
+def test_two_deployments_do_not_see_each_other(server: Server) -> None:
+    async def tell() -> None:
+        async with Watched(server.remote, "one") as one, Watched(server.remote, "two") as two:
+            await one.wait_ready(10)
+            await two.wait_ready(10)  # each has its own lock
+            rows = [LoadBalancerGroup(name="net1"), SwitchGroup(switch="net1", group="net1")]
+            for driver in (one, two):
+                await driver.put(NET, LogicalSwitch(name="net1"))
+                await driver.put(VIPS, *rows)
+            await one.put(VIPS)
+            assert await one.read_all() == {NET: by_key([LogicalSwitch(name="net1")])}
+            assert await two.read_all() == {NET: by_key([LogicalSwitch(name="net1")]), VIPS: by_key(rows)}
+            assert one.foreign == two.foreign == []
+
+    run(tell)
+
+
+# Others change our rows
+
+
+MODEL = """\
+network net1 10.0.0.0/24 fd00::/64
+network net2 10.1.0.0/24
+router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9
+port vm1 net1 10.0.0.11 fd00::11
+web vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080,b/10.0.0.12:8080 tcp:443=- udp:53=a/10.0.0.11:53
+six vip=fd00::10 on=net1 tcp:80=a/[fd00::11]:8080
+"""
+LB, GROUP = ("Load_Balancer", "web-tcp"), ("Load_Balancer_Group", "net1")
+SWITCH, SWITCH2, LSP = ("Logical_Switch", "net1"), ("Logical_Switch", "net2"), ("Logical_Switch_Port", "vm1")
+LRP, VIP_LRP = ("Logical_Router_Port", "lrp-r1-net1"), ("Logical_Router_Port", "lrp-vip-net1")
+ADDRESS = "fairlead:address:10.0.0.10/24"
+SIX = Owner(Kind.LOAD_BALANCER, "six")
+
+
+def make_state(model: str) -> State:
+    documents, down = parse_model(model, {})
+    state = State(name="state", model=model, expected="", documents=documents, down=down)
+    return replace(state, expected=render_state(state.snapshot()))
+
+
+def delete(key: tuple[str, ...]) -> Json:
+    return {"op": "delete", "table": key[0], "where": [where(key)]}
+
+
+def change(key: tuple[str, ...], **columns: Json) -> Json:
+    return {"op": "update", "table": key[0], "where": [where(key)], "row": columns}
+
+
+def mutate(key: tuple[str, ...], *mutations: Json) -> Json:
+    return {"op": "mutate", "table": key[0], "where": [where(key)], "mutations": list(mutations)}
+
+
+MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
+    "a load balancer goes": ([delete(LB)], {WEB}),
+    "its VIPs are cleared": ([change(LB, vips=encode_map({}))], {WEB}),
+    "a backend changes": ([mutate(LB, ["vips", "delete", "10.0.0.10:80"])], {WEB}),
+    "its name changes": ([change(LB, name="mine")], {WEB}),
+    "its protocol goes": ([change(LB, protocol=["set", []])], {WEB}),
+    "an option comes": ([mutate(LB, ["options", "insert", encode_map({"skip_snat": "true"})])], {WEB}),
+    "fields come": ([change(LB, selection_fields=encode_set(["ip_src", "ip_dst"]))], {WEB}),
+    "it leaves its group": ([mutate(GROUP, ["load_balancer", "delete", uuid(LB)])], {WEB}),
+    "a group is emptied": ([change(GROUP, load_balancer=["set", []])], {WEB, SIX}),
+    "a group is renamed": ([change(GROUP, name="net1")], {VIPS}),
+    "a group leaves a switch": ([change(SWITCH, load_balancer_group=["set", []])], {VIPS}),
+    "an address goes": ([mutate(VIP_LRP, ["networks", "delete", "10.0.0.10/24"])], {WEB}),
+    "an address loses its mark": ([mutate(VIP_LRP, ["external_ids", "delete", ADDRESS])], {WEB, VIPS}),
+    "an address and its mark go": (
+        [mutate(VIP_LRP, ["networks", "delete", "10.0.0.10/24"], ["external_ids", "delete", ADDRESS])],
+        {WEB},
+    ),
+    "an address comes": ([mutate(VIP_LRP, ["networks", "insert", "10.0.0.99/24"])], {VIPS}),
+    "an address changes hands": (
+        [
+            mutate(
+                VIP_LRP,
+                ["external_ids", "delete", ADDRESS],
+                ["external_ids", "insert", encode_map({ADDRESS: "loadbalancer/six"})],
+            )
+        ],
+        {WEB, SIX},
+    ),
+    "a router port gets other networks": ([change(LRP, networks="10.0.0.7/24", mac="02:00:00:00:00:01")], {ROUTER}),
+    "a switch goes, with its ports": (
+        [delete(SWITCH)],
+        {NET, PORT, VIPS, Owner(Kind.PORT, "r1-net1")},
+    ),
+    "a router is emptied": (
+        [change(("Logical_Router", "r1"), ports=["set", []], static_routes=["set", []])],
+        {ROUTER},
+    ),
+    "a port is disabled": ([change(LSP, enabled=False)], {PORT}),
+    "a port is enabled in so many words": ([change(LSP, enabled=True)], set()),
+    "a port gets addresses": ([mutate(LSP, ["addresses", "insert", encode_set(["dynamic", "unknown"])])], {PORT}),
+    "a port is up": ([change(LSP, up=True)], set()),
+    "a port moves": (
+        [mutate(SWITCH, ["ports", "delete", uuid(LSP)]), mutate(SWITCH2, ["ports", "insert", uuid(LSP)])],
+        {PORT},
+    ),
+    "a port is in two switches": ([mutate(SWITCH2, ["ports", "insert", uuid(LSP)])], {PORT}),
+    "words that mean nothing to us": (
+        [mutate(LSP, ["external_ids", "insert", encode_map({"neutron:x": "y"})])],
+        set(),
+    ),
+    "a foreign load balancer joins our group": (
+        [
+            {"op": "insert", "table": "Load_Balancer", "uuid-name": "x", "row": {"name": "theirs"}},
+            mutate(GROUP, ["load_balancer", "insert", ["named-uuid", "x"]]),
+        ],
+        set(),
+    ),
+    "an owner that is none": (
+        [mutate(LB, ["external_ids", "delete", "fairlead:owner"])],
+        {WEB, Owner(Kind.LOAD_BALANCER, f"orphan-{MARK.uuid(LB)}")},
+    ),
+    "a key that is none": (
+        [
+            mutate(
+                LSP,
+                ["external_ids", "delete", "fairlead:key"],
+                ["external_ids", "insert", encode_map({"fairlead:key": "Logical_Switch_Port"})],
+            )
+        ],
+        {PORT, Owner(Kind.LOAD_BALANCER, f"orphan-{MARK.uuid(LSP)}")},
+    ),
+    "a key without a name": (
+        [
+            mutate(
+                LB,
+                ["external_ids", "delete", "fairlead:key"],
+                ["external_ids", "insert", encode_map({"fairlead:key": "Load_Balancer"})],
+            )
+        ],
+        {WEB, Owner(Kind.LOAD_BALANCER, f"orphan-{MARK.uuid(LB)}")},
+    ),
+    "the owner of an address is none": (
+        [
+            mutate(
+                VIP_LRP,
+                ["external_ids", "delete", ADDRESS],
+                ["external_ids", "insert", encode_map({ADDRESS: "nobody"})],
+            )
+        ],
+        {WEB, Owner(Kind.LOAD_BALANCER, f"orphan-{MARK.uuid(VIP_LRP)}-10.0.0.10/24")},
+    ),
+}
+HARMLESS = {"a foreign load balancer joins our group", "words that mean nothing to us"}
+
+
+@pytest.mark.parametrize("mischief", MISCHIEF)
+def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) -> None:
+    operations, owners = MISCHIEF[mischief]
+
+    async def tell() -> None:
+        state = make_state(MODEL)
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            world = NorthboundWorld(driver, observer)
+            await world.go(state)
+            await observer.write(*operations)
+            await observer.settle()
+            with suppress(TimeoutError):
+                await until(lambda: {*driver.foreign} >= owners, 2 if owners else 0.1)
+            assert {*driver.foreign} == owners
+            assert len(driver.foreign) == len(owners)
+            await world.repair()
+            if mischief in HARMLESS:
+                assert await driver.lines() == sorted(state.expected.splitlines())
+            else:
+                await world.check(state)
+            await world.check_afresh(server.remote)
+
+    run(tell)
+
+
+def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:
+    """All of it at once, as far as it goes together, and a new process afterwards."""
+
+    async def tell() -> None:
+        state = make_state(MODEL)
+        async with Observer(server) as observer:
+            async with Watched(server.remote) as driver:
+                await driver.wait_ready(10)
+                world = NorthboundWorld(driver, observer)
+                await world.go(state)
+            together = [
+                name for name in MISCHIEF if name not in {"a group is renamed", "a switch goes, with its ports"}
+            ]
+            for name in together:
+                with suppress(AssertionError):
+                    await observer.write(*MISCHIEF[name][0])
+            copy = {"name": "copy", "external_ids": encode_map(MARK.external_ids(SIX, ("Load_Balancer", "six-tcp")))}
+            await observer.write({"op": "insert", "table": "Load_Balancer", "row": copy})
+            async with Watched(server.remote) as driver:
+                await driver.wait_ready(10)
+                world.driver = driver
+                await world.restart()
+                await world.repair()
+                assert await driver.lines() == sorted(state.expected.splitlines())
+
+    run(tell)
+
+
+def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
+    """Whoever copies a row with its marks makes a row of ours that has no right to its key."""
+
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            world = NorthboundWorld(driver, observer)
+            await world.go(make_state(MODEL))
+            marks = encode_map(MARK.external_ids(WEB, LB))
+            [made, _] = await observer.write(
+                {
+                    "op": "insert",
+                    "table": "Load_Balancer",
+                    "uuid-name": "c",
+                    "row": {"name": "c", "external_ids": marks},
+                },
+                mutate(GROUP, ["load_balancer", "insert", ["named-uuid", "c"]]),
+            )
+            orphan = Owner(Kind.LOAD_BALANCER, f"orphan-{made['uuid'][1]}")
+            await until(lambda: driver.foreign == [orphan])
+            rows = await driver.read(orphan)
+            assert list(rows) == [LB, ("in group", "net1", "web-tcp")]
+            seen = await observer.settle()
+            await world.repair()
+            await world.check(make_state(MODEL))
+            changed = {table: list(rows) for tables in observer.changes[seen:] for table, rows in tables.items()}
+            assert changed == {
+                "Load_Balancer": [made["uuid"][1]],
+                "Load_Balancer_Group": [MARK.uuid(GROUP)],
+            }
+
+    run(tell)
+
+
+def test_copies_of_rows_that_hold_others(server: Server) -> None:
+    """A switch that shares ports and groups, a router with a port with marked addresses, a group of nobody."""
+
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            world = NorthboundWorld(driver, observer)
+            await world.go(make_state(MODEL))
+            raw = await observer.raw()
+
+            def copy(key: tuple[str, ...], **columns: Json) -> Json:
+                row = {name: value for name, value in raw[key[0]][MARK.uuid(key)].items() if name[0] != "_"}
+                return {"op": "insert", "table": key[0], "row": row | columns}
+
+            await observer.write(
+                copy(SWITCH),
+                {**copy(VIP_LRP, name="copy"), "uuid-name": "port"},
+                copy(("Logical_Router", "vip-net1"), ports=["named-uuid", "port"], static_routes=["set", []]),
+                copy(GROUP, name=join_text(("fairlead", MARK.deployment, "nobody", "net1"))),
+                copy(GROUP, name=join_text(("fairlead", MARK.deployment, "net1"))),
+            )
+            await until(lambda: len([owner for owner in driver.foreign if "orphan" in owner.id]) == 4)
+            await world.repair()
+            await world.check(make_state(MODEL))
+            counts = {table: len(rows) for table, rows in (await observer.raw()).items()}
+            assert counts == {table: len(rows) + (table == GROUP[0]) for table, rows in raw.items()}
+
+    run(tell)
+
+
+def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            world = NorthboundWorld(driver, observer)
+            await world.go(make_state(MODEL))
+            rows = await driver.read(WEB)
+            await observer.mutate(LB, ["external_ids", "insert", encode_map({"theirs": "1"})])
+            await observer.mutate(LB, ["external_ids", "delete", "fairlead:owner"])
+            await until(lambda: LB not in driver._replica.rows[WEB])
+            await observer.mutate(LB, ["external_ids", "delete", "theirs"])
+            await observer.mutate(LB, ["external_ids", "insert", encode_map({"fairlead:owner": str(WEB)})])
+            await until(lambda: LB in driver._replica.rows[WEB])
+            assert await driver.read(WEB) == rows
+            await world.repair()
+            await world.check(make_state(MODEL))
+
+    run(tell)
+
+
+def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
+    """It is in the way of ours: the owner stays in error until somebody removes it."""
+
+    async def tell() -> None:
+        row = LoadBalancer(name="web-tcp", protocol="tcp", services=())
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await driver.put(WEB, row)
+            await observer.mutate(LB, ["external_ids", "delete", "fairlead"])
+            await until(lambda: driver.foreign == [WEB])
+            before = await observer.raw()
+            with pytest.raises(DriverError, match="duplicate uuid"):
+                await driver.put(WEB, row)
+            assert await observer.raw() == before
+            await observer.write(delete(LB))
+            await driver.put(WEB, row)
+
+    run(tell)
+
+
+# What is refused
+
+
+BASE: dict[Owner, tuple[OvnRow, ...]] = {
+    NET: (LogicalSwitch(name="net1"),),
+    NET2: (LogicalSwitch(name="net2"),),
+    ROUTER: (
+        LogicalRouter(name="r1"),
+        LogicalRouterPort(name="lrp", router="r1", mac="02:00:00:00:00:01", networks=("10.0.0.1/24", "fd00::1/64")),
+        StaticRoute(router="r1", ip_prefix="::/0", nexthop="fd00::9"),
+    ),
+    PORT: (LogicalSwitchPort(name="vm1", switch="net1"),),
+    VIPS: (
+        LoadBalancerGroup(name="net1"),
+        SwitchGroup(switch="net1", group="net1"),
+        RouterGroup(router="r1", group="net1"),
+    ),
+    WEB: (
+        LoadBalancer(name="web-tcp", protocol="tcp", services=()),
+        GroupMember(group="net1", load_balancer="web-tcp"),
+        PortAddress(port="lrp", network="10.0.0.10/24"),
+    ),
+}
+STRANGER = Owner(Kind.ROUTER, "r2")
+NOTHING_THERE = Diff(creates={}, updates={}, deletes={})
+
+
+async def put_base(driver: Watched) -> None:
+    for owner, rows in BASE.items():
+        await driver.put(owner, *rows)
+
+
+def creates(*rows: OvnRow) -> Diff:
+    return replace(NOTHING_THERE, creates=by_key(rows))
+
+
+def deletes(*rows: OvnRow) -> Diff:
+    return replace(NOTHING_THERE, deletes=by_key(rows))
+
+
+def update(before: OvnRow, after: OvnRow) -> Diff:
+    return replace(NOTHING_THERE, updates={before.key: Update(before=before, after=after)})
+
+
+REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
+    "port of no switch": (STRANGER, creates(LogicalSwitchPort(name="p", switch="no")), MissingReference, "refers to"),
+    "port of no router": (
+        STRANGER,
+        creates(LogicalRouterPort(name="p", router="no", mac="02:00:00:00:00:02", networks=("10.0.0.2/24",))),
+        MissingReference,
+        "refers to Logical_Router no",
+    ),
+    "route of no router": (
+        STRANGER,
+        creates(StaticRoute(router="no", ip_prefix="::/0", nexthop="::1")),
+        MissingReference,
+        "refers to Logical_Router no",
+    ),
+    "member of no group": (
+        WEB,
+        creates(GroupMember(group="no", load_balancer="web-tcp")),
+        MissingReference,
+        "refers to Load_Balancer_Group no",
+    ),
+    "no member of a group": (
+        WEB,
+        creates(GroupMember(group="net1", load_balancer="no")),
+        MissingReference,
+        "refers to Load_Balancer no",
+    ),
+    "no group on a switch": (
+        VIPS,
+        creates(SwitchGroup(switch="net1", group="no")),
+        MissingReference,
+        "refers to Load_Balancer_Group no",
+    ),
+    "a group on no switch": (VIPS, creates(SwitchGroup(switch="no", group="net1")), MissingReference, "refers to"),
+    "a group on no router": (VIPS, creates(RouterGroup(router="no", group="net1")), MissingReference, "refers to"),
+    "address of no port": (WEB, creates(PortAddress(port="no", network="10.0.0.2/24")), MissingReference, "refers to"),
+    "a port moves to no switch": (
+        PORT,
+        update(BASE[PORT][0], LogicalSwitchPort(name="vm1", switch="no")),
+        MissingReference,
+        "refers to Logical_Switch no",
+    ),
+    "a switch with ports goes": (NET, deletes(*BASE[NET]), MissingReference, "still has ports"),
+    "a router with what is not deleted goes": (ROUTER, deletes(BASE[ROUTER][0]), MissingReference, "still has ports"),
+    "a port with an address of somebody goes": (
+        ROUTER,
+        deletes(BASE[ROUTER][1]),
+        MissingReference,
+        "Logical_Router_Port lrp still has networks of others",
+    ),
+    "a group with members goes": (VIPS, deletes(*BASE[VIPS]), MissingReference, "still has load_balancer"),
+    "a load balancer goes and leaves its membership": (
+        WEB,
+        deletes(BASE[WEB][0]),
+        MissingReference,
+        "in group net1 web-tcp still refers to Load_Balancer web-tcp",
+    ),
+    "a row twice": (NET, creates(*BASE[NET]), DriverError, "duplicate uuid"),
+    "a row of another": (STRANGER, creates(*BASE[NET]), DriverError, "duplicate uuid"),
+    "an address of another": (API, creates(BASE[WEB][2]), DriverError, "loadbalancer/web has"),
+    "an update of what is gone": (
+        NET,
+        update(LogicalSwitch(name="no"), LogicalSwitch(name="no", other_config=pairs({"a": "b"}))),
+        DriverError,
+        "no such row to update: Logical_Switch no",
+    ),
+    "a protocol that OVN does not know": (
+        API,
+        creates(LoadBalancer(name="api", protocol="quic", services=())),
+        DriverError,
+        "constraint violation",
+    ),
+    "one name for two ports": (
+        NET2,
+        creates(LogicalSwitchPort(name="vm1", switch="net2")),
+        DriverError,
+        "duplicate uuid",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_changes_nothing(case: str, server: Server) -> None:
+    owner, refused, error, words = REFUSED[case]
+
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await put_base(driver)
+            before, seen = await observer.raw(), await observer.settle()
+            extra = LogicalSwitch(name="extra")
+            refused_whole = replace(refused, creates={extra.key: extra, **refused.creates})
+            with pytest.raises(error, match=words) as caught:
+                await driver.apply(owner, refused_whole)
+            assert type(caught.value) is error
+            assert (await observer.raw(), await observer.settle()) == (before, seen)
+            assert driver.foreign == []
+
+    run(tell)
+
+
+def test_a_group_that_is_attached_stays(server: Server) -> None:
+    async def tell() -> None:
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await put_base(driver)
+            await driver.put(WEB)
+            with pytest.raises(MissingReference, match="referential integrity violation"):
+                await driver.apply(VIPS, deletes(BASE[VIPS][0]))
+            with pytest.raises(MissingReference, match="referential integrity violation"):
+                await driver.apply(VIPS, deletes(*BASE[VIPS][:2]))
+            await driver.put(VIPS)
+
+    run(tell)
+
+
+def test_what_is_gone_may_be_deleted_again(server: Server) -> None:
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await put_base(driver)
+            for owner, rows in reversed(BASE.items()):
+                await driver.apply(owner, deletes(*reversed(rows)))
+                await driver.apply(owner, deletes(*reversed(rows)))
+            assert await driver.read_all() == {}
+            assert all(rows == {} for rows in (await observer.raw()).values())
+            assert driver.foreign == []
+
+    run(tell)
+
+
+# The driver and the fake refuse and do the same
+
+
+def random_rows(owner: Owner, dice: random.Random) -> Rows:
+    """Some of the rows that this owner might have; many refer to what may not be there."""
+
+    def some(*rows: OvnRow) -> list[OvnRow]:
+        return [row for row in rows if dice.random() < 0.6]
+
+    name, pick = owner.id, dice.choice
+    rows: list[OvnRow] = []
+    match owner.kind:
+        case Kind.NETWORK:
+            rows = some(LogicalSwitch(name=name, other_config=pick([(), pairs({"mcast_snoop": "true", "x": "1"})])))
+        case Kind.ROUTER:
+            networks = tuple(sorted(dice.sample(["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64"], dice.randint(1, 3))))
+            rows = some(
+                LogicalRouter(name=name, enabled=pick([True, False]), options=pick([(), pairs({"a": "b"})])),
+                LogicalRouterPort(
+                    name=f"lrp-{name}",
+                    router=pick(["r1", "r2"]),
+                    mac=pick(["02:00:00:00:00:01", "02:00:00:00:00:02"]),
+                    networks=networks,
+                    enabled=pick([True, False]),
+                ),
+                StaticRoute(router=name, ip_prefix="::/0", nexthop=pick(["fd00::1", "fd00::2"])),
+                StaticRoute(router=pick(["r1", "r2"]), ip_prefix=f"10.{name[1]}.0.0/16", nexthop="10.0.0.9"),
+            )
+        case Kind.PORT:
+            rows = some(
+                LogicalSwitchPort(
+                    name=name,
+                    switch=pick(["n1", "n2"]),
+                    type=pick(["", "router"]),
+                    addresses=pick([(), ("router",), ("02:00:00:00:00:01 10.0.0.1", "unknown")]),
+                    port_security=pick([(), ("02:00:00:00:00:01",)]),
+                    options=pick([(), pairs({"router-port": "x"}), pairs({"router-port": "y", "z": "w"})]),
+                    enabled=pick([True, False]),
+                )
+            )
+        case Kind.VIP_NETWORK:
+            rows = some(
+                LoadBalancerGroup(name=name),
+                *(SwitchGroup(switch=switch, group=name) for switch in ("n1", "n2")),
+                *(RouterGroup(router=router, group=name) for router in ("r1", "r2")),
+            )
+        case Kind.LOAD_BALANCER:
+            vips = dice.sample(["10.0.0.10:80", "10.0.0.10:81", "[fd00::10]:80"], dice.randint(0, 3))
+            backends = [(), ("10.0.0.11:80",), ("10.0.0.11:80", "10.0.0.12:80", "10.0.0.11:80")]
+            rows = some(
+                LoadBalancer(
+                    name=f"{name}-tcp",
+                    protocol=pick(["tcp", "udp"]),
+                    services=tuple(VirtualService(vip=vip, backends=pick(backends)) for vip in sorted(vips)),
+                    selection_fields=pick([(), ("ip_src",), ("ip_dst", "ip_src")]),
+                    options=pick([(), pairs({"reject": "true"}), pairs({"reject": "false", "affinity_timeout": "5"})]),
+                ),
+                GroupMember(group="v1", load_balancer=f"{name}-tcp"),
+                GroupMember(group="v2", load_balancer=f"{name}-tcp"),
+                PortAddress(port=pick(["lrp-r1", "lrp-r2"]), network=pick(["10.0.0.10/24", "fd00::10/64"])),
+            )
+    return by_key(rows)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
+    dice = random.Random(seed)
+    kinds = {Kind.NETWORK: "n", Kind.ROUTER: "r", Kind.PORT: "p", Kind.VIP_NETWORK: "v", Kind.LOAD_BALANCER: "b"}
+    owners = [Owner(kind, f"{letter}{number}") for kind, letter in kinds.items() for number in (1, 2)]
+
+    async def outcome(driver: FakeDriver | OvnDriver, owner: Owner, change: Diff) -> type[Exception] | None:
+        try:
+            await driver.apply(owner, change)
+        except DriverError as error:
+            return type(error)
+        return None
+
+    async def tell() -> None:
+        fake, done = FakeDriver(), 0
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            for _ in range(500):
+                owner = dice.choice(owners)
+                wanted = random_rows(owner, dice) if dice.random() < 0.8 else NO_ROWS
+                change = diff(wanted, await fake.read(owner))
+                expected = await outcome(fake, owner, change)
+                assert await outcome(driver, owner, change) == expected, f"{owner}\n{change}"
+                assert await driver.read_all() == await fake.read_all()
+                done += expected is None
+            assert driver.foreign == []
+        assert 100 < done < 400, "the dice give too little of either"
+        async with Watched(server.remote) as fresh:
+            await fresh.wait_ready(10)
+            assert await fresh.read_all() == await fake.read_all()
+
+    run(tell)
+
+
+# No more than what changed
+
+
+def test_a_transaction_writes_the_columns_that_differ() -> None:
+    before = LoadBalancer(name="web", protocol="tcp", services=(VirtualService(vip="a:1", backends=("b:1",)),))
+    after = replace(before, services=(VirtualService(vip="a:1", backends=("b:1", "b:2")),))
+    key, switch = ("Load_Balancer", "web"), LogicalSwitchPort(name="p", switch="n", options=(("a", "b"),))
+    encoder = Encoder(mark=MARK, lock="l", owner=WEB, uuid_of=MARK.uuid)
+    [_, _, written] = encoder.encode(update(before, after)).operations
+    assert written == change(key, vips=encode_map({"a:1": "b:1,b:2"}))
+    [*_, written] = encoder.encode(update(switch, replace(switch, enabled=False))).operations
+    assert written == change(("Logical_Switch_Port", "p"), enabled=False)
+
+
+def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
+    """Seen by somebody else: nothing but the entry of this VIP, and no moment without it."""
+
+    async def tell() -> None:
+        before = make_state(MODEL)
+        after = make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            world = NorthboundWorld(driver, observer)
+            await world.go(before)
+            old, seen = await observer.raw(), await observer.settle()
+            await world.go(after)
+            new, vip = await observer.raw(), "10.0.0.10:80"
+            identity = MARK.uuid(LB)
+            entry = decode_map(new["Load_Balancer"][identity]["vips"])[vip]
+            assert observer.changes[seen:] == [
+                {"Load_Balancer": {identity: {"modify": {"vips": encode_map({vip: entry})}}}}
+            ]
+            old["Load_Balancer"][identity]["vips"] = new["Load_Balancer"][identity]["vips"]
+            old["Load_Balancer"][identity]["_version"] = new["Load_Balancer"][identity]["_version"]
+            assert old == new
+
+    run(tell)
+
+
+def test_networks_of_others_stay_when_the_port_changes(server: Server) -> None:
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await put_base(driver)
+            seen = await observer.settle()
+            router, port, route = BASE[ROUTER]
+            assert isinstance(port, LogicalRouterPort)
+            moved = replace(port, networks=("10.0.0.2/24", "fd00::1/64"), enabled=False)
+            await driver.put(ROUTER, router, moved, route)
+            await observer.settle()
+            [tables] = observer.changes[seen:]
+            [columns] = tables["Logical_Router_Port"].values()
+            assert columns == {"modify": {"enabled": False, "networks": encode_set(["10.0.0.1/24", "10.0.0.2/24"])}}
+            assert by_key(BASE[WEB]) == await driver.read(WEB)
+            assert driver.foreign == []
+
+    run(tell)
+
+
+@pytest.mark.parametrize("others", [1, 500])
+def test_the_work_for_one_does_not_grow_with_the_others(others: int, server: Server) -> None:
+    """What goes over the wire for one more load balancer of a network is the same whatever it has already."""
+
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await put_base(driver)
+            owners = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(others + 1)]
+            rows = [balancer_rows(number, owner.id) for number, owner in enumerate(owners)]
+            await asyncio.gather(*(driver.put(owner, *rows[n]) for n, owner in enumerate(owners[:-1])))
+            seen = await observer.settle()
+            await driver.put(owners[-1], *rows[-1])
+            await driver.put(owners[-1])
+            await observer.settle()
+            assert [len(msgspec.json.encode(change)) < 1500 for change in observer.changes[seen:]] == [True, True]
+
+    run(tell)
+
+
+def balancer_rows(number: int, name: str) -> tuple[OvnRow, ...]:
+    vip = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    backends = tuple(f"10.9.0.{member % 3}:8080" for member in range(16))
+    return (
+        LoadBalancer(
+            name=f"{name}-tcp",
+            protocol="tcp",
+            services=(VirtualService(vip=f"{vip}:80", backends=backends),),
+            options=pairs({"reject": "true"}),
+        ),
+        GroupMember(group="net1", load_balancer=f"{name}-tcp"),
+        PortAddress(port="lrp", network=f"{vip}/8"),
+    )
+
+
+def test_the_replica_keeps_the_objects_of_the_writer(server: Server) -> None:
+    async def tell() -> None:
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await put_base(driver)
+            before, after = BASE[WEB][0], LoadBalancer(name="web-tcp", protocol="udp", services=())
+            assert (await driver.read(WEB))[before.key] is before
+            await driver.put(WEB, after, *BASE[WEB][1:])
+            rows = await driver.read(WEB)
+            assert rows[after.key] is after
+            assert all(rows[row.key] is row for row in BASE[WEB][1:])
+
+    run(tell)
+
+
+# The network fails
+
+
+class Proxy:
+    """Between a driver and its server. `fault` is asked for every transaction of the driver."""
+
+    def __init__(self, server: Server, fault: Callable[[], str] = lambda: "") -> None:
+        self.server = server
+        self.path = server.folder / "proxy.sock"
+        self.remote = f"unix:{self.path}"
+        self.fault = fault
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.listener: asyncio.Server | None = None
+        self.held: list[Callable[[], None]] = []
+
+    async def __aenter__(self) -> "Proxy":
+        self.listener = await asyncio.start_unix_server(self.accept, self.path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.listener:
+            self.listener.close()
+            await self.listener.wait_closed()
+        await self.cut()
+
+    async def cut(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self.tasks.add(task)
+        from_server, to_server = await asyncio.open_unix_connection(str(self.server.folder / "db.sock"))
+        doomed: list[str] = []
+        copies = [
+            asyncio.create_task(self.ask(reader, to_server, doomed)),
+            asyncio.create_task(self.answer(from_server, writer, doomed)),
+        ]
+        try:
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass  # it is the one that `cut` asked for
+        finally:
+            for copy in copies:
+                copy.cancel()
+            writer.transport.abort()
+            to_server.transport.abort()
+            await asyncio.wait(copies)
+            self.tasks.discard(task)
+
+    async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: list[str]) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 20):
+                if b'"transact"' in data:
+                    doomed[:] = [self.fault()]
+                    if doomed == ["before"]:
+                        return
+                writer.write(data)
+                await writer.drain()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: list[str]) -> None:
+        """`after`: what was committed is not shown; `between`: it is, but the reply is lost; `late`: held back."""
+        framer = Framer()
+        with suppress(OSError):
+            while data := await reader.read(1 << 20):
+                for message in framer.feed(data):
+                    match message:
+                        case Reply(id=int()) if doomed in (["after"], ["between"]):
+                            return
+                        case Reply(id=int()) if doomed == ["late"]:
+                            self.held.append(partial(writer.write, encode(message)))
+                        case Notification() if doomed == ["after"]:
+                            continue
+                        case _:
+                            writer.write(encode(message))
+                await writer.drain()
+
+
+def encode(message: object) -> bytes:
+    """As a server does: a notification has an id too, null."""
+    return msgspec.json.encode({"id": None, **msgspec.to_builtins(message)})
+
+
+def random_model(dice: random.Random) -> str:
+    lines = ["network net1 10.0.0.0/24", "network net2 10.1.0.0/24", "router r1 net1=10.0.0.1 net2=10.1.0.1"]
+    for number in range(6):
+        if dice.random() < 0.7:
+            members = [f"m{member}/10.0.0.{100 + member}:80" for member in range(4) if dice.random() < 0.6]
+            listeners = [f"{kind}:80={','.join(members) or '-'}" for kind in ("tcp", "udp") if dice.random() < 0.6]
+            net = dice.choice([1, 2])
+            lines.append(f"lb{number} vip=10.{net - 1}.0.{10 + number} on=net{net} {' '.join(listeners)}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("kind", ["server", "clustered"])
+def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.FixtureRequest) -> None:
+    server: Server = request.getfixturevalue(kind)
+    dice = random.Random(7)
+    faults: list[str] = []
+
+    def fault() -> str:
+        faults.append(dice.choice(["", "", "before", "after", "between"]))
+        return faults[-1]
+
+    async def rest(world: NorthboundWorld, resyncs: list[int]) -> None:
+        """As the server does: a resync whenever the driver is ready again."""
+        while True:
+            await world.driver.wait_ready(10)
+            if len(resyncs) < world.driver.said.count("ready"):
+                resyncs.append(await world.reconciler.resync(force=True))
+                world.reconciler.retry_now()
+            if not await world.reconciler.step():
+                due = world.reconciler.next_due()
+                if due is None:
+                    return
+                world.now = due
+
+    async def tell() -> None:
+        resyncs: list[int] = []
+        async with Observer(server) as observer, Proxy(server, fault) as proxy, Watched(proxy.remote) as driver:
+            world = NorthboundWorld(driver, observer)
+            documents: object = {}
+            for _ in range(25):
+                model = random_model(dice)
+                documents, down = parse_model(model, documents)  # type: ignore[arg-type]
+                state = State(name="", model=model, expected="", documents=documents, down=down)
+                world.reconciler.mark(world._change(state))
+                await rest(world, resyncs)
+                assert raw_lines(await observer.raw()) == sorted(render_state(world.snapshot).splitlines())
+                assert await driver.lines() == sorted(render_state(world.snapshot).splitlines())
+            world.reconciler.mark(world._change(NOTHING))
+            await rest(world, resyncs)
+            assert all(rows == {} for rows in (await observer.raw()).values())
+            assert driver.foreign == []
+
+    run(tell)
+    assert len(faults) > 150
+    assert min(faults.count(name) for name in ("before", "after", "between")) > 20
+
+
+def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -> None:
+    """The news must not come while the reconciler is about to believe in its own success."""
+
+    async def tell() -> None:
+        states = [make_state(MODEL), make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))]
+        fault = ""
+        async with Observer(server) as observer, Proxy(server, lambda: fault) as proxy, Watched(proxy.remote) as driver:
+            await driver.wait_ready(10)
+            world = NorthboundWorld(driver, observer)
+            await world.go(states[0])
+            world.reconciler.mark(world._change(states[1]))
+            fault = "late"
+            resting = asyncio.create_task(world.rest())
+            await until(lambda: bool(proxy.held))
+            await observer.write(delete(("Load_Balancer", "web-udp")))
+            await until(lambda: len(driver._replica.rows[WEB]) == 3)
+            assert driver.foreign == []
+            assert not resting.done()
+            fault = ""
+            proxy.held.pop()()
+            await resting
+            await until(lambda: driver.foreign == [WEB])
+            await world.repair()
+            await world.check(states[1])
+
+    run(tell)
+
+
+def test_a_slow_answer_is_no_answer(server: Server) -> None:
+    """What was committed after all is noticed like a foreign change, so the owner is read again."""
+
+    async def tell() -> None:
+        async with Observer(server) as observer, Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            driver._timeout = 0.05
+            server.send(signal.SIGSTOP)
+            with pytest.raises(Unavailable, match="did not answer in time"):
+                await driver.put(NET, *BASE[NET])
+            server.send(signal.SIGCONT)
+            await until(lambda: driver.foreign == [NET])
+            assert await driver.read(NET) == by_key(BASE[NET])
+            await observer.settle()
+
+    run(tell)
+
+
+# Several servers
+
+
+def test_one_writes_and_the_next_takes_over(server: Server) -> None:
+    async def tell() -> None:
+        async with Proxy(server) as proxy, Watched(server.remote) as second:
+            await second.wait_ready(10)
+            async with Watched(proxy.remote) as first:
+                await until(lambda: first.connected)
+                await second.put(NET, *BASE[NET])
+                await until(lambda: bool(first._replica.rows))
+                assert await first.read(NET) == by_key(BASE[NET])
+                assert (first.ready, first.has_lock, first.foreign, first.said) == (False, False, [NET], [])
+                with pytest.raises(Standby, match="another server has the lock"):
+                    await first.put(NET)
+                await second.close()
+                await first.wait_ready(10)
+                assert first.said == ["ready"]
+                await first.put(NET)
+                second.start()
+                await until(lambda: second.connected)
+                assert not second.ready
+                await proxy.cut()  # the first dies
+                await second.wait_ready(10)
+                await second.put(NET2, *BASE[NET2])
+                await until(lambda: first.connected)
+                with pytest.raises(Unavailable, match="another server has the lock"):
+                    await first.put(NET, *BASE[NET])
+                assert await first.read_all() == {NET2: by_key(BASE[NET2])}
+                assert first.said == ["ready", "closed by the server"]
+            assert second.said == ["ready", "closed", "ready"]
+
+    run(tell)
+
+
+def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> None:
+    """Before the news reaches the driver: only the assertion in the transaction is proof."""
+
+    async def tell() -> None:
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            put = diff(by_key(BASE[NET]), await driver.read(NET))
+            with socket.socket(socket.AF_UNIX) as thief:
+                thief.connect(str(server.folder / "db.sock"))
+                thief.sendall(msgspec.json.encode({"id": 1, "method": "steal", "params": [MARK.default_lock]}))
+                thief.recv(1000)
+                assert driver.ready
+                with pytest.raises(Unavailable, match="another server has the lock"):
+                    await driver.apply(NET, put)
+                await until(lambda: not driver.ready)
+                assert driver.said == ["ready", f"lost the lock {MARK.default_lock}"]
+            await driver.wait_ready(10)
+            await driver.put(NET, *BASE[NET])
+
+    run(tell)
+
+
+# The database goes and comes back
+
+
+def test_a_server_that_restarts(server: Server) -> None:
+    async def tell() -> None:
+        state = make_state(MODEL)
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            async with Observer(server) as observer:
+                world = NorthboundWorld(driver, observer)
+                await world.go(state)
+            server.stop()
+            await until(lambda: not driver.ready)
+            for attempt in (driver.read_all(), driver.read(WEB), driver.put(WEB)):
+                with pytest.raises(Unavailable, match="not connected"):
+                    await attempt
+            await driver.apply(WEB, NOTHING_THERE)  # nothing to do needs no database
+            with pytest.raises(TimeoutError):
+                await driver.wait_ready(0.05)
+            server.start()
+            await driver.wait_ready(10)
+            assert driver.said == ["ready", "closed by the server", "ready"]
+            assert driver.foreign == []
+            assert await world.reconciler.resync() == 0
+            async with Observer(server) as observer:
+                world.observer = observer
+                await world.check(state)
+
+    run(tell)
+
+
+def test_a_database_that_was_lost_is_written_again(server: Server) -> None:
+    async def tell() -> None:
+        state = make_state(MODEL)
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            async with Observer(server) as observer:
+                world = NorthboundWorld(driver, observer)
+                await world.go(state)
+                await observer.write(*({"op": "delete", "table": table, "where": []} for table in TABLES))
+                await until(lambda: not driver._replica.rows)
+                assert {*driver.foreign} == {owner for owner in world.snapshot.owners() if owner.id[-4:] != "-vip"}
+                assert await world.reconciler.resync() > 5
+                driver.foreign.clear()
+                await world.rest()
+                await world.check(state)
+
+    run(tell)
+
+
+# The codec
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+NAME = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+SET = st.sets(TEXT, max_size=4).map(lambda texts: tuple(sorted(texts)))
+PAIRS = st.dictionaries(TEXT, TEXT, max_size=4).map(pairs)
+BACKEND = st.text(string.ascii_lowercase + "0123456789[]:.", min_size=1, max_size=8)
+SERVICES = st.dictionaries(TEXT, st.lists(BACKEND, max_size=5), max_size=3).map(
+    lambda vips: tuple(VirtualService(vip=vip, backends=tuple(vips[vip])) for vip in sorted(vips))
+)
+EXCLUSIVE = st.one_of(
+    st.builds(LogicalSwitch, name=NAME, other_config=PAIRS),
+    st.builds(
+        LogicalSwitchPort,
+        name=NAME,
+        switch=NAME,
+        type=TEXT,
+        addresses=SET,
+        port_security=SET,
+        options=PAIRS,
+        enabled=st.booleans(),
+    ),
+    st.builds(LogicalRouter, name=NAME, enabled=st.booleans(), options=PAIRS),
+    st.builds(LogicalRouterPort, name=NAME, router=NAME, mac=TEXT, networks=SET.filter(bool), enabled=st.booleans()),
+    st.builds(StaticRoute, router=NAME, ip_prefix=TEXT, nexthop=TEXT),
+    st.builds(LoadBalancer, name=NAME, protocol=TEXT, services=SERVICES, selection_fields=SET, options=PAIRS),
+)
+
+
+@given(EXCLUSIVE)
+def test_what_is_encoded_decodes_to_the_same(row: OvnRow) -> None:
+    columns = msgspec.json.decode(msgspec.json.encode(encode_columns(row)))  # type: ignore[arg-type]
+    holder = getattr(row, "switch", getattr(row, "router", ""))
+    assert decode_row(row.key, columns, holder) == row
+    texts = dict.fromkeys(("name", "type", "mac", "ip_prefix", "nexthop"), "")
+    sent = {
+        column: value for column, value in columns.items() if value not in (["set", []], ["map", []], texts.get(column))
+    }
+    assert decode_row(row.key, sent, holder) == row
+
+
+@given(st.lists(TEXT, min_size=1, max_size=5))
+def test_joined_text_splits_into_its_parts(parts: list[str]) -> None:
+    text = join_text(parts)
+    assert split_text(text) == tuple(parts)
+    assert text.count(",") == len(parts) - 1
+
+
+@given(TEXT, NAME, NAME)
+def test_a_group_says_whose_it_is_in_its_name(deployment: str, identity: str, name: str) -> None:
+    mark, owner, row = Mark(deployment), Owner(Kind.VIP_NETWORK, identity), LoadBalancerGroup(name=name)
+    columns = {"name": mark.group_name(owner, name)}
+    claim = mark.read("Load_Balancer_Group", mark.uuid(row.key), columns)
+    assert claim is not None
+    assert (claim.owner, claim.key, claim.orphan) == (owner, row.key, False)
+    assert decode_row(row.key, columns, "") == row
+    assert Mark(deployment + "x").read("Load_Balancer_Group", mark.uuid(row.key), columns) is None
+
+
+@pytest.mark.parametrize("name", ["a,b", "100%", "with space", "ü€😀", 'quo"te', "a/b:c", "fd00::1", "\\"])
+def test_odd_names_survive_the_database(name: str, server: Server) -> None:
+    async def tell() -> None:
+        rows: tuple[OvnRow, ...] = (
+            LogicalSwitch(name=name),
+            LogicalSwitchPort(name=name, switch=name, addresses=(name,), options=((name, name),), enabled=False),
+            LogicalRouter(name=name, enabled=False),
+            LogicalRouterPort(name=name, router=name, mac=name, networks=(name,), enabled=False),
+            StaticRoute(router=name, ip_prefix=name, nexthop=name),
+            LoadBalancer(name=name, protocol="sctp", services=(VirtualService(vip=name, backends=("a", "b", "a")),)),
+            LoadBalancerGroup(name=name),
+            GroupMember(group=name, load_balancer=name),
+            SwitchGroup(switch=name, group=name),
+            RouterGroup(router=name, group=name),
+            PortAddress(port=name, network=name + "/24"),
+        )
+        owner = Owner(Kind.ROUTER, name)
+        async with Watched(server.remote) as driver:
+            await driver.wait_ready(10)
+            await driver.put(owner, *rows)
+            assert await driver.read_all() == {owner: by_key(rows)}
+            async with Watched(server.remote) as fresh:
+                await until(lambda: fresh.connected)
+                assert await fresh.read_all() == {owner: by_key(rows)}
+            await driver.put(owner)
+            assert await driver.read_all() == {}
+
+    run(tell)
