@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant("no deletes", "dataplane/rows.py", "if key not in desired}", "if False}"),
     Mutant("no updates", "dataplane/rows.py", "if key in applied and applied[key] != desired[key]", "if False"),
     Mutant("no creates", "dataplane/rows.py", "for key in sorted(desired) if key not in applied", "for key in ()"),
-    Mutant("no retry", "reconciler/loop.py", "self._queue.failed(owner, self._clock())", "pass"),
+    Mutant("no retry", "reconciler/queue.py", "heapq.heappush(self._due, (due, str(owner), owner))", "pass"),
     Mutant(
         "stale belief after a failure",
         "reconciler/loop.py",
