@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -50,7 +51,12 @@ def make_door(house: House, reconciler: Reconciler) -> ASGIApp:
         force = request.query_params.get("force", "").lower() in ("true", "1")
         return json_response({"changed": await reconciler.resync(force=force)})
 
+    async def statistics(request: Request) -> Response:
+        _only_admin(request)
+        return json_response({"waiting": len(reconciler), **asdict(reconciler.statistics)})
+
     routes = [
+        Route("/statistics", statistics),
         Route("/plan", plan),
         Route("/owners/{owner:path}", show),
         Route("/resync", resync, methods=["POST"]),
