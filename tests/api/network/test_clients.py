@@ -10,7 +10,7 @@ import openstack
 import pytest
 from openstack.connection import Connection
 
-from api.network.served import served, write_clouds
+from harness.served import served, write_clouds
 
 OPENSTACK = Path(sys.executable).with_name("openstack")
 
@@ -30,6 +30,7 @@ def command(clouds: Path, line: str) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
+@pytest.mark.client
 def test_the_command_line(clouds: Path):
     """Names are looked up, a port goes through the extensions, errors are shown in full."""
     four = "--subnet-range 10.0.0.0/24 --gateway 10.0.0.254 --dns-nameserver 1.1.1.1"

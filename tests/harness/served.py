@@ -69,5 +69,7 @@ def _house(place: Inside) -> House:
 def write_clouds(folder: Path, address: str) -> Path:
     """A clouds.yaml as a user writes it."""
     path = folder / "clouds.yaml"
-    path.write_text(f"clouds:\n  fairlead:\n    auth_type: none\n    network_endpoint_override: {address}/network\n")
+    doors = {"network": "network", "load_balancer": "load-balancer"}
+    lines = [f"    {service}_endpoint_override: {address}/{door}\n" for service, door in doors.items()]
+    path.write_text("clouds:\n  fairlead:\n    auth_type: none\n" + "".join(lines))
     return path

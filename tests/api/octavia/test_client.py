@@ -1,0 +1,85 @@
+"""The stock `openstack loadbalancer` commands, unmodified, in the order in which somebody would type them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.served import served, write_clouds
+
+pytestmark = pytest.mark.client
+OPENSTACK = Path(sys.executable).with_name("openstack")
+
+
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("served")
+    with served(folder) as address:
+        yield write_clouds(folder, address)
+
+
+def test_a_load_balancer_from_create_to_delete(clouds: Path):
+    def run(line: str) -> tuple[int, str, str]:
+        environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}
+        done = subprocess.run(
+            [OPENSTACK, *line.split()], env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+    def good(line: str) -> Any:
+        code, printed, complaint = run(line)
+        assert code == 0, (line, complaint)
+        return json.loads(printed) if printed.startswith(("{", "[")) else printed
+
+    def bad(line: str, words: str) -> None:
+        code, _, complaint = run(line)
+        assert (code, words in complaint) == (1, True), (line, complaint)
+
+    good("network create net -f json")
+    good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
+    made = good("loadbalancer create --name web --vip-subnet-id sub --vip-address 10.0.0.10 --tag t --wait -f json")
+    assert (made["vip_address"], made["provisioning_status"], made["provider"]) == ("10.0.0.10", "ACTIVE", "ovn")
+    bad("loadbalancer create --name no --vip-subnet-id sub --vip-address 10.0.0.10", "already in use: 10.0.0.10")
+    bad("loadbalancer create --name no --vip-subnet-id nothing", "Unable to locate nothing in subnets")
+
+    listener = "loadbalancer listener create --name http --protocol TCP --protocol-port 80"
+    assert good(f"{listener} --timeout-client-data 1000 web --wait -f json")["timeout_client_data"] == 1000
+    bad(f"{listener} web", "Another Listener on this Load Balancer is already using protocol TCP")
+    bad("loadbalancer listener create --protocol HTTP --protocol-port 81 web", "protocol HTTP")
+    pool = "loadbalancer pool create --name app --listener http --protocol TCP --lb-algorithm ROUND_ROBIN"
+    assert good(f"{pool} --session-persistence type=SOURCE_IP --wait -f json")["session_persistence"]
+    member = "loadbalancer member create app --address 10.0.0.11 --protocol-port 8080 --subnet-id sub --name one"
+    assert good(f"{member} --weight 3 --wait -f json")["weight"] == 3
+    bad(member, "Another member on this pool is already using ip 10.0.0.11")
+
+    assert [row["name"] for row in good("loadbalancer list --tags t -f json")] == ["web"]
+    assert good("loadbalancer listener list --loadbalancer web -f json")[0]["protocol_port"] == 80
+    assert good("loadbalancer pool show app -f json")["listeners"]
+    assert good("loadbalancer member list app -f json")[0]["operating_status"] == "NO_MONITOR"
+    tree = good("loadbalancer status show web")["loadbalancer"]
+    assert tree["listeners"][0]["pools"][0]["members"][0]["name"] == "one"
+    assert good("loadbalancer provider list -f json")[0]["name"] == "ovn"
+
+    good("loadbalancer set web --name shop --description d --disable --wait")
+    assert good("loadbalancer show shop -f json")["operating_status"] == "OFFLINE"
+    good("loadbalancer set shop --enable --wait")
+    good("loadbalancer member set app one --weight 0 --wait")
+    assert good("loadbalancer member show app one -f json")["operating_status"] == "DRAINING"
+    good("loadbalancer pool set app --lb-algorithm SOURCE_IP --wait")
+    good("loadbalancer pool unset app --session-persistence --wait")
+    good("loadbalancer listener unset http --default-pool --wait")
+    assert good("loadbalancer listener show http -f json")["default_pool_id"] is None
+    good("loadbalancer failover shop --wait")
+    bad("loadbalancer healthmonitor create app --type TCP --delay 5 --timeout 3 --max-retries 2", "health monitors")
+
+    bad("loadbalancer delete shop", "it has children")
+    good("loadbalancer member delete app one --wait")
+    good("loadbalancer delete shop --cascade --wait")
+    bad("loadbalancer show shop", "Unable to locate shop in loadbalancers")
+    assert good("loadbalancer list -f json") == []
+    good("network delete net")
