@@ -6,8 +6,10 @@ be killed at any instant. While OVN is away the doors stay open: what is asked f
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
+import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -159,20 +161,52 @@ def _authentication(configuration: Configuration) -> Authenticate:
 
 async def _listen(app: ASGIApp, configuration: Configuration) -> None:
     options = configuration.server
-    where: dict[str, str | int] = {}
-    if options.listen.startswith("unix:"):
-        where["uds"] = options.listen.removeprefix("unix:")
-    else:
-        where["host"], where["port"] = split_listen(options.listen)
-    if options.tls_certificate:
-        where |= {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
+    listener = _open_socket(options.listen)
     settings = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=5,
-        **where,  # type: ignore[arg-type]
+        ssl_certfile=options.tls_certificate or None,
+        ssl_keyfile=options.tls_key or None,
     )
-    LOG.info("serving on %s", options.listen)
-    await uvicorn.Server(settings).serve()
+    with listener:
+        LOG.info("serving on %s", options.listen)
+        await uvicorn.Server(settings).serve(sockets=[listener])
+
+
+def _open_socket(listen: str) -> socket.socket:
+    """Bound and not yet listening. A unix socket is for its owner and group. Raises OSError that names the address."""
+    try:
+        if listen.startswith("unix:"):
+            path = Path(listen.removeprefix("unix:"))
+            _remove_dead_socket(path)
+            listener = _bind(socket.AF_UNIX, str(path))
+            path.chmod(0o660)
+            return listener
+        host, port = split_listen(listen)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return _bind(family, address)
+    except OSError as error:
+        raise OSError(f"cannot listen on {listen}: {error.strerror or error}") from None
+
+
+def _bind(family: int, address: object) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)  # type: ignore[arg-type]
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """What a server that was killed left behind. Raises OSError when a server listens there."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise OSError(errno.EADDRINUSE, "another server listens there")
+        path.unlink()
