@@ -1,6 +1,7 @@
 """The load-balancer door: what stock clients send, what they get, and what a wrong input is told."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from fairlead.api import octavia
 from fairlead.api.door import Identity
 from fairlead.dataplane.ovn import LoadBalancer
 from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, Network, Subnet
+from fairlead.model.network import AllocationPool, FixedIP, Network, Subnet
 from fairlead.model.snapshot import Changes
 from harness.api import NOON, Inside, play
 
@@ -248,7 +249,55 @@ def test_projects_do_not_see_each_other(door):
     door(story)
 
 
-LB = {"loadbalancer": {"name": "x", "vip_subnet_id": SUBNET}}
+def test_what_another_project_has_is_not_there_to_be_used(door):
+    async def story(place: Inside) -> None:
+        made = await make_balancer(place)
+        place.caller = Identity(user="eve", project_id="other", roles=frozenset({"member", "reader"}))
+        for wanted in ({"vip_subnet_id": SUBNET}, {"vip_network_id": NET}, {"vip_port_id": made["vip_port_id"]}):
+            answer = await place.call("POST", LBS, {"loadbalancer": wanted})
+            assert (answer.status_code, "not found." in answer.json()["faultstring"]) == (400, True)
+        network = replace(place.model.snapshot.networks[NET], shared=True)
+        await place.model.write(lambda _: Changes(puts=(network,)))
+        hers = await make_balancer(place)
+        assert hers["project_id"] == "other"
+
+    door(story)
+
+
+def test_a_given_port_is_the_vip_and_is_given_back(door):
+    async def story(place: Inside) -> None:
+        made = await make_balancer(place)
+        lent = replace(
+            place.model.snapshot.ports[made["vip_port_id"]],
+            id="33333333-0000-4000-8000-000000000001",
+            mac_address="02:00:00:00:00:33",
+            fixed_ips=(FixedIP(subnet_id=SUBNET, address=parse_address("10.0.0.33")),),
+            device_id="",
+            device_owner="",
+        )
+        await place.model.write(lambda _: Changes(puts=(lent,)))
+        body = {"name": "given", "vip_port_id": lent.id}
+        given = (await place.good("POST", LBS, {"loadbalancer": body}))["loadbalancer"]
+        assert (given["vip_address"], given["vip_subnet_id"]) == ("10.0.0.33", SUBNET)
+        taken = await place.call("POST", LBS, {"loadbalancer": body})
+        assert (taken.status_code, "is already used by device" in taken.text) == (400, True)
+        await place.good("DELETE", f"{LBS}/{given['id']}")
+        assert place.model.snapshot.ports[lent.id].device_id == ""
+
+    door(story)
+
+
+def test_a_member_whose_subnet_is_gone_does_not_lock_its_load_balancer(door):
+    async def story(place: Inside) -> None:
+        listener = await make_listener(place, (await make_balancer(place))["id"])
+        pool = await make_pool(place, listener["id"])
+        await make_member(place, pool["id"], subnet_id=SUBNET6)
+        network = place.model.snapshot.networks[NET]
+        rest = replace(network, subnets=tuple(subnet for subnet in network.subnets if subnet.id != SUBNET6))
+        await place.model.write(lambda _: Changes(puts=(rest,)))
+        await make_member(place, pool["id"], "10.0.0.12")
+
+    door(story)
 
 
 def lb(**more: object) -> dict[str, Any]:

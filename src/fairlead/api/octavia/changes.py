@@ -1,26 +1,18 @@
 """What each request does to the model, as functions of a snapshot. They decide everything and write nothing."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, specs
-from fairlead.api.octavia.decode import Birth
+from fairlead.api.octavia.decode import Birth, Caller
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, not_found
-from fairlead.api.octavia.vip import choose_vip
+from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.model import loadbalancer as lb
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks for the change, and what a new object gets."""
-
-    identity: Identity
-    birth: Birth
 
 
 def find_load_balancer(snapshot: Snapshot, balancer_id: str, identity: Identity) -> lb.LoadBalancer:
@@ -59,7 +51,7 @@ def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
 def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
     """The whole tree in one write."""
     specs.refuse_not_yet(values, specs.LOAD_BALANCER_NOT_YET, caller.birth.provider)
-    made = choose_vip(snapshot, values, caller.birth, balancer_id)
+    made = choose_vip(snapshot, values, caller, balancer_id)
     balancer = lb.LoadBalancer(
         id=balancer_id,
         project_id=caller.birth.project_id,
@@ -73,7 +65,7 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         owns_vip_port=made.is_new,
     )
     balancer = _with_tree(balancer, values, caller.birth)
-    _check(snapshot, balancer)
+    _check(snapshot, balancer, caller)
     return Changes(puts=(made.port, balancer), reads=(Owner(Kind.NETWORK, made.vip.network_id),))
 
 
@@ -236,7 +228,7 @@ def _edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[
 
 
 def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
-    _check(snapshot, balancer)
+    _check(snapshot, balancer, caller)
     return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
 
 
@@ -300,7 +292,7 @@ def _list(values: Values, name: str) -> Iterable[Any]:
     return values.get(name) or ()
 
 
-def _check(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
+def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> None:
     """What must be true of any load balancer, whatever provides it. Raises ApiError."""
     ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
     for listener in balancer.listeners:
@@ -312,9 +304,10 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
                 f" {other.protocol.value} and protocol_port {other.port}",
             )
         _check_pool_of(balancer, listener)
-    for pool in balancer.pools:
-        for member in pool.members:
-            _check_member(snapshot, balancer, member)
+    old = snapshot.load_balancers.get(balancer.id)
+    known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
+    for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
+        _check_new_member(snapshot, balancer, member, caller)
 
 
 def _check_pool_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
@@ -330,10 +323,12 @@ def _check_pool_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
         )
 
 
-def _check_member(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Member) -> None:
+def _check_new_member(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Member, caller: Caller) -> None:
     if member.address.version != balancer.vip.address.version:
         raise bad_request(
             f"Member address {member.address} IP version incompatible with VIP {balancer.vip.address} IP version."
         )
-    if member.subnet_id is not None and member.subnet_id not in snapshot.subnet_network:
-        raise missing_subresource("Subnet", member.subnet_id)
+    if member.subnet_id is not None:
+        network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
+        if network is None or not may_use(network, caller.identity):
+            raise missing_subresource("Subnet", member.subnet_id)

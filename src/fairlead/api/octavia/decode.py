@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from fairlead.api.door import ApiError
+from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import BadField, MissingField, UnknownField, Values, read_fields
 from fairlead.api.octavia import specs
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
@@ -40,6 +40,14 @@ class Birth:
     now: datetime
     new_id: Callable[[], str]
     provider: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks for a change, and what a new object gets."""
+
+    identity: Identity
+    birth: Birth
 
 
 def read_body(body: object, root: str, spec: specs.Spec, *, argument: str) -> Values:

@@ -8,8 +8,7 @@ from starlette.routing import Route
 
 from fairlead.api.door import ApiError, House, Identity, JsonObject, identity, json_response, read_json
 from fairlead.api.octavia import changes, encode, specs
-from fairlead.api.octavia.changes import Caller
-from fairlead.api.octavia.decode import Birth, read_body, read_values
+from fairlead.api.octavia.decode import Birth, Caller, read_body, read_values
 from fairlead.api.octavia.errors import forbidden, not_found
 from fairlead.api.octavia.lists import list_response
 from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from fairlead.api.door import ApiError
+from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
-from fairlead.api.octavia.decode import Birth
+from fairlead.api.octavia.decode import Caller
 from fairlead.api.octavia.errors import bad_request, missing_subresource
 from fairlead.model.addresses import IPAddress, choose_address, choose_mac
 from fairlead.model.loadbalancer import Vip
@@ -20,14 +20,15 @@ class VipPort(NamedTuple):
     is_new: bool
 
 
-def choose_vip(snapshot: Snapshot, values: Values, birth: Birth, balancer_id: str) -> VipPort:
+def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> VipPort:
     """Raises ApiError: 400 for what does not fit together, 409 for an address that is taken."""
+    birth = caller.birth
     if values.get("vip_port_id"):
-        return _given_port(snapshot, values, balancer_id)
+        return _given_port(snapshot, values, caller, balancer_id)
     if values.get("vip_subnet_id"):
-        network, subnet = _subnet(snapshot, values)
+        network, subnet = _subnet(snapshot, values, caller)
     elif values.get("vip_network_id"):
-        network = _network(snapshot, values["vip_network_id"])
+        network = _network(snapshot, values["vip_network_id"], caller)
         subnet = _choose_subnet(network, values.get("vip_address"))
     else:
         raise bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.")
@@ -47,10 +48,10 @@ def choose_vip(snapshot: Snapshot, values: Values, birth: Birth, balancer_id: st
     return VipPort(_vip(port, port.fixed_ips[0]), port, is_new=True)
 
 
-def _given_port(snapshot: Snapshot, values: Values, balancer_id: str) -> VipPort:
+def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> VipPort:
     """The port becomes the load balancer's, and is given back when that goes."""
     port = snapshot.ports.get(values["vip_port_id"])
-    if port is None:
+    if port is None or not caller.identity.may_change(port.project_id):
         raise missing_subresource("Port", values["vip_port_id"])
     if port.device_id:
         raise bad_request(f"Port {port.id} is already used by device {port.device_id} ")
@@ -70,20 +71,25 @@ def _vip(port: Port, fixed: FixedIP) -> Vip:
     return Vip(address=fixed.address, port_id=port.id, subnet_id=fixed.subnet_id, network_id=port.network_id)
 
 
-def _subnet(snapshot: Snapshot, values: Values) -> tuple[Network, Subnet]:
+def _subnet(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Network, Subnet]:
     subnet_id = values["vip_subnet_id"]
     network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
     subnet = find_subnet(network, subnet_id) if network else None
-    if network is None or subnet is None:
+    if network is None or subnet is None or not may_use(network, caller.identity):
         raise missing_subresource("Subnet", subnet_id)
     if values.get("vip_network_id") not in (None, network.id):
         raise bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network.")
     return network, subnet
 
 
-def _network(snapshot: Snapshot, network_id: str) -> Network:
+def may_use(network: Network, identity: Identity) -> bool:
+    """What a caller may not see is not there for him."""
+    return network.shared or identity.may_see(network.project_id)
+
+
+def _network(snapshot: Snapshot, network_id: str, caller: Caller) -> Network:
     network = snapshot.networks.get(network_id)
-    if network is None:
+    if network is None or not may_use(network, caller.identity):
         raise missing_subresource("Network", network_id)
     return network
 
