@@ -50,6 +50,7 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
 async def serve(configuration: Configuration) -> None:
     """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration."""
     authenticate = _authentication(configuration)
+    gc.disable()  # until the model is loaded: each new document would be looked through again and again
     store = await SqliteStore.open(Path(configuration.store.path))
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
@@ -65,8 +66,8 @@ async def serve(configuration: Configuration) -> None:
             mtu=configuration.network.mtu,
             resync_owner=kernel.reconciler.distrust,
         )
-        gc.collect()
         gc.freeze()  # the loaded model lives as long as the process: looking through it for garbage is time lost
+        gc.enable()
         await _listen(make_app(house, kernel.reconciler, authenticate), configuration)
 
 
