@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
 from fairlead.api.door import House
+from fairlead.api.metrics import Dataplane
 from fairlead.compilers.providers import PROVIDERS
 from fairlead.config import Configuration, OvnOptions, split_listen
 from fairlead.dataplane.rows import Rows
@@ -68,7 +69,7 @@ async def serve(configuration: Configuration) -> None:
         )
         gc.freeze()  # the loaded model lives as long as the process: looking through it for garbage is time lost
         gc.enable()
-        await _listen(make_app(house, kernel.reconciler, authenticate), configuration)
+        await _listen(make_app(house, kernel.reconciler, authenticate, kernel.dataplane), configuration)
 
 
 class Kernel:
@@ -117,6 +118,9 @@ class Kernel:
         if known == NEVER_APPLIED and not self.driver.connected:
             return Applied(error="OVN is not reachable")
         return known
+
+    def dataplane(self) -> Dataplane:
+        return Dataplane(connected=self.driver.connected, writes=self.driver.has_lock)
 
     async def _resync_when_wanted(self) -> None:
         """At the start, when OVN comes back, and hourly."""

@@ -14,6 +14,7 @@ import uvicorn
 from fairlead.api.app import make_app
 from fairlead.api.auth import anybody
 from fairlead.api.door import House
+from fairlead.api.metrics import Dataplane
 from fairlead.api.network import make_door
 from harness.api import Inside, inside
 
@@ -48,7 +49,8 @@ class Announced(uvicorn.Server):
 
 async def _serve(folder: Path, started: list[uvicorn.Server], ready: threading.Event) -> None:
     async with inside(make_door, folder, "/network") as place:
-        app = make_app(_house(place), place.reconciler, anybody)
+        dataplane = Dataplane(connected=True, writes=True)
+        app = make_app(_house(place), place.reconciler, anybody, lambda: dataplane)
         started.append(Announced(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"), ready))
         loop = asyncio.create_task(place.reconciler.run())
         await started[0].serve()

@@ -6,6 +6,7 @@
 
 import logging
 from collections.abc import Callable
+from time import perf_counter
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,17 +17,32 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead.api import network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.door import House, Identity, json_response
+from fairlead.api.metrics import Dataplane, Metrics
 from fairlead.reconciler.loop import Reconciler
 
 LOG = logging.getLogger(__name__)
 
 
-DISCOVERY = frozenset({"", "/network", "/network/v2.0", "/load-balancer", "/load-balancer/v2", "/load-balancer/v2.0"})
-"""Version documents are for everybody, as in every OpenStack service: a client reads them before it says who it is."""
+PUBLIC = frozenset(
+    {
+        "",
+        "/healthz",
+        "/readyz",
+        "/network",
+        "/network/v2.0",
+        "/load-balancer",
+        "/load-balancer/v2",
+        "/load-balancer/v2.0",
+    }
+)
+"""For everybody: version documents, as in every OpenStack service, and whether the server is well."""
 STRANGER = Identity(user="", project_id="", roles=frozenset())
 
 
-def make_app(house: House, reconciler: Reconciler, authenticate: Authenticate) -> ASGIApp:
+def make_app(
+    house: House, reconciler: Reconciler, authenticate: Authenticate, dataplane: Callable[[], Dataplane]
+) -> ASGIApp:
+    metrics = Metrics(house, reconciler, dataplane)
     doors = {
         "/network": network.make_door(house),
         "/load-balancer": octavia.make_door(house),
@@ -37,8 +53,12 @@ def make_app(house: House, reconciler: Reconciler, authenticate: Authenticate) -
         root = str(request.base_url).rstrip("/")
         return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in doors}})
 
-    routes = [Route("/", index), *(Mount(path, app=_door(door, path)) for path, door in doors.items())]
-    return _identified(Starlette(routes=routes), authenticate, house.new_id)
+    routes = [
+        Route("/", index),
+        *metrics.routes(),
+        *(Mount(path, app=_door(door, path)) for path, door in doors.items()),
+    ]
+    return _identified(Starlette(routes=routes), authenticate, house.new_id, metrics)
 
 
 def _door(app: ASGIApp, path: str) -> ASGIApp:
@@ -50,22 +70,23 @@ def _door(app: ASGIApp, path: str) -> ASGIApp:
     return door
 
 
-def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], str]) -> ASGIApp:
+def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], str], metrics: Metrics) -> ASGIApp:
     """Put the caller and an id into every request, the id into every answer too; 401 for a caller without a name."""
 
     async def identified(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        request_id = f"req-{new_id()}"
+        request_id, began = f"req-{new_id()}", perf_counter()
         headers = dict(scope["headers"])
 
         async def send_with_id(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":
+                metrics.observe(scope["path"], scope["method"], message["status"], perf_counter() - began)  # type: ignore[arg-type]
                 message["headers"] = [*message["headers"], (b"x-openstack-request-id", request_id.encode())]  # type: ignore[misc]
             await send(message)
 
-        if scope["path"].rstrip("/") in DISCOVERY:
+        if scope["path"].rstrip("/") in PUBLIC:
             await app({**scope, "identity": STRANGER, "request_id": request_id}, receive, send_with_id)  # type: ignore[arg-type]
             return
         caller = await authenticate(_header(headers, b"authorization"), _header(headers, b"x-project-id"))

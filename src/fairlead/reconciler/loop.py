@@ -81,6 +81,11 @@ class Reconciler:
         """When the first owner that waits for a retry is due."""
         return self._queue.next_due()
 
+    def age(self) -> float:
+        """Seconds for which the owner that is ready longest has waited."""
+        oldest = self._queue.oldest()
+        return 0.0 if oldest is None else self._clock() - oldest
+
     def __len__(self) -> int:
         """How many owners wait, for their turn or for a retry."""
         return len(self._queue)

@@ -1,0 +1,111 @@
+"""What monitoring sees: `/metrics` in Prometheus' text format, `/healthz` and `/readyz`.
+
+The two that say "well" or "not well" are for everybody; figures are for administrators, like all of the operator's.
+`fairlead_resync_changes_total` must stay 0 after the start: it counts what a look at everything found different.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from fairlead.api.door import House, identity
+from fairlead.model.owner import Kind
+from fairlead.model.status import derive_provisioning_status
+from fairlead.reconciler.loop import Reconciler
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataplane:
+    """What is known of OVN at this moment."""
+
+    connected: bool
+    writes: bool
+    """Whether this server holds the lock; of several, one does."""
+
+
+class Metrics:
+    """One registry for one application, so that two in one process do not meet."""
+
+    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane]) -> None:
+        self._registry = CollectorRegistry()
+        self._dataplane = dataplane
+        self._requests = Histogram(
+            "fairlead_api_request_seconds",
+            "Time from request to answer.",
+            ["door", "method", "code"],
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_State(house, reconciler, dataplane))
+
+    def observe(self, path: str, method: str, code: int, seconds: float) -> None:
+        door = path.split("/", 2)[1] if path.count("/") > 1 else ""
+        self._requests.labels(door, method, str(code)).observe(seconds)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._metrics),
+        ]
+
+    async def _healthz(self, _: Request) -> Response:
+        """The process answers: that is all that it says."""
+        return PlainTextResponse("well\n")
+
+    async def _readyz(self, _: Request) -> Response:
+        """Whether what is asked for now can reach OVN, through this server or through the one that writes."""
+        now = self._dataplane()
+        if not now.connected:
+            return PlainTextResponse("not ready: OVN is not reachable\n", 503)
+        return PlainTextResponse("ready\n" if now.writes else "ready: another server writes\n")
+
+    async def _metrics(self, request: Request) -> Response:
+        if not identity(request).is_admin:
+            return PlainTextResponse("this is for administrators\n", 403)
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+class _State(Collector):
+    """Read when it is asked for: there is no second place in which a figure is kept."""
+
+    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane]) -> None:
+        self._house = house
+        self._reconciler = reconciler
+        self._dataplane = dataplane
+
+    def collect(self) -> Iterator[Metric]:
+        statistics, now = self._reconciler.statistics, self._dataplane()
+        for name, meaning in (
+            ("compiled", "Owners compiled."),
+            ("applied", "Transactions that changed the dataplane."),
+            ("failed", "Applies that failed; each is tried again."),
+            ("refused", "Owners that their provider cannot have."),
+            ("resyncs", "Looks at everything."),
+            ("resync_changes", "Owners that a look at everything found different."),
+        ):
+            yield CounterMetricFamily(f"fairlead_{name}_total", meaning, getattr(statistics, name))
+        yield GaugeMetricFamily("fairlead_queue_owners", "Owners that wait to be applied.", len(self._reconciler))
+        yield GaugeMetricFamily("fairlead_queue_age_seconds", "Of the one that waits longest.", self._reconciler.age())
+        yield GaugeMetricFamily("fairlead_ovn_connected", "1 while OVN can be read.", int(now.connected))
+        yield GaugeMetricFamily("fairlead_ovn_writer", "1 while this server is the one that writes.", int(now.writes))
+        yield self._owners()
+
+    def _owners(self) -> Metric:
+        family = GaugeMetricFamily("fairlead_owners", "Documents by kind and status.", labels=["kind", "status"])
+        counts: dict[tuple[Kind, str], int] = {}
+        for owner, generation in self._house.model.snapshot.generations.items():
+            status = derive_provisioning_status(generation, self._house.applied(owner))
+            counts[owner.kind, status.value] = counts.get((owner.kind, status.value), 0) + 1
+        for (kind, status_name), count in sorted(counts.items()):
+            family.add_metric([kind.value, status_name], count)
+        return family

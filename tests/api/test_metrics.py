@@ -1,0 +1,65 @@
+"""What monitoring sees."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import ROLES
+from fairlead.api.door import House, Identity
+from fairlead.api.metrics import Dataplane
+from fairlead.api.octavia import make_door
+from harness.api import NOON, inside
+
+ADMIN = Identity(user="a", project_id="p", roles=ROLES)
+
+
+async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplane) -> httpx.Response:
+    async def authenticate(*_: str | None) -> Identity | None:
+        return caller
+
+    async with inside(make_door, folder, "") as place:
+        house = House(
+            model=place.model,
+            applied=place.reconciler.applied,
+            now=lambda: NOON,
+            new_id=lambda: "1",
+            mtu=1442,
+            resync_owner=place.reconciler.distrust,
+        )
+        app = make_app(house, place.reconciler, authenticate, lambda: now)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+            await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
+            await place.rest()
+            return await client.get(path)
+
+
+@pytest.mark.parametrize(
+    ("now", "code", "words"),
+    [
+        (Dataplane(connected=True, writes=True), 200, "ready"),
+        (Dataplane(connected=True, writes=False), 200, "ready: another server writes"),
+        (Dataplane(connected=False, writes=False), 503, "not ready: OVN is not reachable"),
+    ],
+)
+def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Dataplane, code: int, words: str):
+    answer = asyncio.run(get(tmp_path, "/readyz", caller=None, now=now))
+    assert (answer.status_code, answer.text) == (code, words + "\n")
+
+
+def test_figures_are_for_administrators(tmp_path: Path):
+    now = Dataplane(connected=True, writes=True)
+    assert asyncio.run(get(tmp_path / "1", "/metrics", caller=None, now=now)).status_code == 401
+    member = Identity(user="m", project_id="p", roles=frozenset({"member"}))
+    assert asyncio.run(get(tmp_path / "2", "/metrics", caller=member, now=now)).status_code == 403
+    text = asyncio.run(get(tmp_path / "3", "/metrics", caller=ADMIN, now=now)).text
+    for line in (
+        'fairlead_owners{kind="network",status="ACTIVE"} 1.0',
+        "fairlead_applied_total 1.0",
+        "fairlead_resync_changes_total 0.0",
+        "fairlead_ovn_writer 1.0",
+        'fairlead_api_request_seconds_count{code="201",door="network",method="POST"} 1.0',
+    ):
+        assert line in text
