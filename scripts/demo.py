@@ -41,6 +41,9 @@ def main() -> int:
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"\ndemo: interrupted; `fairlead lab down --name {LAB}` removes what is there", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -71,7 +74,8 @@ class Client:
 
 def bring_up() -> tuple[Lab, serving.Service]:
     say("Two compute nodes, each with its own Open vSwitch, and OVN's central, in network namespaces")
-    take_down(LAB)
+    if take_down(LAB):
+        print(f"{DIM}  an earlier demo was removed{END}")
     lab = Lab.up(LAB, chassis=2, progress=lambda line: print(f"{DIM}  {line}{END}", flush=True))
     service = serving.start(lab.layout, LISTEN)
     print(f"{DIM}  Fairlead serves on {service.url}{END}")

@@ -99,7 +99,12 @@ MUTANTS = (
         "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"
     ),
     Mutant("no brackets around IPv6", "model/addresses.py", 'f"[{address}]:{port}" if address.version == 6 else ', ""),
-    Mutant("no IPv6 default route", "compilers/ovn.py", "in gateways.items():", "in list(gateways.items())[:1]:"),
+    Mutant(
+        "a route for the first subnet only",
+        "compilers/ovn.py",
+        "in network.subnets:\n        if",
+        "in network.subnets[:1]:\n        if",
+    ),
     Mutant(
         "options share a row",
         "compilers/ovn.py",

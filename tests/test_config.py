@@ -37,6 +37,10 @@ BAD = [
     ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "keystone"}, "is not none or http_basic"),
     ("", {"FAIRLEAD_SERVER_TLS_KEY": "x"}, "go together"),
     ("", {"FAIRLEAD_OVN_NORTBOUND": "x"}, "FAIRLEAD_OVN_NORTBOUND: no such option"),
+    ("", {"FAIRLEAD_OVN_NORTHBOUND": "foo"}, "ovn.northbound: "),
+    ("", {"FAIRLEAD_OVN_NORTHBOUND": "ssl:10.0.0.1:6641"}, "ssl needs ovn.private_key"),
+    ("", {"FAIRLEAD_OVN_CA": "/nothing"}, "go together"),
+    ("", {"FAIRLEAD_OVN_MARK": ""}, "ovn.mark: without a mark"),
     ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),
 ]
 

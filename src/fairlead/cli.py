@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,10 +86,13 @@ def _add_server(commands: Any) -> None:
 
 
 def _add_operator_commands(commands: Any) -> None:
-    plan = commands.add_parser("plan", help="what would change in OVN now; writes nothing")
+    differs = "Exit code 3 when OVN differs from what it should have."
+    plan = commands.add_parser("plan", help="what would change in OVN now; writes nothing", epilog=differs)
     plan.set_defaults(run=_plan)
-    show = commands.add_parser("show", help="rows of one owner beside what OVN has")
-    show.add_argument("owner", help="a name, an id, or kind/id as in loadbalancer/3fc8...")
+    show = commands.add_parser("show", help="rows of one owner beside what OVN has", epilog=differs)
+    show.add_argument(
+        "owner", help="name or id of a load balancer, network, router or port, or kind/id as in loadbalancer/3fc8..."
+    )
     show.set_defaults(run=_show)
     resync = commands.add_parser("resync", help="believe nothing, look at every owner again, and mend what differs")
     resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
@@ -150,7 +154,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    shown = _ask(arguments, "GET", f"/operator/owners/{arguments.owner}")
+    shown = _ask(arguments, "GET", f"/operator/owners/{urllib.parse.quote(arguments.owner)}")
     if arguments.json:
         print(json.dumps(shown, indent=2))
         return 0 if shown["desired"] == shown["actual"] else DIFFERENT
@@ -175,6 +179,8 @@ def _resync(arguments: argparse.Namespace) -> int:
 
 def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
     """Ask the server. Raises Failure with the server's own sentence."""
+    if not arguments.url.startswith(("http://", "https://")):
+        raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
     request = urllib.request.Request(arguments.url.rstrip("/") + path, method=method)  # noqa: S310 - the operator's URL
     user = os.environ.get("FAIRLEAD_USER")
     if user:
@@ -186,6 +192,8 @@ def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
     except urllib.error.HTTPError as error:
         body = error.read().decode(errors="replace")
         raise Failure(_sentence(body) or f"{error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        raise Failure(f"{arguments.url} does not answer: {error.reason}") from None
     except (OSError, ValueError) as error:
         raise Failure(f"{arguments.url} does not answer: {error}") from None
 

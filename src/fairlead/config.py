@@ -11,6 +11,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from fairlead.drivers.ovsdb_protocol import SslRemote, parse_remotes
+
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
 LEVELS = ("debug", "info", "warning", "error")
@@ -210,7 +212,25 @@ def _check(configuration: Configuration) -> None:
         raise BadConfiguration("server.password_file: http_basic needs one")
     if bool(server.tls_certificate) != bool(server.tls_key):
         raise BadConfiguration("server.tls_certificate and server.tls_key go together")
+    _check_ovn(configuration.ovn)
     if not 1280 <= configuration.network.mtu <= 65535:
         raise BadConfiguration("network.mtu: from 1280 (IPv6 needs it) to 65535")
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")
+
+
+def _check_ovn(options: OvnOptions) -> None:
+    try:
+        remotes = parse_remotes(options.northbound)
+    except ValueError as error:
+        raise BadConfiguration(f"ovn.northbound: {error}") from None
+    if not options.mark:
+        raise BadConfiguration("ovn.mark: without a mark our rows could not be told from those of others")
+    files = {name: getattr(options, name) for name in ("private_key", "certificate", "ca")}
+    if any(files.values()) and not all(files.values()):
+        raise BadConfiguration("ovn.private_key, ovn.certificate and ovn.ca go together")
+    if any(isinstance(remote, SslRemote) for remote in remotes) and not all(files.values()):
+        raise BadConfiguration("ovn.northbound: ssl needs ovn.private_key, ovn.certificate and ovn.ca")
+    for name, path in files.items():
+        if path and not Path(path).is_file():
+            raise BadConfiguration(f"ovn.{name}: {path}: no such file")

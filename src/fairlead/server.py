@@ -9,10 +9,11 @@ import contextlib
 import errno
 import gc
 import logging
+import signal
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
 from fairlead.reconciler.loop import MassDelete, Reconciler
+from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 
@@ -85,7 +87,6 @@ class Kernel:
             on_foreign_change=lambda owner: self.reconciler.distrust(owner),  # noqa: PLW0108 - made after the driver
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
-            on_unavailable=lambda reason: self._synced.clear(),
         )
         self.reconciler = Reconciler(
             driver=self.driver,
@@ -130,10 +131,12 @@ class Kernel:
                     await self._resync_wanted.wait()
             self._resync_wanted.clear()
             try:
+                await self._model.catch_up()  # the lock may come before what its last holder has stored
                 changed = await self.reconciler.resync()
             except MassDelete as brake:
-                LOG.error("%s: nothing was done; `fairlead resync --force` does it", brake)
-            except DriverError as error:
+                LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
+                self._synced.set()
+            except (DriverError, StoreError) as error:
                 LOG.warning("no resync: %s", error)
             else:
                 LOG.info("resync: %d owners differ", changed)
@@ -164,6 +167,22 @@ def _authentication(configuration: Configuration) -> Authenticate:
     return HttpBasic(read_password_file(Path(configuration.server.password_file)))
 
 
+class _Server(uvicorn.Server):
+    """Ends by returning: uvicorn would send itself the signal again, and nothing after it would be closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(sign, self.handle_exit, sign, None)
+        loop.add_signal_handler(signal.SIGHUP, LOG.warning, "SIGHUP: nothing is read again; restart to do that")
+        try:
+            yield
+        finally:
+            for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(sign)
+
+
 async def _listen(app: ASGIApp, configuration: Configuration) -> None:
     options = configuration.server
     listener = _open_socket(options.listen)
@@ -176,9 +195,11 @@ async def _listen(app: ASGIApp, configuration: Configuration) -> None:
         ssl_certfile=options.tls_certificate or None,
         ssl_keyfile=options.tls_key or None,
     )
-    with listener:
+    with listener, contextlib.ExitStack() as stack:
+        if options.listen.startswith("unix:"):
+            stack.callback(Path(options.listen.removeprefix("unix:")).unlink, missing_ok=True)
         LOG.info("serving on %s", options.listen)
-        await uvicorn.Server(settings).serve(sockets=[listener])
+        await _Server(settings).serve(sockets=[listener])
 
 
 def _open_socket(listen: str) -> socket.socket:

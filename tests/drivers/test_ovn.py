@@ -122,7 +122,7 @@ class Observer:
             "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options"),
             "Logical_Router": (*columns, "ports", "static_routes", "load_balancer_group", "options"),
             "Logical_Router_Port": (*columns, "mac", "networks", "options"),
-            "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "options"),
+            "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "policy", "options"),
             "Load_Balancer": (*columns[:2], "protocol", "vips", "selection_fields", "options"),
             "Load_Balancer_Group": ("name", "load_balancer"),
         }
@@ -218,7 +218,8 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         lines.append(f"Logical_Router {row['name']}{state(row)}{words(row, 'options')}")
         lines += [f"Logical_Router {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
         for route in (raw["Logical_Router_Static_Route"][u] for u in decode_uuids(row["static_routes"])):
-            lines.append(f"Logical_Router_Static_Route {row['name']} {route['ip_prefix']} via {route['nexthop']}")
+            parts = [row["name"], *decode_set(route["policy"]), route["ip_prefix"], "via", route["nexthop"]]
+            lines.append(" ".join(["Logical_Router_Static_Route", *parts]))
         for u in decode_uuids(row["ports"]):
             port = raw["Logical_Router_Port"][u]
             given = {mark.removeprefix("fairlead:address:") for mark in marks["Logical_Router_Port"][u]}

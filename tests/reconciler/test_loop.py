@@ -73,3 +73,74 @@ def test_a_resync_that_would_delete_much_is_held_back():
 
 def _renamed(document, identity):
     return replace(document, id=identity)
+
+
+def test_the_brake_holds_back_deletions_only():
+    """After a restart everything that is right is known to be right, and what is missing is made."""
+
+    async def run() -> None:
+        nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
+        driver = FakeDriver()
+        before = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
+        await before.resync()
+        while await before.step():
+            pass
+        few = [*nets[:5], _renamed(nets[0], "new")]
+        after = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(few)), 2))
+        with pytest.raises(MassDelete):
+            await after.resync()
+        assert after.applied(Owner(Kind.NETWORK, "net1")).generation == 2
+        while await after.step():
+            pass
+        assert after.applied(Owner(Kind.NETWORK, "new")).generation == 2
+        assert len(driver.rows) == 31
+
+    asyncio.run(run())
+
+
+def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
+    async def run() -> None:
+        snapshot, driver, now = STATE.snapshot(), FakeDriver(), 0.0
+        broken = True
+
+        def compile_some(of: Snapshot, owner: Owner):
+            if broken and owner.kind is Kind.LOAD_BALANCER:
+                raise ZeroDivisionError("a mistake")
+            return compile_owner(of, owner)
+
+        reconciler = Reconciler(driver=driver, compile_owner=compile_some, snapshot=lambda: snapshot, clock=lambda: now)
+        await reconciler.resync()
+        web = Owner(Kind.LOAD_BALANCER, "web")
+        assert reconciler.applied(web).error == "a mistake"
+        reconciler.mark([web])
+        while await reconciler.step():
+            pass
+        assert web not in driver.rows
+        assert len(driver.rows) == 2
+        broken, now = False, 10.0
+        while await reconciler.step():
+            pass
+        assert web in driver.rows
+        assert reconciler.applied(web).error is None
+
+    asyncio.run(run())
+
+
+def test_an_empty_model_deletes_nothing_unless_that_is_meant():
+    """A typing mistake in the path of the store must not be the end of everybody's traffic."""
+
+    async def run() -> None:
+        driver = FakeDriver()
+        before = make(driver, STATE.snapshot())
+        await before.resync()
+        while await before.step():
+            pass
+        held = len(driver.rows)
+        empty = make(driver, Snapshot())
+        with pytest.raises(MassDelete):
+            await empty.resync()
+        while await empty.step():
+            pass
+        assert len(driver.rows) == held > 0
+
+    asyncio.run(run())

@@ -173,3 +173,27 @@ def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(tmp_path: Pa
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.sqlite.FEED", 3)
+    network = DOCUMENTS["network/net1"]
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        ahead, behind = [await Model.load(store, lambda *_: None) for _ in range(2)]
+        await ahead.write(lambda _: Changes(puts=(replace(network, id="gone"), replace(network, id="kept"))))
+        await behind.catch_up()
+        for number in range(8):
+            await ahead.write(lambda _, number=number: Changes(puts=(replace(network, id=f"n{number}"),)))
+        await ahead.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"),)))
+        seen: list[Owner] = []
+        behind.subscribe(seen.extend)
+        after = await behind.write(lambda _: Changes(puts=(replace(network, id="mine"),)))
+        assert set(after.networks) == {"kept", "mine", *(f"n{number}" for number in range(8))}
+        await ahead.catch_up()
+        assert (after.networks, after.generations) == (ahead.snapshot.networks, ahead.snapshot.generations)
+        assert {owner.id for owner in seen} == {"gone", "mine", *(f"n{number}" for number in range(8))}
+        await store.close()
+
+    asyncio.run(run())

@@ -82,7 +82,14 @@ def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], s
 
         async def send_with_id(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":
-                metrics.observe(scope["path"], scope["method"], message["status"], perf_counter() - began)  # type: ignore[arg-type]
+                took = perf_counter() - began
+                if scope["method"] != "GET" or message["status"] >= 400:  # type: ignore[operator]
+                    who = scope.get("caller", "")
+                    LOG.info(
+                        "%s %s %s by %r: %s in %.1f ms",
+                        *(request_id, scope["method"], scope["path"], who, message["status"], took * 1000),
+                    )
+                metrics.observe(scope["path"], scope["method"], message["status"], took)  # type: ignore[arg-type]
                 message["headers"] = [*message["headers"], (b"x-openstack-request-id", request_id.encode())]  # type: ignore[misc]
             await send(message)
 
@@ -90,6 +97,7 @@ def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], s
             await app({**scope, "identity": STRANGER, "request_id": request_id}, receive, send_with_id)  # type: ignore[arg-type]
             return
         caller = await authenticate(_header(headers, b"authorization"), _header(headers, b"x-project-id"))
+        scope["caller"] = caller.user if caller else ""
         if caller is None:
             await _unauthorized()(scope, receive, send_with_id)  # type: ignore[arg-type]
             return

@@ -12,6 +12,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ Authenticate: TypeAlias = Callable[[str | None, str | None], Awaitable[Identity 
 """(Authorization header, X-Project-Id header) -> who it is; None when the caller has to say who he is."""
 ROLES = frozenset({"admin", "member", "reader"})
 REMEMBERED = 10_000
+CHECKS_AT_ONCE = 2
+"""More callers with new passwords wait: the others' requests must not wait for bcrypt."""
+BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
+LONGEST_PROJECT = 36
 DEFAULT_PROJECT = "default"
 
 
@@ -41,7 +46,7 @@ class User:
 
 async def anybody(authorization: str | None, project_id: str | None) -> Identity | None:
     """No authentication: everybody is the administrator, of the project that he names."""
-    return Identity(user="anybody", project_id=project_id or DEFAULT_PROJECT, roles=ROLES)
+    return Identity(user="anybody", project_id=(project_id or DEFAULT_PROJECT)[:LONGEST_PROJECT], roles=ROLES)
 
 
 def read_password_file(path: Path) -> dict[str, User]:
@@ -50,13 +55,17 @@ def read_password_file(path: Path) -> dict[str, User]:
         lines = path.read_text().splitlines()
     except OSError as error:
         raise BadPasswordFile(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise BadPasswordFile(f"{path}: it is not UTF-8 text") from None
     users: dict[str, User] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         parts = line.strip().split(":")
         roles = frozenset(parts[3].split(",")) if len(parts) == 4 else frozenset()
-        if len(parts) != 4 or not parts[1].startswith("$2") or not roles <= ROLES:
+        if parts[0] in users:
+            raise BadPasswordFile(f"{path}:{number}: the user is there already")
+        if len(parts) != 4 or not BCRYPT.match(parts[1]) or not roles <= ROLES or len(parts[2]) > LONGEST_PROJECT:
             raise BadPasswordFile(
                 f"{path}:{number}: a line is user:bcrypt hash:project:role,role; roles are {', '.join(sorted(ROLES))}"
             )
@@ -72,7 +81,9 @@ class HttpBasic:
         self._users = users
         self._key = secrets.token_bytes(32)
         self._right: dict[bytes, Identity] = {}
-        self._dummy = bcrypt.hashpw(b"nobody", bcrypt.gensalt())
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
+        costs = [int(user.hash.split(b"$")[2]) for user in users.values()]
+        self._dummy = bcrypt.hashpw(b"nobody", bcrypt.gensalt(max(costs, default=4)))
 
     async def __call__(self, authorization: str | None, project_id: str | None) -> Identity | None:
         credentials = _credentials(authorization)
@@ -83,8 +94,8 @@ class HttpBasic:
         if digest in self._right:
             return self._right[digest]
         user = self._users.get(name)
-        # a name that is not there costs the same time as one that is
-        right = await asyncio.to_thread(bcrypt.checkpw, password[:72], user.hash if user else self._dummy)
+        async with self._checks:  # a name that is not there costs the same time as one that is
+            right = await asyncio.to_thread(bcrypt.checkpw, password[:72], user.hash if user else self._dummy)
         if user is None or not right:
             return None
         if len(self._right) >= REMEMBERED:

@@ -20,7 +20,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`default` stands for an attribute that is not there, and for null where `nullable` is not set."""
+    """An attribute with its parser. One that is `required` may be neither missing nor null."""
 
     parse: Parser
     required: bool = False
@@ -102,7 +102,7 @@ def boolean(value: object) -> bool:
 
 def integer(least: int, most: int) -> Parser:
     def parse(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError("Value should be an integer.")
@@ -125,7 +125,7 @@ def cidr(value: object) -> IPNetwork:
 
 def uuid(value: object) -> str:
     """Kept as it was written: ids are compared as text."""
-    if not isinstance(value, str) or not UUID.match(value):
+    if not isinstance(value, str) or not UUID.fullmatch(value):
         raise ValueError("Value should be UUID format")
     return value
 

@@ -81,7 +81,7 @@ def _admits(item: Item, query: Query, matchers: Mapping[str, Callable[[Item], It
             values = (item[name],)
         else:
             raise BadQuery(f"'{name}' is not an attribute that can be filtered by.")
-        if not any(_text(value) in wanted for value in values):
+        if not any(_matches(value, wanted) for value in values):
             return False
     return query.tags.admits(item.get("tags", ()))
 
@@ -105,14 +105,15 @@ def _page(found: list[Item], query: Query) -> Page:
     )
 
 
-def _text(value: object) -> str:
+def _matches(value: object, wanted: frozenset[str]) -> bool:
+    """A query string has texts only: what a text means depends on what it is compared with."""
     match value:
         case bool():
-            return "true" if value else "false"
+            return any(text.lower() in (("true", "1") if value else ("false", "0")) for text in wanted)
         case None:
-            return ""
+            return bool(wanted & {"", "None", "null"})
         case _:
-            return str(value)
+            return str(value) in wanted
 
 
 def filter_text(value: str) -> str:

@@ -32,6 +32,8 @@ def make_door(house: House, reconciler: Reconciler) -> ASGIApp:
         _only_admin(request)
         owner = _find_owner(house, request.path_params["owner"])
         desired, actual = await reconciler.compare(owner)
+        if not desired and not actual and house.model.snapshot.find(owner) is None:
+            raise ApiError(404, f"there is no {owner}, neither in the model nor in OVN")
         generation = house.model.snapshot.generations.get(owner, house.model.snapshot.revision)
         applied = house.applied(owner)
         return json_response(

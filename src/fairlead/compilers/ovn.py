@@ -44,7 +44,6 @@ from fairlead.model.snapshot import NONE, Snapshot, connected
 
 PROVIDER = "ovn"
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
-ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
@@ -137,9 +136,10 @@ def _vip_router(network: Network) -> Iterator[OvnRow]:
     yield LogicalRouter(name=name)
     yield LogicalRouterPort(name=router_port_name(name), router=name, mac=mac, networks=(f"{link_local(mac)}/64",))
     yield _router_attachment(name, switch=network.id, router_port=router_port_name(name))
-    gateways = {subnet.gateway.version: subnet.gateway for subnet in reversed(network.subnets) if subnet.gateway}
-    for version, gateway in gateways.items():
-        yield StaticRoute(router=name, ip_prefix=ANYWHERE[version], nexthop=str(gateway))
+    for subnet in network.subnets:
+        if subnet.gateway:
+            # What a VIP answers leaves by the gateway of its own subnet; OVN passes over the routes of the others.
+            yield StaticRoute(router=name, ip_prefix=str(subnet.cidr), nexthop=str(subnet.gateway), policy="src-ip")
 
 
 def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
@@ -148,6 +148,8 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, vip))
     down = snapshot.down.get(balancer.id, frozenset())
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
+    for each in balancer.pools:
+        _refuse_pool(each)
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         transport = _transport(listener)
@@ -190,14 +192,22 @@ def _selection_fields(pool: lb.Pool | None, version: int) -> tuple[str, ...]:
     as long as any time-out asks. OVN passes `ip_src` on as the IPv4 field; the load balancer is on the client's own
     switch, where the MAC is the client's as well.
     """
-    if pool is None:
+    if pool is None or not pool.goes_by_source:
         return ()
+    return ("ip_src",) if version == 4 else ("eth_src",)
+
+
+def _refuse_pool(pool: lb.Pool) -> None:
+    """Whether a listener leads to it yet or not: what cannot be had is said when it is asked for."""
     _refuse_persistence(pool.persistence)
     if pool.algorithm is lb.Algorithm.LEAST_CONNECTIONS:
         raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
-    if not pool.goes_by_source:
-        return ()
-    return ("ip_src",) if version == 4 else ("eth_src",)
+    if pool.protocol in (lb.PoolProtocol.PROXY, lb.PoolProtocol.PROXYV2):
+        raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
+    if any(member.backup for member in pool.members):
+        raise Unsupported("backup members", PROVIDER)
+    if sum(member.takes_connections for member in pool.members) > LARGEST:
+        raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
 
 
 def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
@@ -212,17 +222,9 @@ def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
 def _backends(pool: lb.Pool | None, down: frozenset[str]) -> tuple[str, ...]:
     """The slot table as endpoints. The slots of members that are down are lent to the living, by the same rule that
     gave them; when one comes back, what it gets back is what is stored."""
-    if pool is None:
+    if pool is None or not pool.admin_state_up:
         return ()
-    if pool.protocol in (lb.PoolProtocol.PROXY, lb.PoolProtocol.PROXYV2):
-        raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
-    if any(member.backup for member in pool.members):
-        raise Unsupported("backup members", PROVIDER)
     serving = {member.ordinal: member for member in pool.members if member.takes_connections}
-    if len(serving) > LARGEST:
-        raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
-    if not pool.admin_state_up:
-        return ()
     living = {ordinal: member for ordinal, member in serving.items() if member.id not in down}
     weights = {ordinal: member.weight for ordinal, member in living.items()}
     slots = pool.slots if len(living) == len(serving) else assign_slots(pool.slots, weights)

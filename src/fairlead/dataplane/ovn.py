@@ -100,16 +100,19 @@ class LogicalRouterPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticRoute:
+    """With the policy `src-ip` the prefix is that of the sender; without one, of the destination."""
+
     router: str
     ip_prefix: str
     nexthop: str
+    policy: str = ""
 
     @property
     def key(self) -> Key:
         return ("Logical_Router_Static_Route", self.router, self.ip_prefix, self.nexthop)
 
     def __str__(self) -> str:
-        return f"Logical_Router_Static_Route {self.router} {self.ip_prefix} via {self.nexthop}"
+        return _line(f"Logical_Router_Static_Route {self.router}", self.policy, f"{self.ip_prefix} via {self.nexthop}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

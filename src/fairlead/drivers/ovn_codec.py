@@ -79,7 +79,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch_Port": ("name", "type", "addresses", "port_security", "options", "enabled"),
     "Logical_Router": ("name", "enabled", "options"),
     "Logical_Router_Port": ("name", "mac", "networks", "enabled"),
-    "Logical_Router_Static_Route": ("ip_prefix", "nexthop"),
+    "Logical_Router_Static_Route": ("ip_prefix", "nexthop", "policy"),
     "Load_Balancer": ("name", "protocol", "vips", "selection_fields", "options"),
     "Load_Balancer_Group": ("name",),
 }
@@ -204,7 +204,8 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
             columns = {"name": row.name, "mac": row.mac, "enabled": _encode_enabled(row.enabled)}
             return columns | {"networks": encode_set(row.networks)}
         case StaticRoute():
-            return {"ip_prefix": row.ip_prefix, "nexthop": row.nexthop}
+            policy = encode_optional(row.policy or None)
+            return {"ip_prefix": row.ip_prefix, "nexthop": row.nexthop, "policy": policy}
         case LoadBalancer():
             return {
                 "name": row.name,
@@ -245,7 +246,8 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
             )
         case "Logical_Router_Static_Route":
             prefix, nexthop = columns.get("ip_prefix", ""), columns.get("nexthop", "")
-            return StaticRoute(router=holder, ip_prefix=prefix, nexthop=nexthop)
+            policy = decode_optional(columns.get("policy", ["set", []])) or ""
+            return StaticRoute(router=holder, ip_prefix=prefix, nexthop=nexthop, policy=policy)
         case "Load_Balancer":
             vips = decode_map(columns.get("vips", ["map", []]))
             return LoadBalancer(

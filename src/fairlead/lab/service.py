@@ -65,9 +65,10 @@ class Service:
 def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
     """Returns when it answers. A server that this lab has already is ended first; its store stays."""
     service = Service(url=f"http://{listen}", folder=layout.directory / "fairlead")
-    stop(layout, service)
-    if _answers(service):
+    running = _running(layout, service)
+    if running != listen and _answers(service):
         raise LabError(f"something else answers on {listen}; choose another address")
+    stop(layout, service)
     service.folder.mkdir(parents=True, exist_ok=True)
     (service.folder / "clouds.yaml").write_text(CLOUDS.format(url=service.url))
     service.openrc.write_text(OPENRC.format(url=service.url, folder=service.folder, lab=layout.name))
@@ -92,6 +93,16 @@ def stop(layout: Layout, service: Service) -> None:
         processes.end([pid], lambda each: processes.is_marked(each, layout.directory))
     if service.process is not None:
         service.process.wait(timeout=START_SECONDS)
+
+
+def _running(layout: Layout, service: Service) -> str | None:
+    """Where this lab's own server listens, if it lives."""
+    pid = processes.read_pidfile(service.pidfile)
+    if pid is None or not processes.is_marked(pid, layout.directory):
+        return None
+    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    found = [line.partition(b"=")[2].decode() for line in environment if line.startswith(b"FAIRLEAD_SERVER_LISTEN=")]
+    return found[0] if found else None
 
 
 def _server_environment(layout: Layout, service: Service, listen: str) -> dict[str, str]:

@@ -32,6 +32,12 @@ def parse_network(text: str) -> IPNetwork:
         raise ValueError(f"'{text}' is not a valid IP subnet.") from None
 
 
+def is_host(address: IPAddress) -> bool:
+    """Whether a packet can be sent to one other machine by this address, in its own family (RFC 4291, section 2.5)."""
+    mapped = address.version == 6 and address.ipv4_mapped is not None
+    return not (mapped or address.is_unspecified or address.is_multicast or address.is_loopback)
+
+
 def render_endpoint(address: IPAddress, port: int) -> str:
     """`10.0.0.1:80`, `[fd00::1]:80`: the form of ovn-nb(5) Load_Balancer:vips."""
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

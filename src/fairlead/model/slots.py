@@ -84,7 +84,18 @@ def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
             target[member] += 1
     else:
         _lower(target, -missing, held=held, low=low, remainder=remainder)
+    _seat_everybody(target, size)
     return target
+
+
+def _seat_everybody(target: dict[int, int], size: int) -> None:
+    """Whoever is due less than half a slot gets one all the same, from those who have most: a member that takes
+    connections must see some. Shares are then as coarse as the table is."""
+    if len(target) <= size:
+        for member in sorted(member for member, count in target.items() if count == 0):
+            richest = max(target, key=lambda each: (target[each], -each))
+            target[richest] -= 1
+            target[member] = 1
 
 
 def _lower(

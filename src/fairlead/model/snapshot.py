@@ -164,8 +164,6 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
     """Owners whose rows are compiled from this one's document too."""
     match snapshot.find(owner):
         case Network():
-            vips = snapshot.network_vips.get(owner.id, NONE)
-            yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in vips)
             yield from (Owner(Kind.ROUTER, identity) for identity in snapshot.network_routers.get(owner.id, NONE))
             yield from vip_networks(snapshot, owner.id)
         case Router():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
-from fairlead.drivers.interface import Driver, DriverError, Standby, Unavailable
+from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
@@ -24,7 +24,11 @@ BRAKE_SHARE = 0.3
 
 
 class MassDelete(Exception):
-    """A resync would delete more than 30 % of more than 20 owners: somebody has to say that this is meant."""
+    """A resync would delete more than 30 % of more than 20 owners, or all of them because the model is empty (another
+    store, by a typing mistake?): somebody has to say that this is meant.
+
+    Everything else that the resync found has been set right all the same.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,15 +113,18 @@ class Reconciler:
     async def _resync(self, force: bool) -> int:
         actual = await self._driver.read_all()
         compared = self._compare(actual)
-        gone = [owner for owner, change, desired in compared if change and not desired]
-        if not force and len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual):
-            raise MassDelete(f"a resync would delete the rows of {len(gone)} of {len(actual)} owners")
-        self._memory.believed = dict(actual)
         wrong = [owner for owner, change, _ in compared if change]
-        self.statistics.resyncs += 1
-        self.statistics.resync_changes += len(wrong)
+        gone = {owner for owner, change, desired in compared if change and not desired}
+        many = len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual)
+        held = not force and bool(gone) and (many or not self._snapshot().generations)
+        self._memory.believed = dict(actual)
         self._settle(owner for owner, change, _ in compared if not change)
-        self.mark(wrong)
+        if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
+            self.statistics.resync_changes += sum(owner not in self._queue for owner in wrong)
+        self.statistics.resyncs += 1
+        self.mark(owner for owner in wrong if not held or owner not in gone)
+        if held:
+            raise MassDelete(f"a resync would delete the rows of {len(gone)} of {len(actual)} owners")
         return len(wrong)
 
     async def step(self) -> bool:
@@ -138,6 +145,12 @@ class Reconciler:
             self.statistics.failed += 1
             self._memory.believed.pop(owner, None)
             self._remember_failure(owner, error)
+            self._queue.failed(owner, self._clock())
+        except Exception as mistake:
+            LOG.exception("a mistake of Fairlead's own in %s; trying again", owner)
+            self.statistics.failed += 1
+            self._memory.believed.pop(owner, None)
+            self._remember_failure(owner, mistake)
             self._queue.failed(owner, self._clock())
         else:
             self._queue.succeeded(owner)
@@ -181,7 +194,7 @@ class Reconciler:
     def _compare(self, actual: Mapping[Owner, Rows]) -> list[tuple[Owner, Diff, Rows]]:
         """Each owner of the model or of the dataplane: what would change, and what it should have.
 
-        One that cannot be compiled is left as it is: its own turn in the queue tells its status.
+        One that cannot be compiled is left as it is, and remembered as failed.
         """
         snapshot = self._snapshot()
         owners = snapshot.owners()
@@ -191,8 +204,13 @@ class Reconciler:
         for owner in [*owners, *orphans]:
             try:
                 desired = self._compile(snapshot, owner)
-            except Unsupported:
-                desired = actual.get(owner, NO_ROWS)
+            except Unsupported as refusal:
+                self._remember_failure(owner, refusal)
+                continue
+            except Exception as mistake:
+                LOG.exception("a mistake of Fairlead's own in %s", owner)
+                self._remember_failure(owner, mistake)
+                continue
             self.statistics.compiled += 1
             compared.append((owner, diff(desired, actual.get(owner, NO_ROWS)), desired))
         return compared
@@ -214,5 +232,5 @@ class Reconciler:
     def _remember_failure(self, owner: Owner, error: Exception) -> None:
         before = self.applied(owner)
         self._memory.applied[owner] = Applied(generation=before.generation, error=str(error))
-        level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
+        level = logging.DEBUG if isinstance(error, Unavailable | MissingReference) else logging.WARNING
         LOG.log(level, "could not apply %s: %s", owner, error)

@@ -27,6 +27,9 @@ class Queue:
     def __len__(self) -> int:
         return len(self._ready) + len(self._delayed)
 
+    def __contains__(self, owner: Owner) -> bool:
+        return owner in self._ready or owner in self._delayed
+
     def add(self, owner: Owner, now: float) -> None:
         """The owner is dirty. News ends a back-off: what changed may be what was wrong."""
         self._delayed.pop(owner, None)

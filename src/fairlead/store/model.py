@@ -8,12 +8,13 @@ the store. Readers get a frozen snapshot and never wait.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
-from fairlead.store.interface import ABSENT, Batch, Conflict, Store, StoreUnavailable
+from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
 
 LOG = logging.getLogger(__name__)
 ATTEMPTS = 20
@@ -58,10 +59,19 @@ class Model:
         return await asyncio.shield(asyncio.ensure_future(self._write(change)))
 
     async def follow(self) -> None:
-        """Take in what other servers write, until cancelled."""
-        async for batch in self._store.watch(self.snapshot.revision):
-            async with self._writing:
-                self._take_in(batch)
+        """Take in what other servers write, until cancelled. Raises StoreUnavailable."""
+        while True:
+            try:
+                async for batch in self._store.watch(self.snapshot.revision):
+                    async with self._writing:
+                        self._take_in(batch)
+            except Compacted:
+                await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Know all that is stored by now. Raises StoreUnavailable."""
+        async with self._writing:
+            await self._catch_up()
 
     async def _write(self, change: Change) -> Snapshot:
         async with self._writing:
@@ -78,10 +88,7 @@ class Model:
                 except Conflict:
                     await self._catch_up()
                 else:
-                    if revision == before.revision + 1:
-                        self._publish(changes, revision)
-                    else:  # others wrote between: theirs first, in the order of the feed
-                        await self._catch_up()
+                    await self._publish_own(changes, revision)
                     return self.snapshot
         raise StoreUnavailable(f"others wrote first {ATTEMPTS} times in a row; try again")
 
@@ -97,9 +104,37 @@ class Model:
             head=before.revision if changes.rests_on_absence else None,
         )
 
+    async def _publish_own(self, changes: Changes, revision: int) -> None:
+        """What is stored is stored: nothing that fails from here on may be told as a failure."""
+        if revision == self.snapshot.revision + 1:
+            self._publish(changes, revision)
+            return
+        try:  # others wrote between: theirs first, in the order of the feed
+            await self._catch_up()
+        except StoreError as error:
+            LOG.warning("cannot read what others wrote: %s", error)
+            behind = self.snapshot.revision
+            self._publish(changes, revision)
+            self.snapshot = replace(self.snapshot, revision=behind)  # so that the feed is read from there
+
     async def _catch_up(self) -> None:
-        for batch in await self._store.changes(self.snapshot.revision):
-            self._take_in(batch)
+        try:
+            for batch in await self._store.changes(self.snapshot.revision):
+                self._take_in(batch)
+        except Compacted:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """The feed no longer tells what happened: compare with everything that is stored."""
+        documents, revision = await self._store.range("")
+        stored = {Owner.parse(each.key): each for each in documents if not each.key.startswith(CLAIM)}
+        known = self.snapshot.generations
+        LOG.warning("too far behind the store: read all of it again")
+        for owner, document in stored.items():
+            if known.get(owner) != document.revision:
+                self._publish(Changes(puts=(decode(owner, document.value),)), document.revision)
+        gone = tuple(owner for owner in known if owner not in stored)
+        self._publish(Changes(deletes=gone), revision)
 
     def _take_in(self, batch: Batch) -> None:
         if batch.revision <= self.snapshot.revision:

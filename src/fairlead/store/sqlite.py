@@ -162,10 +162,14 @@ class SqliteStore:
         return int(revision)
 
     def _feed(self, after: int) -> list[Batch]:
-        rows = self._sql.execute(
-            "SELECT revision, key, value FROM change WHERE revision > ? ORDER BY revision", (after,)
-        ).fetchall()
-        (head,) = self._sql.execute("SELECT revision FROM head").fetchone()
+        self._sql.execute("BEGIN")  # the feed and its end, as of one moment
+        try:
+            rows = self._sql.execute(
+                "SELECT revision, key, value FROM change WHERE revision > ? ORDER BY revision", (after,)
+            ).fetchall()
+            (head,) = self._sql.execute("SELECT revision FROM head").fetchone()
+        finally:
+            self._sql.execute("ROLLBACK")
         batches: dict[int, dict[str, bytes | None]] = {}
         for revision, key, value in rows:
             batches.setdefault(revision, {})[key] = value

@@ -82,6 +82,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    LOG.exception("%s %s", request.method, request.url.path, exc_info=error)
+    LOG.error("%s %s %s failed", request.scope.get("request_id", ""), request.method, request.url.path, exc_info=error)
     text = "Request Failed: internal server error while processing your request."
     return fault(500, "HTTPInternalServerError", text)

@@ -191,14 +191,31 @@ def _check_policy(call: Call, network: Network, values: Values, rule: str) -> No
     creating = rule == "create_port"
     asked = {name for name, value in values.items() if value or not creating}
     policy.check_attributes(call.caller.is_admin, rule, asked & {"binding:host_id", "binding:profile"})
-    owned = {"mac_address"} | ({"port_security_enabled"} if not values.get("port_security_enabled", True) else set())
+    owned = (
+        {"mac_address"}
+        | _named_addresses(values)
+        | ({"port_security_enabled"} if not values.get("port_security_enabled", True) else set())
+    )
     if str(values.get("device_owner") or "").startswith("network:"):
         owned.add("device_owner")
-    policy.check_attributes(call.caller.may_change(network.project_id), rule, owned & values.keys())
+    policy.check_attributes(
+        call.caller.may_change(network.project_id), rule, owned & (values.keys() | {"fixed_ips:ip_address"})
+    )
+
+
+def _named_addresses(values: Values) -> set[str]:
+    """On a network that is only shared, which address a port gets is not for the guest to say."""
+    named = any(wanted.address is not None for wanted in values.get("fixed_ips") or ())
+    return {"fixed_ips:ip_address"} if named else set()
 
 
 def _check_device_owner(values: Values) -> None:
-    """A port becomes a router's interface by the router alone, for that is where overlaps are found."""
+    """A port becomes a router's interface by the router alone, for that is where overlaps are found.
+
+    And a VIP by its load balancer alone: a VIP's port has no row of its own in OVN.
+    """
+    if values.get("device_owner") == LOAD_BALANCER_VIP:
+        raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_VIP} is given by the load balancer")
     if values.get("device_owner") == ROUTER_INTERFACE:
         raise errors.bad_resource("port", f"device_owner {ROUTER_INTERFACE} is given by add_router_interface")
 

@@ -113,6 +113,7 @@ def update_subnet(snapshot: Snapshot, call: Call, subnet: Subnet, values: Values
         check_dhcp(changed)
     if changed.gateway != subnet.gateway:
         _check_gateway_unused(snapshot, subnet)
+        _check_gateway_free(snapshot, changed)
     return put_subnet(snapshot, changed)
 
 
@@ -228,6 +229,15 @@ def _check_gateway_unused(snapshot: Snapshot, subnet: Subnet) -> None:
         return
     port_id = snapshot.addresses.get((snapshot.subnet_network[subnet.id], subnet.gateway))
     if port_id is not None and snapshot.ports[port_id].device_owner == ROUTER_INTERFACE:
+        raise errors.gateway_in_use(subnet.gateway, port_id)
+
+
+def _check_gateway_free(snapshot: Snapshot, subnet: Subnet) -> None:
+    """A gateway is a router's address: no other port may have it already. Raises ApiError 409."""
+    if subnet.gateway is None:
+        return
+    port_id = snapshot.addresses.get((snapshot.subnet_network[subnet.id], subnet.gateway))
+    if port_id is not None and snapshot.ports[port_id].device_owner != ROUTER_INTERFACE:
         raise errors.gateway_in_use(subnet.gateway, port_id)
 
 

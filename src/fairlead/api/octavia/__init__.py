@@ -64,4 +64,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
+    LOG.error("%s %s %s failed", request.scope.get("request_id", ""), request.method, request.url.path, exc_info=error)
     return fault(500, "The server made a mistake; its log says more under this request's id.")

@@ -96,7 +96,7 @@ def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *
 
 def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
     balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    birth = replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
+    birth = _birth_on(balancer, caller)
     _refuse_both_pools(values)
     pool_id = values.get("default_pool_id")
     if values.get("default_pool") is not None:
@@ -137,7 +137,7 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
             raise ApiError(409, "This listener already has a default pool")
     else:
         balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    birth = replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
+    birth = _birth_on(balancer, caller)
     pool = decode.decode_pool(values, birth)
     balancer = replace(balancer, pools=(*balancer.pools, pool))
     if listener is not None:
@@ -147,7 +147,7 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
 
 
 def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Changes:
-    return _edit_pool(snapshot, caller, pool_id, lambda pool: decode.update_pool(pool, values, caller.birth.provider))
+    return _edit_pool(snapshot, caller, pool_id, lambda pool, birth: decode.update_pool(pool, values, birth.provider))
 
 
 def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
@@ -165,8 +165,8 @@ def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
 def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> tuple[Changes, str]:
     made: list[str] = []
 
-    def add(pool: lb.Pool) -> lb.Pool:
-        member = decode.decode_member(values, caller.birth, pool.next_ordinal)
+    def add(pool: lb.Pool, birth: Birth) -> lb.Pool:
+        member = decode.decode_member(values, birth, pool.next_ordinal)
         decode.refuse_duplicate(pool.members, member)
         made.append(member.id)
         return lb.with_members(pool, (*pool.members, member))
@@ -175,7 +175,7 @@ def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
 
 
 def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Changes:
-    def edit(pool: lb.Pool) -> lb.Pool:
+    def edit(pool: lb.Pool, _: Birth) -> lb.Pool:
         member = find_member(pool, member_id)
         changed = replace(decode.update_member(member, values), updated_at=caller.birth.now)
         return lb.with_members(pool, tuple(changed if other is member else other for other in pool.members))
@@ -184,7 +184,7 @@ def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
 
 
 def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: str) -> Changes:
-    def remove(pool: lb.Pool) -> lb.Pool:
+    def remove(pool: lb.Pool, _: Birth) -> lb.Pool:
         member = find_member(pool, member_id)
         return lb.with_members(pool, tuple(other for other in pool.members if other is not member))
 
@@ -196,7 +196,7 @@ def replace_members(
 ) -> Changes:
     """The batch update: known by address and port, changed where given, made where new, gone where not named."""
 
-    def merge(pool: lb.Pool) -> lb.Pool:
+    def merge(pool: lb.Pool, birth: Birth) -> lb.Pool:
         known = {(member.address, member.port): member for member in pool.members}
         named: dict[tuple[Any, int], lb.Member] = {}
         ordinal = pool.next_ordinal
@@ -209,7 +209,7 @@ def replace_members(
             if key in known:
                 named[key] = replace(decode.update_member(known[key], values), updated_at=caller.birth.now)
             else:
-                named[key] = decode.decode_member(values, caller.birth, ordinal)
+                named[key] = decode.decode_member(values, birth, ordinal)
                 ordinal += 1
         kept = [named.get(key, member) for key, member in known.items() if additive or key in named]
         new = [member for key, member in named.items() if key not in known]
@@ -218,13 +218,18 @@ def replace_members(
     return _edit_pool(snapshot, caller, pool_id, merge)
 
 
-def _edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool], lb.Pool]) -> Changes:
+def _edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]) -> Changes:
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
     _may_change(balancer, caller)
-    changed = edit(pool)
+    changed = edit(pool, _birth_on(balancer, caller))
     if changed == pool:
         return Changes()
     return _put(snapshot, lb.replace_pool(balancer, replace(changed, updated_at=caller.birth.now)), caller)
+
+
+def _birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
+    """What is made on a load balancer belongs to its project, whoever makes it."""
+    return replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
 
 
 def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
@@ -278,7 +283,7 @@ def _named_pool(pools: dict[str, lb.Pool], reference: Any) -> str | None:
     if reference is None:
         return None
     name = reference.get("name")
-    if name not in pools:
+    if not isinstance(name, str) or name not in pools:
         raise bad_request(f"Pool '{name}' was referenced but no full definition was found.")
     return pools[name].id
 

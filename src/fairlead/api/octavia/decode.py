@@ -9,6 +9,7 @@ from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import BadField, MissingField, UnknownField, Values, read_fields
 from fairlead.api.octavia import specs
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
+from fairlead.model.addresses import is_host
 from fairlead.model.loadbalancer import (
     Algorithm,
     Listener,
@@ -127,7 +128,7 @@ def update_pool(pool: Pool, values: Values, provider: str) -> Pool:
 
 
 def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:
-    if str(values["address"]) in RESERVED_ADDRESSES:
+    if str(values["address"]) in RESERVED_ADDRESSES or not is_host(values["address"]):
         raise ApiError(400, f"{values['address']} is not a valid option for member address")
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")

@@ -1,5 +1,6 @@
 """The list operations of the Octavia API: filters, tags, fields, sorting, paging, and the links to the next page."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlencode
 
@@ -7,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, json_response
-from fairlead.api.listing import BadQuery, Item, Page, Query, TagFilter, filter_text, select
+from fairlead.api.listing import BadQuery, Item, Page, Query, TagFilter, select
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
 _WORDS = frozenset({"fields", "limit", "marker", "page_reverse", "sort", "sort_key", "sort_dir", *_TAG_WORDS})
@@ -37,9 +38,7 @@ def list_response(request: Request, plural: str, items: Iterable[JsonObject]) ->
 
 def _query(request: Request) -> Query:
     given = request.query_params
-    filters = {
-        name: frozenset(filter_text(value) for value in given.getlist(name)) for name in given if name not in _WORDS
-    }
+    filters = {name: frozenset(given.getlist(name)) for name in given if name not in _WORDS}
     return Query(
         filters=filters,
         tags=TagFilter(
@@ -67,13 +66,13 @@ def _sort(request: Request) -> tuple[tuple[str, bool], ...]:
         if direction not in ("", "asc", "desc"):
             raise ApiError(400, f"The sort direction '{direction}' is not valid; it is asc or desc.")
     named = tuple((key, direction == "desc") for key, direction in keys)
-    return named or (("created_at", False), ("id", False))
+    return (*(named or (("created_at", False),)), ("id", False))
 
 
 def _limit(text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or len(text) > 9:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ApiError(400, f"The pagination limit '{text}' is not valid; it is a number of at least 0.")
     return int(text) or None
 

@@ -272,7 +272,27 @@ _ABSENT = {
     "amphorae": ("Amphora", "amphorae"),
 }
 """Resources that clients ask about and of which there are none: lists are empty, creating one is refused."""
+_NOT_YET = {
+    "/quotas": "quotas",
+    "/quotas/{id}": "quotas",
+    "/quotas/{id}/default": "quotas",
+    "/loadbalancers/{id}/stats": "statistics",
+    "/listeners/{id}/stats": "statistics",
+    "/providers/{name}/flavor_capabilities": "flavors",
+    "/providers/{name}/availability_zone_capabilities": "availability zones",
+}
+_LINKS = {
+    "flavorprofiles": "flavorprofile_links",
+    "availabilityzoneprofiles": "availability_zone_profile_links",
+}
 _PLURALS = {"availabilityzones": "availability_zones", "availabilityzoneprofiles": "availability_zone_profiles"}
+
+
+def _refusal(path: str, words: str) -> Route:
+    async def refuse(request: Request) -> Response:
+        raise Unsupported(words, DEFAULT_PROVIDER)
+
+    return Route(path, refuse, methods=["GET", "POST", "PUT", "DELETE"])
 
 
 def _absent_routes(path: str) -> list[Route]:
@@ -280,7 +300,7 @@ def _absent_routes(path: str) -> list[Route]:
     plural = _PLURALS.get(path, path)
 
     async def empty(request: Request) -> Response:
-        return json_response({plural: [], f"{plural}_links": []})
+        return json_response({plural: [], _LINKS.get(path, f"{plural}_links"): []})
 
     async def missing(request: Request) -> Response:
         raise not_found(resource, request.path_params["id"])
@@ -316,7 +336,7 @@ def resource_routes(house: House) -> list[Route]:
     ]
     for path in _ABSENT:
         routes += _absent_routes(path)
-    return routes
+    return routes + [_refusal(path, words) for path, words in _NOT_YET.items()]
 
 
 def _crud(path: str, list_view: View, create_view: View) -> list[Route]:
