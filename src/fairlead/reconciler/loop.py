@@ -24,8 +24,8 @@ BRAKE_SHARE = 0.3
 
 
 class MassDelete(Exception):
-    """A resync would delete more than 30 % of more than 20 owners, or all of them because the model is empty (another
-    store, by a typing mistake?): somebody has to say that this is meant.
+    """A resync would delete more than 30 % of more than 20 owners, or any because nothing was ever stored (is it the
+    right store?): somebody has to say that this is meant.
 
     Everything else that the resync found has been set right all the same.
     """
@@ -116,7 +116,7 @@ class Reconciler:
         wrong = [owner for owner, change, _ in compared if change]
         gone = {owner for owner, change, desired in compared if change and not desired}
         many = len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual)
-        held = not force and bool(gone) and (many or not self._snapshot().generations)
+        held = not force and bool(gone) and (many or self._snapshot().revision == 0)
         self._memory.believed = dict(actual)
         self._settle(owner for owner, change, _ in compared if not change)
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
