@@ -24,7 +24,7 @@ class Fault(Enum):
 
 
 class FakeDriver:
-    """`fault` is asked at every apply. `applies` counts those that changed something, `reads` the listings."""
+    """`fault` is asked at every apply. `applies` counts those that changed something."""
 
     def __init__(self, fault: Callable[[], Fault] = lambda: Fault.NONE) -> None:
         self.rows: dict[Owner, dict[Key, OvnRow]] = {}

@@ -120,7 +120,8 @@ def _progress(line: str) -> None:
 
 
 def _add_up(commands: "Subparsers") -> None:
-    parser = _add_command(commands, "up", "start a lab, or leave it as it is if it is up and well", _up)
+    summary = "start a lab, leave it as it is if it is up and well, make it anew (empty) if it is not"
+    parser = _add_command(commands, "up", summary, _up)
     parser.add_argument("--chassis", type=int, default=2, metavar="N", help="number of compute nodes (2)")
     parser.add_argument(
         "--serve",
@@ -164,6 +165,7 @@ def _to_json(value: LabStatus | tuple[Workload, ...]) -> str:
 def render_status(status: LabStatus) -> list[str]:
     lines = [f"lab {status.name}: {'well' if status.is_healthy else 'NOT WELL'}, datapath {status.datapath}"]
     lines += [f"  northbound  {status.northbound}", f"  southbound  {status.southbound}"]
+    lines += [f"  fairlead    {line}" for line in status.service]
     for node in status.chassis:
         lines.append(f"  {node.name:<11} {node.tunnel_address:<15} {_say(node.registered, 'registered')}")
     for process in status.processes:

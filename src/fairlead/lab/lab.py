@@ -69,6 +69,8 @@ class Lab:
         with records.locked(layout, Hold.ALONE):
             running = _running(layout)
             if running is None:
+                if remains(layout):
+                    progress(f"lab {name}: it does not work any more; removing it with all that is in it")
                 progress(f"lab {name}: starting the central and {chassis} chassis")
                 running = _bring_up(layout, nodes, progress)
             elif running.chassis != nodes:

@@ -95,6 +95,17 @@ def stop(layout: Layout, service: Service) -> None:
         service.process.wait(timeout=START_SECONDS)
 
 
+def describe(layout: Layout) -> tuple[str, ...]:
+    """For people: whether this lab's server lives, and how to come to it. Nothing when it never had one."""
+    service = Service(url="", folder=layout.directory / "fairlead")
+    if not service.folder.exists():
+        return ()
+    listen = _running(layout, service)
+    if listen is None:
+        return (f"NOT running; start it with: fairlead lab up --name {layout.name} --serve; log: {service.log}",)
+    return (f"serves on {listen}; log: {service.log}", f"for the openstack client: source {service.openrc}")
+
+
 def _running(layout: Layout, service: Service) -> str | None:
     """Where this lab's own server listens, if it lives."""
     pid = processes.read_pidfile(service.pidfile)

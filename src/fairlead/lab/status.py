@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.lab import central, chassis, databases, namespaces, workload
+from fairlead.lab import central, chassis, databases, namespaces, service, workload
 from fairlead.lab.chassis import DatapathType
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.layout import CENTRAL, FABRIC, Layout
@@ -57,6 +57,8 @@ class LabStatus:
     namespaces: tuple[NamespaceStatus, ...]
     chassis: tuple[ChassisStatus, ...]
     workloads: tuple[WorkloadStatus, ...]
+    service: tuple[str, ...] = ()
+    """What there is to say of the Fairlead server beside the lab."""
 
     @property
     def is_healthy(self) -> bool:
@@ -95,6 +97,7 @@ def read_status(layout: Layout, record: LabRecord) -> LabStatus:
             )
             for each in workloads
         ),
+        service=service.describe(layout),
     )
 
 

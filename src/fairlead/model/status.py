@@ -6,7 +6,7 @@ The words are Octavia's (API reference, "Status Codes").
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.model.loadbalancer import LoadBalancer, Member, Pool
+from fairlead.model.loadbalancer import Member
 
 
 class ProvisioningStatus(StrEnum):
@@ -51,8 +51,3 @@ def derive_member_status(member: Member) -> OperatingStatus:
     if member.weight == 0:
         return OperatingStatus.DRAINING
     return OperatingStatus.NO_MONITOR
-
-
-def derive_operating_status(part: LoadBalancer | Pool, *, enabled: bool) -> OperatingStatus:
-    """A disabled part is OFFLINE. With no monitor there is nothing that could find a part broken."""
-    return OperatingStatus.ONLINE if enabled and part.admin_state_up else OperatingStatus.OFFLINE

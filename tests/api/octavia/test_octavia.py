@@ -198,6 +198,27 @@ def test_members_in_one_batch(door):
     door(story)
 
 
+def test_a_load_balancer_has_a_size(door):
+    async def story(place: Inside) -> None:
+        listener = await make_listener(place, (await make_balancer(place))["id"])
+        pool = (await make_pool(place, listener["id"]))["id"]
+        path = f"/v2.0/lbaas/pools/{pool}/members?additive_only=true"
+
+        def batch(net: int) -> dict[str, Any]:
+            return {
+                "members": [{"address": f"10.1.{net}.{n % 250}", "protocol_port": 80 + n // 250} for n in range(600)]
+            }
+
+        assert (await place.call("PUT", path, batch(0))).status_code == 501
+        weightless = {"members": [{**member, "weight": 0} for member in batch(0)["members"]]}
+        assert (await place.call("PUT", path, weightless)).status_code == 202
+        more = {"members": [{**member, "weight": 0} for member in batch(1)["members"]]}
+        answer = await place.call("PUT", path, more)
+        assert (answer.status_code, "at most 1000 members in all" in answer.text) == (400, True)
+
+    door(story)
+
+
 def test_null_puts_the_default_back(door):
     async def story(place: Inside) -> None:
         listener = await make_listener(place, (await make_balancer(place))["id"], timeout_client_data=7, name="x")

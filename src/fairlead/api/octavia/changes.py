@@ -299,6 +299,7 @@ def _list(values: Values, name: str) -> Iterable[Any]:
 
 def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> None:
     """What must be true of any load balancer, whatever provides it. Raises ApiError."""
+    _check_size(balancer)
     ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
     for listener in balancer.listeners:
         other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
@@ -313,6 +314,19 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
         _check_new_member(snapshot, balancer, member, caller)
+
+
+def _check_size(balancer: lb.LoadBalancer) -> None:
+    """A load balancer is one document: it is written whole at each change."""
+    sizes = {
+        f"at most {specs.MOST_LISTENERS} listeners": len(balancer.listeners) > specs.MOST_LISTENERS,
+        f"at most {specs.MOST_POOLS} pools": len(balancer.pools) > specs.MOST_POOLS,
+        f"at most {specs.MOST_MEMBERS} members in all": sum(len(p.members) for p in balancer.pools)
+        > specs.MOST_MEMBERS,
+    }
+    for limit, exceeded in sizes.items():
+        if exceeded:
+            raise bad_request(f"A load balancer can have {limit}.")
 
 
 def _check_pool_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:

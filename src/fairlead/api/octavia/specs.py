@@ -15,8 +15,9 @@ from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, Persistence
 LONGEST_TIMEOUT = 2_073_600_000
 LARGEST_NUMBER = 2**31 - 1
 MOST_MEMBERS = 1_000
-MOST_LISTENERS = 1_000
-MOST_POOLS = 1_000
+MOST_LISTENERS = 200
+MOST_POOLS = 200
+"""Of one load balancer, as it is one document."""
 COOKIE_NAME = re.compile(r"^[^\s,;\\]+$")
 DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin_state_up": False}
 """What a null in a PUT means, for attributes of every resource (it does switch off, as it does in Octavia)."""
