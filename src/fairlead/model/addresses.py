@@ -32,6 +32,23 @@ def parse_network(text: str) -> IPNetwork:
         raise ValueError(f"'{text}' is not a valid IP subnet.") from None
 
 
+def usable_range(cidr: IPNetwork) -> tuple[IPAddress, IPAddress]:
+    """The first and the last address that a host may have.
+
+    Not the network's own nor the broadcast address (RFC 1122, 3.2.1.3), nor IPv6's router anycast (RFC 4291, 2.6.1);
+    a point-to-point subnet has none of these (RFC 3021, RFC 6164).
+    """
+    first, last = cidr.network_address, cidr.broadcast_address
+    if cidr.prefixlen >= cidr.max_prefixlen - 1:
+        return first, last
+    return (first + 1, last - 1) if cidr.version == 4 else (first + 1, last)
+
+
+def is_usable(address: IPAddress, cidr: IPNetwork) -> bool:
+    first, last = usable_range(cidr)
+    return address.version == cidr.version and int(first) <= int(address) <= int(last)
+
+
 def is_host(address: IPAddress) -> bool:
     """Whether a packet can be sent to one other machine by this address, in its own family (RFC 4291, section 2.5)."""
     mapped = address.version == 6 and address.ipv4_mapped is not None

@@ -254,6 +254,27 @@ def test_lists_filter_sort_and_page(door):
     door(story)
 
 
+def test_lists_by_id_look_only_there_and_find_the_same(door):
+    async def story(place: Inside) -> None:
+        made = [await make_balancer(place, name=name) for name in ("a", "b", "")]
+        listener = await make_listener(place, made[0]["id"])
+        await make_listener(place, made[1]["id"])
+        pool = await make_pool(place, listener["id"])
+        for path, plural, ids in (
+            (f"{LBS}?id={made[1]['id']}", "loadbalancers", [made[1]["id"]]),
+            (f"{LBS}?name=a", "loadbalancers", [made[0]["id"]]),
+            (f"{LBS}?name=null", "loadbalancers", []),
+            (f"{LBS}?id={NOBODY}", "loadbalancers", []),
+            (f"{LISTENERS}?loadbalancer_id={made[0]['id']}", "listeners", [listener["id"]]),
+            (f"{LISTENERS}?id={listener['id']}&loadbalancer_id={made[1]['id']}", "listeners", []),
+            (f"{POOLS}?id={pool['id']}", "pools", [pool["id"]]),
+            (f"{POOLS}?listener_id={listener['id']}", "pools", [pool["id"]]),
+        ):
+            assert [item["id"] for item in (await place.good("GET", path))[plural]] == ids, path
+
+    door(story)
+
+
 def test_projects_do_not_see_each_other(door):
     async def story(place: Inside) -> None:
         made = await make_balancer(place)

@@ -10,7 +10,7 @@ from ipaddress import IPv6Network
 from itertools import pairwise
 
 from fairlead.api.network import errors
-from fairlead.model.addresses import IPAddress, IPNetwork, choose_address, link_local
+from fairlead.model.addresses import IPAddress, IPNetwork, choose_address, is_usable, link_local, usable_range
 from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
 
@@ -32,23 +32,6 @@ class Interface:
     network: Network
     held: tuple[FixedIP, ...] = ()
     """What it has already."""
-
-
-def usable_range(cidr: IPNetwork) -> tuple[IPAddress, IPAddress]:
-    """The first and the last address that a host may have.
-
-    Not the network's own nor the broadcast address (RFC 1122, 3.2.1.3), nor IPv6's router anycast (RFC 4291, 2.6.1);
-    a point-to-point subnet has none of these (RFC 3021, RFC 6164).
-    """
-    first, last = cidr.network_address, cidr.broadcast_address
-    if cidr.prefixlen >= cidr.max_prefixlen - 1:
-        return first, last
-    return (first + 1, last - 1) if cidr.version == 4 else (first + 1, last)
-
-
-def is_usable(address: IPAddress, cidr: IPNetwork) -> bool:
-    first, last = usable_range(cidr)
-    return address.version == cidr.version and int(first) <= int(address) <= int(last)
 
 
 def default_gateway(cidr: IPNetwork) -> IPAddress | None:

@@ -25,7 +25,7 @@ from fairlead.api.network.collection import (
     sift_nothing,
 )
 from fairlead.api.network.networks import check_mtu
-from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
 from fairlead.model.network import ROUTER_INTERFACE, AllocationPool, Ipv6Mode, Network, Subnet, find_subnet
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
@@ -146,7 +146,7 @@ def check_subnet(subnet: Subnet) -> None:
     version = subnet.cidr.version
     if subnet.gateway is not None:
         _check_version(subnet.gateway, version, "gateway_ip")
-        if not allocation.is_usable(subnet.gateway, subnet.cidr):
+        if not is_usable(subnet.gateway, subnet.cidr):
             raise errors.invalid_input("Gateway is not valid on subnet")
     for server in subnet.dns_nameservers:
         _check_version(server, version, "dns_nameserver")

@@ -1,6 +1,6 @@
 """The requests of the Octavia API: read the body, hand the change to the model, encode what is true afterwards."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,8 +41,23 @@ class Views:
         birth = Birth(project_id=project, now=self._house.now(), new_id=self._house.new_id, provider=provider)
         return Caller(identity=who, birth=birth)
 
-    def _visible(self, who: Identity) -> Iterator[LoadBalancer]:
-        return (item for item in self._snapshot.load_balancers.values() if who.may_see(item.project_id))
+    def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
+        """Those that the caller may see; of these ids only, where the query names some."""
+        balancers = self._snapshot.load_balancers
+        found = (
+            balancers.values() if narrowed is None else (balancers[each] for each in set(narrowed) if each in balancers)
+        )
+        return (item for item in found if who.may_see(item.project_id))
+
+    def _narrowed(self, request: Request, index: Mapping[str, str] | None = None) -> Iterable[str] | None:
+        """The load balancers that a query by id can be about; None when it is about all."""
+        query = request.query_params
+        for name in ("loadbalancer_id", "load_balancer_id"):
+            if name in query:
+                return query.getlist(name)
+        if "id" not in query:
+            return None
+        return query.getlist("id") if index is None else [index.get(each, "") for each in query.getlist("id")]
 
     def _standing(self, balancer: LoadBalancer) -> encode.Standing:
         return encode.standing(self._house, self._snapshot, balancer)
@@ -50,7 +65,9 @@ class Views:
     # load balancers
 
     async def list_load_balancers(self, request: Request) -> Response:
-        items = self._visible(identity(request))
+        items = self._visible(identity(request), self._narrowed(request))
+        if wanted := set(request.query_params.getlist("name")):
+            items = (item for item in items if item.name in wanted)
         return list_response(
             request, "loadbalancers", (encode.encode_load_balancer(item, self._standing(item)) for item in items)
         )
@@ -108,10 +125,11 @@ class Views:
     # listeners
 
     async def list_listeners(self, request: Request) -> Response:
-        return list_response(request, "listeners", self._listeners(identity(request)))
+        return list_response(request, "listeners", self._listeners(request))
 
-    def _listeners(self, who: Identity) -> Iterator[JsonObject]:
-        for balancer in self._visible(who):
+    def _listeners(self, request: Request) -> Iterator[JsonObject]:
+        narrowed = self._narrowed(request, self._snapshot.listener_owner)
+        for balancer in self._visible(identity(request), narrowed):
             where = self._standing(balancer)
             yield from (encode.encode_listener(balancer, listener, where) for listener in balancer.listeners)
 
@@ -150,10 +168,11 @@ class Views:
     # pools
 
     async def list_pools(self, request: Request) -> Response:
-        return list_response(request, "pools", self._pools(identity(request)))
+        return list_response(request, "pools", self._pools(request))
 
-    def _pools(self, who: Identity) -> Iterator[JsonObject]:
-        for balancer in self._visible(who):
+    def _pools(self, request: Request) -> Iterator[JsonObject]:
+        narrowed = self._narrowed(request, self._snapshot.pool_owner)
+        for balancer in self._visible(identity(request), narrowed):
             where = self._standing(balancer)
             yield from (encode.encode_pool(balancer, pool, where) for pool in balancer.pools)
 

@@ -7,7 +7,7 @@ from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia.decode import Caller
 from fairlead.api.octavia.errors import bad_request, missing_subresource
-from fairlead.model.addresses import IPAddress, choose_address, choose_mac
+from fairlead.model.addresses import IPAddress, choose_address, choose_mac, is_usable
 from fairlead.model.loadbalancer import Vip
 from fairlead.model.network import LOAD_BALANCER_VIP, FixedIP, Network, Port, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
@@ -29,7 +29,7 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         network, subnet = _subnet(snapshot, values, caller)
     elif values.get("vip_network_id"):
         network = _network(snapshot, values["vip_network_id"], caller)
-        subnet = _choose_subnet(network, values.get("vip_address"))
+        subnet = _choose_subnet(snapshot, network, values.get("vip_address"))
     else:
         raise bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.")
     address = _address(snapshot, network, subnet, values.get("vip_address"), balancer_id)
@@ -94,32 +94,40 @@ def _network(snapshot: Snapshot, network_id: str, caller: Caller) -> Network:
     return network
 
 
-def _choose_subnet(network: Network, address: IPAddress | None) -> Subnet:
-    """The one that contains the address; else the first, IPv4 before IPv6, as Octavia does."""
+def _choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | None) -> Subnet:
+    """The one that contains the address; else the first that has a free one, IPv4 before IPv6, as Octavia does."""
     subnets = sorted(network.subnets, key=lambda subnet: subnet.cidr.version)
-    found = next((subnet for subnet in subnets if address is None or address in subnet.cidr), None)
-    if found is None:
+    fitting = [subnet for subnet in subnets if address is None or address in subnet.cidr]
+    if not fitting:
         what = "has no subnet" if address is None else f"has no subnet that contains {address}"
         raise bad_request(f"Supplied network {what}.")
-    return found
+    return next((subnet for subnet in fitting if _free(snapshot, network, subnet, network.id)), fitting[0])
+
+
+def _free(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IPAddress | None:
+    """An address of the subnet's allocation pools that nobody has."""
+
+    def taken(address: IPAddress) -> bool:
+        return (network.id, address) in snapshot.addresses or address == subnet.gateway
+
+    for pool in subnet.allocation_pools:
+        try:
+            return choose_address(seed, pool.start, pool.end, taken)
+        except LookupError:
+            continue
+    return None
 
 
 def _address(
     snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str
 ) -> IPAddress:
-    def taken(address: IPAddress) -> bool:
-        return (network.id, address) in snapshot.addresses or address == subnet.gateway
-
     if wanted is None:
-        for pool in subnet.allocation_pools:
-            try:
-                return choose_address(balancer_id, pool.start, pool.end, taken)
-            except LookupError:
-                continue
-        raise ApiError(409, f"No more IP addresses available on subnet {subnet.id}.")
-    edges = (subnet.cidr.network_address, subnet.cidr.broadcast_address) if subnet.cidr.version == 4 else ()
-    if wanted not in subnet.cidr or wanted in edges:
+        free = _free(snapshot, network, subnet, balancer_id)
+        if free is None:
+            raise ApiError(409, f"No more IP addresses available on subnet {subnet.id}.")
+        return free
+    if not is_usable(wanted, subnet.cidr):
         raise bad_request(f"VIP address {wanted} is not a valid IP for subnet {subnet.id} ({subnet.cidr}).")
-    if taken(wanted):
+    if (network.id, wanted) in snapshot.addresses or wanted == subnet.gateway:
         raise ApiError(409, f"The VIP IP address is already in use: {wanted}")
     return wanted
