@@ -55,6 +55,8 @@ def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id:
         raise missing_subresource("Port", values["vip_port_id"])
     if port.device_id:
         raise bad_request(f"Port {port.id} is already used by device {port.device_id} ")
+    if port.host:
+        raise bad_request(f"Port {port.id} is bound to host {port.host}: a workload has it.")
     fixed = [
         fixed
         for fixed in port.fixed_ips

@@ -1,4 +1,4 @@
-"""What monitoring sees."""
+"""What monitoring sees, and who may not call."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from harness.api import NOON, inside
 ADMIN = Identity(user="a", project_id="p", roles=ROLES)
 
 
-async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplane) -> httpx.Response:
+async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplane, origin: str = "") -> httpx.Response:
     async def authenticate(*_: str | None) -> Identity | None:
         return caller
 
@@ -33,7 +33,7 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             await place.rest()
-            return await client.get(path)
+            return await client.get(path, headers={"origin": origin} if origin else {})
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,16 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
 def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Dataplane, code: int, words: str):
     answer = asyncio.run(get(tmp_path, "/readyz", caller=None, now=now))
     assert (answer.status_code, answer.text) == (code, words + "\n")
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:9876", 200), ("http://localhost", 200)],
+)
+def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, code: int):
+    now = Dataplane(connected=True, writes=True)
+    answer = asyncio.run(get(tmp_path, "/metrics", caller=ADMIN, now=now, origin=origin))
+    assert answer.status_code == code
 
 
 def test_figures_are_for_administrators(tmp_path: Path):
