@@ -96,7 +96,8 @@ class Reconciler:
 
     async def plan(self) -> Mapping[Owner, Diff]:
         """What a resync would change; nothing is written. Raises DriverError."""
-        return {owner: change for owner, change, _ in self._compare(await self._driver.read_all()) if change}
+        compared, _ = self._compare(await self._driver.read_all())
+        return {owner: change for owner, change, _ in compared if change}
 
     async def compare(self, owner: Owner) -> tuple[Rows, Rows]:
         """What one owner should have, and what the dataplane has. Raises DriverError and Unsupported."""
@@ -112,13 +113,16 @@ class Reconciler:
 
     async def _resync(self, force: bool) -> int:
         actual = await self._driver.read_all()
-        compared = self._compare(actual)
+        compared, failures = self._compare(actual)
         wrong = [owner for owner, change, _ in compared if change]
         gone = {owner for owner, change, desired in compared if change and not desired}
         many = len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual)
         held = not force and bool(gone) and (many or self._snapshot().revision == 0)
         self._memory.believed = dict(actual)
         self._settle(owner for owner, change, _ in compared if not change)
+        for owner, failure in failures.items():
+            self._remember_failure(owner, failure)
+        self.mark(owner for owner, failure in failures.items() if not isinstance(failure, Unsupported))
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
             self.statistics.resync_changes += sum(owner not in self._queue for owner in wrong)
         self.statistics.resyncs += 1
@@ -141,16 +145,12 @@ class Reconciler:
         except Standby:
             self._memory.believed.pop(owner, None)
             self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen
-        except DriverError as error:
+        except Exception as error:
+            if not isinstance(error, DriverError):
+                LOG.exception("a mistake of Fairlead's own in %s; trying again", owner)
             self.statistics.failed += 1
             self._memory.believed.pop(owner, None)
             self._remember_failure(owner, error)
-            self._queue.failed(owner, self._clock())
-        except Exception as mistake:
-            LOG.exception("a mistake of Fairlead's own in %s; trying again", owner)
-            self.statistics.failed += 1
-            self._memory.believed.pop(owner, None)
-            self._remember_failure(owner, mistake)
             self._queue.failed(owner, self._clock())
         else:
             self._queue.succeeded(owner)
@@ -191,29 +191,30 @@ class Reconciler:
             LOG.info("applied %s %s in %.1f ms", owner, change.counts, (self._clock() - started) * 1000)
         self._remember_success(owner, desired, snapshot.generations.get(owner, snapshot.revision))
 
-    def _compare(self, actual: Mapping[Owner, Rows]) -> list[tuple[Owner, Diff, Rows]]:
+    def _compare(
+        self, actual: Mapping[Owner, Rows]
+    ) -> tuple[list[tuple[Owner, Diff, Rows]], Mapping[Owner, Exception]]:
         """Each owner of the model or of the dataplane: what would change, and what it should have.
 
-        One that cannot be compiled is left as it is, and remembered as failed.
+        And those that cannot be compiled, with the reason: they are left as they are.
         """
         snapshot = self._snapshot()
         owners = snapshot.owners()
         known = set(owners)
         orphans = sorted((owner for owner in actual if owner not in known), key=creation_order, reverse=True)
-        compared = []
+        compared: list[tuple[Owner, Diff, Rows]] = []
+        failures: dict[Owner, Exception] = {}
         for owner in [*owners, *orphans]:
             try:
                 desired = self._compile(snapshot, owner)
-            except Unsupported as refusal:
-                self._remember_failure(owner, refusal)
-                continue
-            except Exception as mistake:
-                LOG.exception("a mistake of Fairlead's own in %s", owner)
-                self._remember_failure(owner, mistake)
+            except Exception as failure:
+                if not isinstance(failure, Unsupported):
+                    LOG.exception("a mistake of Fairlead's own in %s", owner)
+                failures[owner] = failure
                 continue
             self.statistics.compiled += 1
             compared.append((owner, diff(desired, actual.get(owner, NO_ROWS)), desired))
-        return compared
+        return compared, failures
 
     def _settle(self, owners: Iterable[Owner]) -> None:
         """Owners found as they should be are applied at their newest generation."""

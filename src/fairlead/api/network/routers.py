@@ -175,7 +175,7 @@ def remove_interface(snapshot: Snapshot, call: Call, router: Router, target: Tar
     port = _interface(snapshot, router, target)
     fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
     gone = [subnet for subnet in _subnets(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}]
-    _check_unrouted(snapshot, router, port, gone)
+    _check_unrouted(router, gone)
     written = replace(router, updated_at=call.now)
     if fixed_ips:
         rest = revised(port, call.now, {"fixed_ips": tuple(fixed_ips)})
@@ -257,7 +257,7 @@ def _interface(snapshot: Snapshot, router: Router, target: Target) -> Port:
     return found
 
 
-def _check_unrouted(snapshot: Snapshot, router: Router, port: Port, gone: list[Subnet]) -> None:
+def _check_unrouted(router: Router, gone: list[Subnet]) -> None:
     for subnet in gone:
         if any(route.nexthop in subnet.cidr for route in router.routes):
             raise errors.interface_in_use_by_route(router.id, subnet.id)

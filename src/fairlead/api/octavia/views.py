@@ -308,10 +308,14 @@ _PLURALS = {"availabilityzones": "availability_zones", "availabilityzoneprofiles
 
 
 def _refusal(path: str, words: str) -> Route:
+    return Route(path, _refuse(words), methods=["GET", "POST", "PUT", "DELETE"])
+
+
+def _refuse(words: str) -> View:
     async def refuse(request: Request) -> Response:
         raise Unsupported(words, DEFAULT_PROVIDER)
 
-    return Route(path, refuse, methods=["GET", "POST", "PUT", "DELETE"])
+    return refuse
 
 
 def _absent_routes(path: str) -> list[Route]:
@@ -324,12 +328,9 @@ def _absent_routes(path: str) -> list[Route]:
     async def missing(request: Request) -> Response:
         raise not_found(resource, request.path_params["id"])
 
-    async def refuse(request: Request) -> Response:
-        raise Unsupported(words, DEFAULT_PROVIDER)
-
     return [
         Route(f"/{path}", empty, methods=["GET"]),
-        Route(f"/{path}", refuse, methods=["POST"]),
+        Route(f"/{path}", _refuse(words), methods=["POST"]),
         Route(f"/{path}/{{id}}", missing, methods=["GET", "PUT", "DELETE"]),
     ]
 
