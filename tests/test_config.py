@@ -42,6 +42,7 @@ BAD = [
     ("", {"FAIRLEAD_OVN_CA": "/nothing"}, "go together"),
     ("", {"FAIRLEAD_OVN_MARK": ""}, "ovn.mark: without a mark"),
     ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),
+    ("", {"FAIRLEAD_LOG_FORMAT": "xml"}, "log.format: 'xml' is not text or json"),
 ]
 
 

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import base64
 import json
-import logging
 import os
 import sys
 import urllib.error
@@ -118,14 +117,11 @@ def run_server(configuration: Configuration) -> int:
     import uvloop
 
     from fairlead.api.auth import BadPasswordFile
+    from fairlead.logs import start_logging
     from fairlead.server import serve
     from fairlead.store.interface import StoreError
 
-    logging.basicConfig(
-        level=configuration.log.level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    start_logging(configuration.log.level, configuration.log.format)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(configuration))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.drivers.ovsdb_protocol import SslRemote, parse_remotes
+from fairlead.logs import FORMATS
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
@@ -76,6 +77,7 @@ class NetworkOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     level: str = _option("info", "debug, info, warning or error.")
+    format: str = _option("text", "text: a line for people; json: an object a line, for programs that collect logs.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +219,8 @@ def _check(configuration: Configuration) -> None:
         raise BadConfiguration("network.mtu: from 1280 (IPv6 needs it) to 65535")
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")
+    if configuration.log.format not in FORMATS:
+        raise BadConfiguration(f"log.format: '{configuration.log.format}' is not {' or '.join(FORMATS)}")
 
 
 def _check_ovn(options: OvnOptions) -> None:

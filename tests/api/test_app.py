@@ -7,13 +7,28 @@ import httpx
 import pytest
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import ROLES
+from fairlead.api.auth import ROLES, anybody
 from fairlead.api.door import House, Identity
 from fairlead.api.metrics import Dataplane
 from fairlead.api.octavia import make_door
-from harness.api import NOON, inside
+from fairlead.compilers.ovn import compile_owner
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.reconciler.loop import Reconciler
+from harness.api import NOON, Inside, inside
 
 ADMIN = Identity(user="a", project_id="p", roles=ROLES)
+
+
+def _house(place: Inside) -> House:
+    return House(
+        model=place.model,
+        applied=place.reconciler.applied,
+        now=lambda: NOON,
+        new_id=lambda: "1",
+        mtu=1442,
+        resync_owner=place.reconciler.distrust,
+    )
 
 
 async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplane, origin: str = "") -> httpx.Response:
@@ -21,15 +36,7 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
         return caller
 
     async with inside(make_door, folder, "") as place:
-        house = House(
-            model=place.model,
-            applied=place.reconciler.applied,
-            now=lambda: NOON,
-            new_id=lambda: "1",
-            mtu=1442,
-            resync_owner=place.reconciler.distrust,
-        )
-        app = make_app(house, place.reconciler, authenticate, lambda: now)
+        app = make_app(_house(place), place.reconciler, authenticate, lambda: now)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             await place.rest()
@@ -71,5 +78,24 @@ def test_figures_are_for_administrators(tmp_path: Path):
         "fairlead_resync_changes_total 0.0",
         "fairlead_ovn_writer 1.0",
         'fairlead_api_request_seconds_count{code="201",door="network",method="POST"} 1.0',
+        'fairlead_compile_seconds_count{kind="network"} 1.0',
+        'fairlead_apply_seconds_count{kind="network"} 1.0',
+        "fairlead_unsettled_seconds 0.0",
     ):
         assert line in text
+
+
+def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):
+    async def run() -> str:
+        async with inside(make_door, tmp_path, "") as place:
+            reconciler = Reconciler(
+                driver=place.driver, compile_owner=compile_owner, snapshot=Snapshot, clock=lambda: clock[0]
+            )
+            reconciler.mark([Owner(Kind.NETWORK, "n")])
+            clock[0] = 31.0
+            app = make_app(_house(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=False))
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+                return (await client.get("/readyz")).text
+
+    clock = [0.0]
+    assert asyncio.run(run()) == "not ready: another server has the lock; a change waits for 31 s\n"

@@ -1,6 +1,7 @@
 """The loop, where a story cannot reach it: news in the middle of an apply, the brake, what a standby does."""
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import pytest
 
 from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.rows import Diff
-from fairlead.drivers.fake import FakeDriver
+from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot, apply_changes
-from fairlead.reconciler.loop import MassDelete, Reconciler
+from fairlead.reconciler.loop import CAUSE, MassDelete, Reconciler
 from harness.story import read_story
 
 STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
@@ -141,5 +142,92 @@ def test_an_empty_model_deletes_nothing_unless_that_is_meant():
         while await empty.step():
             pass
         assert len(driver.rows) == held > 0
+
+    asyncio.run(run())
+
+
+class Ticking:
+    """A clock on which every look at the time takes three milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.003
+        return self.now
+
+
+def test_a_change_is_applied_while_a_resync_looks_at_many():
+    async def run() -> None:
+        nets = [_renamed(STATE.documents[NET], f"net{number:02}") for number in range(60)]
+        model = [apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1)]
+        driver = FakeDriver()
+        reconciler = Reconciler(driver=driver, compile_owner=compile_owner, snapshot=lambda: model[0], clock=Ticking())
+        await reconciler.resync()
+        while await reconciler.step():
+            pass
+        gone, lost = Owner(Kind.NETWORK, "net58"), Owner(Kind.NETWORK, "net59")
+        del driver.rows[lost]
+        looking = asyncio.create_task(reconciler.resync())
+        await asyncio.sleep(0)
+        new = _renamed(nets[0], "new")
+        model[0] = apply_changes(model[0], Changes(puts=(new,), deletes=(gone,)), 2)
+        reconciler.mark([gone, Owner(Kind.NETWORK, "new")])
+        while await reconciler.step():
+            pass
+        assert not looking.done()
+        assert gone not in driver.rows
+        assert Owner(Kind.NETWORK, "new") in driver.rows
+        assert await looking == 1  # the lost one: what was changed meanwhile is no finding
+        assert reconciler.statistics.resync_changes == 1
+        while await reconciler.step():
+            pass
+        assert lost in driver.rows
+        assert await reconciler.plan() == {}
+
+    asyncio.run(run())
+
+
+def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
+    async def run() -> None:
+        reconciler = make(FakeDriver(), STATE.snapshot())
+        for request in ("req-1", "req-2"):
+            CAUSE.set(request)
+            reconciler.mark([NET])
+        CAUSE.set("")
+        await reconciler.step()
+        reconciler.distrust(NET)
+        await reconciler.step()
+
+    with caplog.at_level(logging.INFO, "fairlead.reconciler.loop"):
+        asyncio.run(run())
+    (record,) = caplog.records
+    assert record.getMessage() == "applied network/net1 generation 1: +1 ~0 -0 in 0.0 ms for req-1, req-2"
+    assert record.fields == {
+        "owner": "network/net1",
+        "generation": 1,
+        "created": 1,
+        "updated": 0,
+        "deleted": 0,
+        "milliseconds": 0.0,
+        "requests": ["req-1", "req-2"],
+    }
+
+
+def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
+    async def run() -> None:
+        faults, now = [Fault.BEFORE], [0.0]
+        driver = FakeDriver(lambda: faults[0])
+        reconciler = Reconciler(
+            driver=driver, compile_owner=compile_owner, snapshot=STATE.snapshot, clock=lambda: now[0]
+        )
+        reconciler.mark([NET])
+        for now[0] in (0.0, 10.0, 20.0):
+            await reconciler.step()
+        assert reconciler.unsettled() == 20.0
+        faults[0] = Fault.NONE
+        now[0] = 30.0
+        await reconciler.step()
+        assert reconciler.unsettled() == 0.0
 
     asyncio.run(run())

@@ -46,7 +46,7 @@ def test_news_ends_a_back_off_and_success_forgets_the_failures():
     queue.add(A, 0.01)
     assert queue.pop(0.01) == A
     assert queue.next_due() is None
-    queue.succeeded(A)
+    queue.done(A)
     queue.failed(A, 1.0)
     assert queue.next_due() == 1.0 + FIRST_BACKOFF
 

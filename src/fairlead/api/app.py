@@ -19,7 +19,7 @@ from fairlead.api import network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.door import House, Identity, json_response
 from fairlead.api.metrics import Dataplane, Metrics
-from fairlead.reconciler.loop import Reconciler
+from fairlead.reconciler.loop import CAUSE, Reconciler
 
 LOG = logging.getLogger(__name__)
 
@@ -80,16 +80,23 @@ def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], s
             return
         request_id, began = f"req-{new_id()}", perf_counter()
         headers = dict(scope["headers"])
+        CAUSE.set(request_id)
 
         async def send_with_id(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":
                 took = perf_counter() - began
                 if scope["method"] != "GET" or message["status"] >= 400:  # type: ignore[operator]
                     who = scope.get("caller", "")
-                    LOG.info(
-                        "%s %s %s by %r: %s in %.1f ms",
-                        *(request_id, scope["method"], scope["path"], who, message["status"], took * 1000),
-                    )
+                    news = {
+                        "request": request_id,
+                        "method": scope["method"],
+                        "path": scope["raw_path"].decode("latin-1"),  # as it came: no line break in it
+                        "user": who,
+                        "status": message["status"],
+                        "milliseconds": round(took * 1000, 1),
+                    }
+                    words = "%(request)s %(method)s %(path)s by %(user)r: %(status)s in %(milliseconds)s ms"
+                    LOG.info(words, news, extra={"fields": news})
                 metrics.observe(scope["path"], scope["method"], message["status"], took)  # type: ignore[arg-type]
                 message["headers"] = [*message["headers"], (b"x-openstack-request-id", request_id.encode())]  # type: ignore[misc]
             await send(message)

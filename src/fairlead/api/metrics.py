@@ -17,8 +17,10 @@ from starlette.routing import Route
 from fairlead.api.door import House, identity
 from fairlead.model.owner import Kind
 from fairlead.model.status import derive_provisioning_status
-from fairlead.reconciler.loop import Reconciler
+from fairlead.reconciler.loop import Reconciler, Work
 
+STANDBY_PATIENCE = 30.0
+"""Seconds for which a server without the lock waits for what the one that has it should have written."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds."""
 
@@ -38,6 +40,7 @@ class Metrics:
     def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane]) -> None:
         self._registry = CollectorRegistry()
         self._dataplane = dataplane
+        self._reconciler = reconciler
         self._requests = Histogram(
             "fairlead_api_request_seconds",
             "Time from request to answer.",
@@ -45,11 +48,23 @@ class Metrics:
             buckets=BUCKETS,
             registry=self._registry,
         )
+        self._compiling = self._timing("fairlead_compile_seconds", "Time to compile one owner.")
+        self._applying = self._timing(
+            "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
+        )
+        reconciler.watch(self._observe_work)
         self._registry.register(_State(house, reconciler, dataplane))
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
         door = path.split("/", 2)[1] if path.count("/") > 1 else ""
         self._requests.labels(door, method, str(code)).observe(seconds)
+
+    def _timing(self, name: str, meaning: str) -> Histogram:
+        return Histogram(name, meaning, ["kind"], buckets=(0.0001, 0.00025, 0.0005, *BUCKETS), registry=self._registry)
+
+    def _observe_work(self, work: Work) -> None:
+        self._compiling.labels(work.owner.kind.value).observe(work.compiling)
+        self._applying.labels(work.owner.kind.value).observe(work.applying)
 
     def routes(self) -> list[Route]:
         return [
@@ -67,7 +82,12 @@ class Metrics:
         now = self._dataplane()
         if not now.connected:
             return PlainTextResponse("not ready: OVN is not reachable\n", 503)
-        return PlainTextResponse("ready\n" if now.writes else "ready: another server writes\n")
+        if now.writes:
+            return PlainTextResponse("ready\n")
+        waits = self._reconciler.unsettled()
+        if waits > STANDBY_PATIENCE:
+            return PlainTextResponse(f"not ready: another server has the lock; a change waits for {waits:.0f} s\n", 503)
+        return PlainTextResponse("ready: another server writes\n")
 
     async def _metrics(self, request: Request) -> Response:
         if not identity(request).is_admin:
@@ -96,6 +116,9 @@ class _State(Collector):
             yield CounterMetricFamily(f"fairlead_{name}_total", meaning, getattr(statistics, name))
         yield GaugeMetricFamily("fairlead_queue_owners", "Owners that wait to be applied.", len(self._reconciler))
         yield GaugeMetricFamily("fairlead_queue_age_seconds", "Of the one that waits longest.", self._reconciler.age())
+        yield GaugeMetricFamily(
+            "fairlead_unsettled_seconds", "Since the oldest change that is not applied.", self._reconciler.unsettled()
+        )
         yield GaugeMetricFamily("fairlead_ovn_connected", "1 while OVN can be read.", int(now.connected))
         yield GaugeMetricFamily("fairlead_ovn_writer", "1 while this server is the one that writes.", int(now.writes))
         yield self._owners()

@@ -52,6 +52,9 @@ class Diff:
         return f"+{len(self.creates)} ~{len(self.updates)} -{len(self.deletes)}"
 
 
+NO_CHANGE = Diff(creates={}, updates={}, deletes={})
+
+
 def diff(desired: Rows, applied: Rows) -> Diff:
     """What turns `applied` into `desired`; a row that is already right is not in it."""
     return Diff(

@@ -167,9 +167,8 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
             yield from (Owner(Kind.ROUTER, identity) for identity in snapshot.network_routers.get(owner.id, NONE))
             yield from vip_networks(snapshot, owner.id)
         case Router():
-            ports = (snapshot.ports[port] for port in snapshot.router_interfaces.get(owner.id, NONE))
-            for network_id in {port.network_id for port in ports}:
-                yield from vip_networks(snapshot, network_id)
+            for port_id in list(snapshot.router_interfaces.get(owner.id, NONE))[:1]:  # it joins them all to one domain
+                yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
         case Port() as port:
             if port.device_owner == ROUTER_INTERFACE:
                 yield Owner(Kind.ROUTER, port.device_id)

@@ -1,17 +1,20 @@
 """The reconciler: compile an owner whole, compare it with what was last applied, apply the difference.
 
 Create, update, delete, restart and repair are this one path. What was last applied is believed until an apply fails or
-the dataplane says that somebody else changed it; then the owner is read again. A resync believes nothing.
+the dataplane says that somebody else changed it; then the owner is read again. A resync believes nothing; it works in
+slices, so that doors answer and changes are applied while it looks at ten thousand owners.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
+from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
 from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
@@ -21,6 +24,12 @@ from fairlead.reconciler.queue import Queue
 LOG = logging.getLogger(__name__)
 BRAKE_OWNERS = 20
 BRAKE_SHARE = 0.3
+SLICE = 0.01
+"""Seconds for which a look at everything may keep the event loop."""
+MOST_CAUSES = 8
+"""Of one owner: a burst of changes is one apply, and its log line stays readable."""
+CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
+"""The id of the request that is being served: owners that it makes dirty remember it until they are applied."""
 
 
 class MassDelete(Exception):
@@ -42,12 +51,36 @@ class Statistics:
     """Owners that a resync found different. It must stay 0 in production: it is the alarm for a missed dependency."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One owner, worked on once. Seconds; `change` says what was written, and is empty when nothing had to be."""
+
+    owner: Owner
+    compiling: float
+    applying: float
+    change: Diff
+
+
+class _Compared(NamedTuple):
+    """An owner at one moment: what it should have and what it had; or why it could not be compiled."""
+
+    owner: Owner
+    desired: Rows
+    actual: Rows
+    change: Diff
+    failure: Exception | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class _Memory:
     believed: dict[Owner, Rows] = field(default_factory=dict)
     doubted: set[Owner] = field(default_factory=set)
     """Owners that somebody else changed while they were worked on: what was written then is not believed."""
     applied: dict[Owner, Applied] = field(default_factory=dict)
+    causes: dict[Owner, list[str]] = field(default_factory=dict)
+    """The newest requests that made an owner dirty and are not applied yet."""
+    news: set[Owner] = field(default_factory=set)
+    """Owners for which there was or came something to do since a resync has read the dataplane."""
 
 
 class Reconciler:
@@ -63,13 +96,24 @@ class Reconciler:
         self._clock = clock
         self._queue = Queue()
         self._memory = _Memory()
+        self._watchers: list[Callable[[Work], None]] = []
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
+        self._looking = asyncio.Lock()
+
+    def watch(self, watcher: Callable[[Work], None]) -> None:
+        """Call this after each owner that was worked on with success."""
+        self._watchers.append(watcher)
 
     def mark(self, owners: Iterable[Owner]) -> None:
         """These owners are dirty: their model, or what it depends on, has changed."""
+        cause = CAUSE.get()
         for owner in owners:
             self._queue.add(owner, self._clock())
+            self._memory.news.add(owner)
+            if cause:
+                causes = self._memory.causes.setdefault(owner, [])
+                causes[:] = [*causes[1 - MOST_CAUSES :], cause]
         self._wake.set()
 
     def distrust(self, owner: Owner) -> None:
@@ -90,14 +134,20 @@ class Reconciler:
         oldest = self._queue.oldest()
         return 0.0 if oldest is None else self._clock() - oldest
 
+    def unsettled(self) -> float:
+        """Seconds since which the owner that waits longest is dirty, those included that are tried again and again."""
+        since = self._queue.unsettled()
+        return 0.0 if since is None else self._clock() - since
+
     def __len__(self) -> int:
         """How many owners wait, for their turn or for a retry."""
         return len(self._queue)
 
     async def plan(self) -> Mapping[Owner, Diff]:
         """What a resync would change; nothing is written. Raises DriverError."""
-        compared, _ = self._compare(await self._driver.read_all())
-        return {owner: change for owner, change, _ in compared if change}
+        async with self._busy:
+            snapshot, actual = self._snapshot(), await self._driver.read_all()
+        return {each.owner: each.change async for each in self._compare(snapshot, actual) if each.change}
 
     async def compare(self, owner: Owner) -> tuple[Rows, Rows]:
         """What one owner should have, and what the dataplane has. Raises DriverError and Unsupported."""
@@ -108,39 +158,57 @@ class Reconciler:
 
         Raises DriverError, and MassDelete unless `force`.
         """
-        async with self._busy:
+        async with self._looking:
             return await self._resync(force)
 
     async def _resync(self, force: bool) -> int:
-        actual = await self._driver.read_all()
-        compared, failures = self._compare(actual)
-        wrong = [owner for owner, change, _ in compared if change]
-        gone = {owner for owner, change, desired in compared if change and not desired}
-        many = len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual)
-        held = not force and bool(gone) and (many or self._snapshot().revision == 0)
-        self._memory.believed = dict(actual)
-        self._settle(owner for owner, change, _ in compared if not change)
-        for owner, failure in failures.items():
-            self._remember_failure(owner, failure)
-        self.mark(owner for owner, failure in failures.items() if not isinstance(failure, Unsupported))
+        """Model and dataplane are compared as they were at one moment. Owners with news since then are left out: they
+        are looked at anyway, and read again, because from that moment on nothing is believed.
+        """
+        async with self._busy:  # not in the middle of an apply
+            snapshot, actual = self._snapshot(), await self._driver.read_all()
+            self._memory.believed.clear()
+            self._memory.news = self._queue.owners()
+        wrong, gone = 0, list[Owner]()
+        async for each in self._compare(snapshot, actual):
+            if each.owner in self._memory.news:
+                continue
+            if each.failure is not None:
+                self._remember_failure(each.owner, each.failure)
+                if not isinstance(each.failure, Unsupported):
+                    self.mark([each.owner])
+                continue
+            self._memory.believed[each.owner] = each.actual
+            if not each.change:
+                self._memory.applied[each.owner] = _applied(snapshot, each.owner)
+            elif each.desired:
+                wrong += 1
+                self.mark([each.owner])
+            else:
+                gone.append(each.owner)
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
-            self.statistics.resync_changes += sum(owner not in self._queue for owner in wrong)
+            self.statistics.resync_changes += wrong + len(gone)
         self.statistics.resyncs += 1
-        self.mark(owner for owner in wrong if not held or owner not in gone)
-        if held:
+        many = len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual)
+        if gone and not force and (many or snapshot.revision == 0):
             raise MassDelete(f"a resync would delete the rows of {len(gone)} of {len(actual)} owners")
-        return len(wrong)
+        self.mark(gone)
+        return wrong + len(gone)
 
     async def step(self) -> bool:
         """Work on the next owner that is ready; False when none is."""
-        owner = self._queue.pop(self._clock())
-        if owner is None:
-            return False
+        async with self._busy:
+            owner = self._queue.pop(self._clock())
+            if owner is not None:
+                await self._work_on(owner)
+        return owner is not None
+
+    async def _work_on(self, owner: Owner) -> None:
         try:
-            async with self._busy:
-                await self._reconcile(owner)
+            await self._reconcile(owner)
         except Unsupported as refusal:
             self.statistics.refused += 1
+            self._queue.done(owner)
             self._remember_failure(owner, refusal)  # trying again would not help; a change of the model may
         except Standby:
             self._memory.believed.pop(owner, None)
@@ -153,8 +221,7 @@ class Reconciler:
             self._remember_failure(owner, error)
             self._queue.failed(owner, self._clock())
         else:
-            self._queue.succeeded(owner)
-        return True
+            self._queue.done(owner)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -176,10 +243,11 @@ class Reconciler:
         self._wake.set()
 
     async def _reconcile(self, owner: Owner) -> None:
-        started = self._clock()
+        began = self._clock()
         self._memory.doubted.discard(owner)
         snapshot = self._snapshot()
         desired = self._compile(snapshot, owner)
+        compiled = self._clock()
         self.statistics.compiled += 1
         believed = self._memory.believed.get(owner)
         if believed is None:
@@ -188,44 +256,55 @@ class Reconciler:
         if change:
             await self._driver.apply(owner, change)
             self.statistics.applied += 1
-            LOG.info("applied %s %s in %.1f ms", owner, change.counts, (self._clock() - started) * 1000)
-        self._remember_success(owner, desired, snapshot.generations.get(owner, snapshot.revision))
+        applied = _applied(snapshot, owner)
+        self._remember_success(owner, desired, applied)
+        work = Work(owner=owner, compiling=compiled - began, applying=self._clock() - compiled, change=change)
+        self._tell(work, applied.generation)
 
-    def _compare(
-        self, actual: Mapping[Owner, Rows]
-    ) -> tuple[list[tuple[Owner, Diff, Rows]], Mapping[Owner, Exception]]:
-        """Each owner of the model or of the dataplane: what would change, and what it should have.
+    def _tell(self, work: Work, generation: int) -> None:
+        causes, change = self._memory.causes.pop(work.owner, []), work.change
+        if change:
+            took = round((work.compiling + work.applying) * 1000, 1)
+            news = {
+                "owner": str(work.owner),
+                "generation": generation,
+                "created": len(change.creates),
+                "updated": len(change.updates),
+                "deleted": len(change.deletes),
+                "milliseconds": took,
+                "requests": causes,
+            }
+            words = f"applied {work.owner} generation {generation}: {change.counts} in {took} ms"
+            LOG.info("%s", f"{words} for {', '.join(causes)}" if causes else words, extra={"fields": news})
+        for watcher in self._watchers:
+            watcher(work)
 
-        And those that cannot be compiled, with the reason: they are left as they are.
-        """
-        snapshot = self._snapshot()
+    async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
+        """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
         owners = snapshot.owners()
         known = set(owners)
         orphans = sorted((owner for owner in actual if owner not in known), key=creation_order, reverse=True)
-        compared: list[tuple[Owner, Diff, Rows]] = []
-        failures: dict[Owner, Exception] = {}
-        for owner in [*owners, *orphans]:
-            try:
-                desired = self._compile(snapshot, owner)
-            except Exception as failure:
-                if not isinstance(failure, Unsupported):
-                    LOG.exception("a mistake of Fairlead's own in %s", owner)
-                failures[owner] = failure
-                continue
-            self.statistics.compiled += 1
-            compared.append((owner, diff(desired, actual.get(owner, NO_ROWS)), desired))
-        return compared, failures
+        began = self._clock()
+        for owner in (*owners, *orphans):
+            yield self._compare_one(snapshot, owner, actual.get(owner, NO_ROWS))
+            if self._clock() - began > SLICE:
+                await asyncio.sleep(0)
+                began = self._clock()
 
-    def _settle(self, owners: Iterable[Owner]) -> None:
-        """Owners found as they should be are applied at their newest generation."""
-        snapshot = self._snapshot()
-        for owner in owners:
-            self._memory.applied[owner] = Applied(generation=snapshot.generations.get(owner, snapshot.revision))
+    def _compare_one(self, snapshot: Snapshot, owner: Owner, actual: Rows) -> _Compared:
+        try:
+            desired = self._compile(snapshot, owner)
+        except Exception as failure:
+            if not isinstance(failure, Unsupported):
+                LOG.exception("a mistake of Fairlead's own in %s", owner)
+            return _Compared(owner, NO_ROWS, actual, NO_CHANGE, failure)
+        self.statistics.compiled += 1
+        return _Compared(owner, desired, actual, diff(desired, actual))
 
-    def _remember_success(self, owner: Owner, desired: Rows, generation: int) -> None:
+    def _remember_success(self, owner: Owner, desired: Rows, applied: Applied) -> None:
         if owner not in self._memory.doubted:
             self._memory.believed[owner] = desired
-        self._memory.applied[owner] = Applied(generation=generation)
+        self._memory.applied[owner] = applied
         if not desired and self._snapshot().find(owner) is None:
             self._memory.believed.pop(owner, None)
             self._memory.applied.pop(owner, None)
@@ -234,4 +313,14 @@ class Reconciler:
         before = self.applied(owner)
         self._memory.applied[owner] = Applied(generation=before.generation, error=str(error))
         level = logging.DEBUG if isinstance(error, Unavailable | MissingReference) else logging.WARNING
-        LOG.log(level, "could not apply %s: %s", owner, error)
+        causes = self._memory.causes.get(owner, [])
+        LOG.log(
+            level,
+            *("could not apply %s%s: %s", owner, f" for {', '.join(causes)}" if causes else "", error),
+            extra={"fields": {"owner": str(owner), "requests": causes, "error": str(error)}},
+        )
+
+
+def _applied(snapshot: Snapshot, owner: Owner) -> Applied:
+    """In the dataplane as this snapshot has it."""
+    return Applied(generation=snapshot.generations.get(owner, snapshot.revision))

@@ -23,6 +23,7 @@ class Queue:
         self._delayed: dict[Owner, float] = {}
         self._due: list[tuple[float, str, Owner]] = []
         self._failures: dict[Owner, int] = {}
+        self._since: dict[Owner, float] = {}
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._delayed)
@@ -30,10 +31,15 @@ class Queue:
     def __contains__(self, owner: Owner) -> bool:
         return owner in self._ready or owner in self._delayed
 
+    def owners(self) -> set[Owner]:
+        """All that wait, for their turn or for a retry."""
+        return {*self._ready, *self._delayed}
+
     def add(self, owner: Owner, now: float) -> None:
         """The owner is dirty. News ends a back-off: what changed may be what was wrong."""
         self._delayed.pop(owner, None)
         self._ready.setdefault(owner, now)
+        self._since.setdefault(owner, now)
 
     def failed(self, owner: Owner, now: float) -> None:
         """Try again later; an owner that was named again meanwhile is ready at once."""
@@ -44,8 +50,12 @@ class Queue:
             self._delayed[owner] = due
             heapq.heappush(self._due, (due, str(owner), owner))
 
-    def succeeded(self, owner: Owner) -> None:
+    def done(self, owner: Owner) -> None:
+        """Nothing is left to try for it; if it was named again meanwhile, its wait begins now."""
         self._failures.pop(owner, None)
+        self._since.pop(owner, None)
+        if owner in self._ready:
+            self._since[owner] = self._ready[owner]
 
     def retry_now(self, now: float) -> None:
         """End every back-off: what all were waiting for has come back."""
@@ -66,6 +76,10 @@ class Queue:
         while self._due and self._delayed.get(self._due[0][2]) != self._due[0][0]:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
+
+    def unsettled(self) -> float | None:
+        """Since when the longest waiting owner is dirty, through all that was tried for it."""
+        return min(self._since.values(), default=None)
 
     def oldest(self) -> float | None:
         """Since when the longest waiting owner is ready."""

@@ -6,6 +6,7 @@ A document names no class: its key says what it is. Lossless both ways, which a 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -42,6 +43,19 @@ def _text(value: object) -> str:
     raise NotImplementedError(type(value))
 
 
+@lru_cache(maxsize=2**16)
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """A machine is a member of many pools: its address is parsed once, and one object in memory."""
+    return ip_address(text)
+
+
+def _integers(numbers: list[object]) -> tuple[int, ...]:
+    """A slot table has hundreds of numbers: they are looked at here, in one go, and not one by one."""
+    if set(map(type, numbers)) <= {int}:
+        return tuple(numbers)  # type: ignore[arg-type]
+    raise TypeError(f"not all of {numbers} are integers")
+
+
 def _is_union_of(*members: type) -> Callable[[Any], bool]:
     """A predicate over type forms: the union of `members`, with or without None."""
     wanted = set(members)
@@ -56,8 +70,9 @@ def _is_union_of(*members: type) -> Callable[[Any], bool]:
 def _make_converter() -> Converter:
     converter = Converter(detailed_validation=False)
     converter.register_structure_hook_func(
-        _is_union_of(IPv4Address, IPv6Address), lambda text, _: None if text is None else ip_address(text)
+        _is_union_of(IPv4Address, IPv6Address), lambda text, _: None if text is None else _address(text)
     )
+    converter.register_structure_hook_func(lambda form: form == tuple[int, ...], lambda numbers, _: _integers(numbers))
     converter.register_structure_hook_func(
         _is_union_of(IPv4Network, IPv6Network), lambda text, _: None if text is None else ip_network(text)
     )
