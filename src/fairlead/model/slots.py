@@ -72,7 +72,11 @@ def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
 
 
 def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
-    """How many slots each member should have: its due rounded down or up, as near to what it holds as that allows."""
+    """How many slots each member should have: its due rounded down or up, as near to what it holds as that allows.
+
+    What is free goes to newcomers first: then it comes from those who stay and goes to those who come, and no client
+    moves between two who stay.
+    """
     total = sum(weights.values())
     low = {member: weight * size // total for member, weight in weights.items()}
     remainder = {member: weight * size % total for member, weight in weights.items()}
@@ -80,7 +84,7 @@ def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
     missing = size - sum(target.values())
     if missing >= 0:
         upwards = (member for member in weights if target[member] == low[member] and remainder[member])
-        for member in sorted(upwards, key=lambda member: (-remainder[member], member))[:missing]:
+        for member in sorted(upwards, key=lambda m: (held[m] > 0, -remainder[m], m))[:missing]:
             target[member] += 1
     else:
         _lower(target, -missing, held=held, low=low, remainder=remainder)
@@ -101,18 +105,20 @@ def _seat_everybody(target: dict[int, int], size: int) -> None:
 def _lower(
     target: dict[int, int], surplus: int, *, held: Counter[int], low: Mapping[int, int], remainder: Mapping[int, int]
 ) -> None:
-    """Take `surplus` slots off the targets: from those who would have to be given slots before those who hold them.
+    """Take `surplus` slots off the targets: first from those who stay and would have to be given slots, then from those
+    who hold a share rounded up, last from newcomers.
 
-    Newcomers and the deprived then end one slot under their due rounded down, but nobody who holds a slot by right
-    loses it; only when that is not enough do holders of a rounded-up share go back to the share rounded down.
+    So when a member goes, the others end one slot under their due rounded down rather than take slots from each other;
+    and when one comes, those who stay give it its due, which moves clients to nobody else.
     """
-    raised = [member for member in target if held[member] < target[member] and target[member] > 1]
+    raised = [member for member in target if 0 < held[member] < target[member] and target[member] > 1]
     holders = [member for member in target if target[member] > low[member]]
-    for member in [*sorted(raised, key=lambda m: (remainder[m], m)), *sorted(holders, key=lambda m: (remainder[m], m))]:
-        if not surplus:
-            return
+    newcomers = [member for member in target if not held[member] and target[member] > 1]
+    payers = [
+        member for group in (raised, holders, newcomers) for member in sorted(group, key=lambda m: (remainder[m], m))
+    ]
+    for member in payers[:surplus]:
         target[member] -= 1
-        surplus -= 1
 
 
 def _move(table: Sequence[int], target: Mapping[int, int]) -> tuple[int, ...]:
