@@ -1,18 +1,22 @@
 """The embedded store and the model on top of it."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
 from fairlead.store.model import Model
-from fairlead.store.sqlite import SqliteStore
+from fairlead.store.sqlite import LARGEST_LOG, SqliteStore
 from harness.story import read_story
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
@@ -195,5 +199,99 @@ def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, mo
         assert (after.networks, after.generations) == (ahead.snapshot.networks, ahead.snapshot.generations)
         assert {owner.id for owner in seen} == {"gone", "mine", *(f"n{number}" for number in range(8))}
         await store.close()
+
+    asyncio.run(run())
+
+
+def put(name: str, _: Snapshot) -> Changes:
+    network = next(item for item in DOCUMENTS.values() if isinstance(item, Network))
+    return Changes(puts=(replace(network, id=name),))
+
+
+class StillStore(SqliteStore):
+    """Its disk stands still until it is told to go on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.moves = asyncio.Event()
+
+    async def transact(self, **what):
+        await self.moves.wait()
+        return await super().transact(**what)
+
+
+def test_callers_do_not_pile_up_before_a_disk_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.model.PATIENCE", 0.05)
+
+    async def run() -> None:
+        store = await StillStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda snapshot, owner: None)
+        first = asyncio.create_task(model.write(partial(put, "first")))
+        others = (model.write(partial(put, f"other{number}")) for number in range(9))
+        refused = await asyncio.gather(*others, return_exceptions=True)
+        assert [type(each) for each in refused] == [StoreUnavailable] * 9
+        store.moves.set()
+        await first
+        await model.write(partial(put, "later"))
+        assert set(model.snapshot.networks) == {"first", "later"}
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_another_process_that_holds_the_file_and_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.sqlite.PATIENCE", 0.05)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+            assert await store.range("") == ([], 0)
+            other.execute("ROLLBACK")
+        assert await store.transact(guards={}, puts={"a": b"1"}, deletes=[]) == 1
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path):
+    """A disk that is full must not keep a server from starting."""
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # who wrote now would have to wait
+            second = await asyncio.wait_for(SqliteStore.open(tmp_path / "s.db"), 2)
+            assert (await second.range(""))[1] == 1
+            await second.close()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(tmp_path: Path):
+    log = tmp_path / "s.db-wal"
+
+    async def write(store: SqliteStore, count: int) -> None:
+        for _ in range(count):
+            await store.transact(guards={}, puts={"a": b"x" * 100_000}, deletes=[])
+
+    async def run() -> None:
+        store, other = await SqliteStore.open(tmp_path / "s.db"), await SqliteStore.open(tmp_path / "s.db")
+        for _ in range(20):
+            await asyncio.gather(write(store, 5), *(other.range("") for _ in range(5)))
+        assert log.stat().st_size < 3 * LARGEST_LOG
+        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM document").fetchall()
+            await write(store, 100)
+            assert log.stat().st_size > 3 * LARGEST_LOG
+        await write(store, 30)
+        assert log.stat().st_size <= 2 * LARGEST_LOG
+        await store.close()
+        await other.close()
 
     asyncio.run(run())

@@ -7,7 +7,8 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -18,6 +19,8 @@ from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, 
 
 LOG = logging.getLogger(__name__)
 ATTEMPTS = 20
+PATIENCE = 10.0
+"""Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
 CLAIM = "claim/"
 Change: TypeAlias = Callable[[Snapshot], Changes]
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
@@ -73,8 +76,20 @@ class Model:
         async with self._writing:
             await self._catch_up()
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._writing.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(f"earlier changes have been waiting for the store for {PATIENCE:g} s") from None
+        try:
+            yield
+        finally:
+            self._writing.release()
+
     async def _write(self, change: Change) -> Snapshot:
-        async with self._writing:
+        async with self._turn():
             for _ in range(ATTEMPTS):
                 before = self.snapshot
                 changes = change(before)

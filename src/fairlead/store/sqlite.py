@@ -3,9 +3,13 @@
 Durable: `synchronous=FULL` with a write-ahead log, so a transaction that was answered survives power loss (sqlite.org,
 "Write-Ahead Logging" and PRAGMA synchronous). One thread owns the connection, so the event loop never waits for a disk.
 The feed of changes is a table that keeps the newest `FEED` transactions.
+
+A file that was taken away acknowledges nothing: SQLite would go on writing to it, and the next start would not find it.
+A disk that is full can be read: a start on it writes nothing.
 """
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +21,12 @@ from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Documen
 FEED = 10_000
 POLL = 0.2
 """Seconds between two looks for the writes of another process; our own writes wake the feed at once."""
+LARGEST_LOG = 4 * 2**20
+"""Bytes that the write-ahead log keeps once a reader that held it up has gone."""
+NO_ROOM = 2**16
+"""With fewer bytes left on its disk SQLite cannot begin: its index of the log alone has 32 KiB."""
+PATIENCE = 5.0
+"""Seconds that a write waits for another process that holds the file: one that was stopped may hold it for ever."""
 VERSION = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS document (key TEXT PRIMARY KEY, revision INTEGER NOT NULL, value BLOB NOT NULL)
@@ -35,6 +45,7 @@ class SqliteStore:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._connection: sqlite3.Connection | None = None
+        self._files: tuple[tuple[int, int], ...] = ()
         self._written = asyncio.Event()
 
     @classmethod
@@ -87,7 +98,14 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"{self._path}: {error}") from error
+            raise StoreUnavailable(f"{self._path}: {error}{self._explain()}") from error
+
+    def _explain(self) -> str:
+        """SQLite says "disk I/O error" and "unable to open" too when it finds no room for a file beside its own."""
+        try:
+            return " (disk is full)" if shutil.disk_usage(self._path.parent).free < NO_ROOM else ""
+        except OSError:
+            return ""
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,15 +113,33 @@ class SqliteStore:
             self._path.touch(mode=0o600, exist_ok=True)
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
         self._connection = connection
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise StoreUnavailable(f"{self._path} was written by a newer version of Fairlead")
-        connection.executescript(SCHEMA)
-        connection.execute(f"PRAGMA user_version={VERSION}")
+        if version < VERSION:
+            connection.executescript(SCHEMA)
+            connection.execute(f"PRAGMA user_version={VERSION}")
+        self._files = self._identify_files()
+
+    def _identify_files(self) -> tuple[tuple[int, int], ...]:
+        """Which files have the names of the database and of its log. Raises StoreUnavailable when one has none."""
+        found = []
+        for path in (self._path, Path(f"{self._path}-wal")):
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise StoreUnavailable(f"{path}: {error.strerror}; put it back, or start again with another") from error
+            found.append((status.st_dev, status.st_ino))
+        return tuple(found)
+
+    def _check_files(self) -> None:
+        if self._identify_files() != self._files:
+            raise StoreUnavailable(f"{self._path} or its log is another file than at the start; start again to use it")
 
     @property
     def _sql(self) -> sqlite3.Connection:
@@ -139,6 +175,7 @@ class SqliteStore:
                 if (found.revision if found else ABSENT) != wanted:
                     raise Conflict(key)
             revision = self._write(puts, deletes)
+            self._check_files()
             self._sql.execute("COMMIT")
         except BaseException:
             if self._sql.in_transaction:
