@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab
-from lab.test_server import LBS, NETWORKS, Server, serving, until
+from lab.servers import LBS, NETWORKS, Server, serving, until
 
 pytestmark = pytest.mark.lab
 

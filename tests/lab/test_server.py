@@ -2,95 +2,20 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import bcrypt
-import httpx
 import pytest
 
 from fairlead.lab import Lab, take_down
+from lab.servers import BINARIES, LBS, NETWORKS, Server, serving, until
 from lab.site import free_port
 
 pytestmark = pytest.mark.lab
-
-BINARIES = Path(sys.executable).parent
-LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
-NETWORKS = "/network/v2.0/networks"
-
-
-@dataclass(frozen=True)
-class Server:
-    process: "subprocess.Popen[bytes]"
-    client: httpx.Client
-    log: Path
-    url: str
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def make(self, path: str, root: str, **body: Any) -> Any:
-        answer = self.client.post(path, json={root: body})
-        assert answer.status_code == 201, answer.text
-        return answer.json()[root]
-
-    def balancer(self, identity: str) -> Any:
-        return self.client.get(f"{LBS}/{identity}").json()["loadbalancer"]
-
-    def wait_for(self, identity: str, status: str, seconds: float = 10) -> None:
-        until(lambda: self.balancer(identity)["provisioning_status"] == status, seconds)
-
-    def fairlead(self, *argv: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [BINARIES / "fairlead", *argv, "--url", self.url], capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
-
-
-def until(holds: Any, seconds: float = 10) -> None:
-    deadline = monotonic() + seconds
-    while not holds():
-        assert monotonic() < deadline, "waited in vain"
-
-
-@contextmanager
-def serving(lab: Lab, folder: Path, **environment: str) -> Iterator[Server]:
-    """A server with its store in the folder; ended at the end, however it is then."""
-    port, log = free_port(), folder / f"{len(list(folder.iterdir()))}.log"
-    url = f"http://127.0.0.1:{port}"
-    with ExitStack() as stack:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fairlead.cli", "server"],
-            env={
-                **os.environ,
-                "FAIRLEAD_SERVER_LISTEN": f"127.0.0.1:{port}",
-                "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
-                "FAIRLEAD_OVN_NORTHBOUND": lab.northbound,
-                **environment,
-            },
-            stderr=stack.enter_context(log.open("wb")),
-        )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        client = stack.enter_context(httpx.Client(base_url=url, timeout=10))
-        until(lambda: process.poll() is not None or answers(client), 20)
-        assert process.poll() is None, log.read_text()
-        yield Server(process=process, client=client, log=log, url=url)
-
-
-def answers(client: httpx.Client) -> bool:
-    try:
-        return client.get("/").status_code in (200, 401)
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,16 @@ def start(layout: Layout) -> None:
     directory = layout.node_directory(CENTRAL)
     directory.mkdir(parents=True)
     for database, schema in SCHEMAS.items():
-        _start_database(layout, directory / database, schema)
+        execute(layout, "ovsdb-tool", "create", f"{directory / database}.db", str(schema))
+        run_database(layout, directory / database)
     execute(layout, "ovn-nbctl", "init")
     execute(layout, "ovn-sbctl", "init")
     databases = (f"--ovnnb-db={layout.northbound}", f"--ovnsb-db={layout.southbound}")
     execute(layout, "ovn-northd", *databases, *detached(directory / "ovn-northd"))
 
 
-def _start_database(layout: Layout, base: Path, schema: Path) -> None:
-    execute(layout, "ovsdb-tool", "create", f"{base}.db", str(schema))
+def run_database(layout: Layout, base: Path) -> None:
+    """Serve a database that is there. Returns when it answers."""
     sockets = (f"--remote=punix:{base}.sock", f"--unixctl={base}.ctl")
     execute(layout, "ovsdb-server", f"{base}.db", *sockets, *detached(base))
 

@@ -1,0 +1,120 @@
+"""Fairlead servers as an operator has them: processes with a store, a log and an address, each ended in the end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+
+from fairlead.lab import Lab, databases
+from lab.site import MARKED, free_port
+
+BINARIES = Path(sys.executable).parent
+LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+LISTENERS = "/load-balancer/v2.0/lbaas/listeners"
+POOLS = "/load-balancer/v2.0/lbaas/pools"
+NETWORKS = "/network/v2.0/networks"
+SUBNETS = "/network/v2.0/subnets"
+
+
+@dataclass(frozen=True)
+class Server:
+    process: "subprocess.Popen[bytes]"
+    client: httpx.Client
+    log: Path
+    url: str
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def make(self, path: str, root: str, **body: Any) -> Any:
+        answer = self.client.post(path, json={root: body})
+        assert answer.status_code == 201, answer.text
+        return answer.json()[root]
+
+    def balancer(self, identity: str) -> Any:
+        return self.client.get(f"{LBS}/{identity}").json()["loadbalancer"]
+
+    def balancers(self) -> dict[str, Any]:
+        return {each["id"]: each for each in self.client.get(f"{LBS}?limit=1000").json()["loadbalancers"]}
+
+    def wait_for(self, identity: str, status: str, seconds: float = 10) -> None:
+        until(lambda: self.balancer(identity)["provisioning_status"] == status, seconds)
+
+    def fairlead(self, *argv: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [BINARIES / "fairlead", *argv, "--url", self.url], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def is_ready(self) -> bool:
+        return self.client.get("/readyz").status_code == 200
+
+    def has_nothing_to_do(self) -> bool:
+        """What is in OVN is what should be: asked of the server, which reads OVN."""
+        answer = self.client.get("/operator/plan")
+        return answer.status_code == 200 and answer.json()["plan"] == {}
+
+
+def until(holds: Callable[[], Any], seconds: float = 10) -> None:
+    """What others do can only be looked at again and again."""
+    deadline = monotonic() + seconds
+    while not holds():
+        assert monotonic() < deadline, "waited in vain"
+        sleep(0.01)
+
+
+@contextmanager
+def serving(lab: Lab, folder: Path, *, port: int = 0, **environment: str) -> Iterator[Server]:
+    """A server with its store in the folder; ended at the end, however it is then."""
+    port, log = port or free_port(), folder / f"{len(list(folder.glob('*.log')))}.log"
+    url = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fairlead.cli", "server"],
+            env={
+                **os.environ,
+                "FAIRLEAD_SERVER_LISTEN": f"127.0.0.1:{port}",
+                "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
+                "FAIRLEAD_OVN_NORTHBOUND": lab.northbound,
+                **environment,
+            },
+            stderr=stack.enter_context(log.open("wb")),
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=10))
+        until(lambda: process.poll() is not None or answers(client), 20)
+        assert process.poll() is None, log.read_text()
+        yield Server(process=process, client=client, log=log, url=url)
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/").status_code in (200, 401)
+    except httpx.TransportError:
+        return False
+
+
+def rows_of(lab: Lab, mark: str) -> dict[str, list[str]]:
+    """Every row of this mark in the Northbound database by table, as OVN's own client finds them: by key, or name."""
+    rows = {table: sorted(_keys(lab, table, mark)) for table in MARKED}
+    return {table: keys for table, keys in rows.items() if keys}
+
+
+def _keys(lab: Lab, table: str, mark: str) -> Iterator[str]:
+    client = databases.northbound(lab.layout)
+    if table == "Load_Balancer_Group":  # has no external_ids: the name says it
+        names = (row.text("name") for row in databases.find(client, table, ("name",)))
+        yield from (name for name in names if name.startswith(f"{mark},"))
+        return
+    for row in databases.find(client, table, ("external_ids",), f"external_ids:fairlead={mark}"):
+        yield row.mapping("external_ids")["fairlead:key"]
