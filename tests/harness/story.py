@@ -46,7 +46,7 @@ from fairlead.model.network import (
     Router,
     Subnet,
 )
-from fairlead.model.owner import Owner
+from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of, with_health
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -106,7 +106,7 @@ def write_story(story: Story) -> None:
 def render_state(snapshot: Snapshot) -> str:
     """Every owner's rows as text, and the refusals of those that do not compile."""
     lines: list[str] = []
-    for owner in snapshot.owners():
+    for owner in sorted(snapshot.owners(), key=creation_order):
         try:
             rows = PROVIDERS["ovn"].compile(snapshot, owner)
         except Unsupported as refusal:

@@ -63,15 +63,14 @@ class Snapshot:
                 assert_never(owner.kind)
 
     def owners(self) -> list[Owner]:
-        """Every owner that may have rows, in the order of creation."""
-        owners = [
+        """Every owner that may have rows; those that others refer to come first."""
+        return [
             *(Owner(Kind.NETWORK, identity) for identity in self.networks),
             *(Owner(Kind.ROUTER, identity) for identity in self.routers),
             *(Owner(Kind.PORT, identity) for identity in self.ports),
             *(Owner(Kind.VIP_NETWORK, identity) for identity in self.network_vips),
             *(Owner(Kind.LOAD_BALANCER, identity) for identity in self.load_balancers),
         ]
-        return sorted(owners, key=creation_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,9 +281,11 @@ class Reconciler:
 
     async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
         """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
+        await asyncio.sleep(0)  # these lists are slices of their own
         owners = snapshot.owners()
-        known = set(owners)
-        orphans = sorted((owner for owner in actual if owner not in known), key=creation_order, reverse=True)
+        await asyncio.sleep(0)
+        orphans = sorted(actual.keys() - set(owners), key=creation_order, reverse=True)
+        await asyncio.sleep(0)
         began = self._clock()
         for owner in (*owners, *orphans):
             yield self._compare_one(snapshot, owner, actual.get(owner, NO_ROWS))
