@@ -1,10 +1,11 @@
-"""Killed at any instant: what was acknowledged is there, nothing is stuck, and OVN has what the model says."""
+"""Killed at any instant, of the server or of OVN's database: what was acknowledged is there, and OVN is as it says."""
 
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -12,12 +13,21 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab
-from lab.servers import LBS, NETWORKS, Server, serving, until
+from lab.northbound import breaking
+from lab.servers import LBS, NETWORKS, POOLS, SUBNETS, Server, rows_of, serving, until
 
 pytestmark = pytest.mark.lab
 
 KILLS = 50
 LONGEST_LIFE = 0.4
+OVN_KILLS = 15
+BETWEEN_WRITES = 0.005
+"""Seconds: some 100 changes a second."""
+RECOVERY = 5.0
+"""Seconds from the return of OVN until everything is ACTIVE."""
+SILENCE = 12.0
+"""Seconds after which a database that says nothing is taken for dead: two probes, and some."""
+MARK = {"FAIRLEAD_OVN_MARK": "crash"}
 
 
 @dataclass
@@ -26,6 +36,9 @@ class Ledger:
 
     names: dict[str, str] = field(default_factory=dict)
     """Load balancer -> its name, as acknowledged last."""
+    pools: dict[str, str] = field(default_factory=dict)
+    members: dict[str, set[str]] = field(default_factory=dict)
+    """Load balancer -> its members, as acknowledged last."""
     gone: set[str] = field(default_factory=set)
     unsure: set[str] = field(default_factory=set)
     acknowledged: int = 0
@@ -41,23 +54,41 @@ def write_until_it_dies(server: Server, subnet: str, ledger: Ledger, chance: ran
 def write_once(client: httpx.Client, subnet: str, ledger: Ledger, chance: random.Random) -> None:
     """An object that is asked about is unsure until the answer is there."""
     known = sorted(ledger.names.keys() - ledger.unsure)
-    what = chance.choice(["create", "rename", "delete"]) if len(known) > 5 else "create"
+    kinds = ["create", "rename", "join", "part", "delete"] if len(known) < 40 else ["delete"]
+    what = chance.choice(kinds) if len(known) > 5 else "create"
     if what == "create":
-        body = {"name": f"n{chance.random()}", "vip_subnet_id": subnet, "listeners": [listener()]}
-        made = good(client.post(LBS, json={"loadbalancer": body})).json()["loadbalancer"]
-        ledger.names[made["id"]] = made["name"]
+        create(client, subnet, ledger, chance)
         return
     identity = chance.choice(known)
     ledger.unsure.add(identity)
-    if what == "rename":
-        name = f"r{chance.random()}"
-        good(client.put(f"{LBS}/{identity}", json={"loadbalancer": {"name": name}}))
-        ledger.names[identity] = name
-    else:
-        good(client.delete(f"{LBS}/{identity}?cascade=true"))
-        del ledger.names[identity]
-        ledger.gone.add(identity)
+    members = f"{POOLS}/{ledger.pools[identity]}/members"
+    match what:
+        case "rename":
+            name = f"r{chance.random()}"
+            good(client.put(f"{LBS}/{identity}", json={"loadbalancer": {"name": name}}))
+            ledger.names[identity] = name
+        case "join":
+            body = {"address": f"10.0.8.{chance.randrange(1, 250)}", "protocol_port": chance.randrange(1, 60_000)}
+            ledger.members[identity].add(good(client.post(members, json={"member": body})).json()["member"]["id"])
+        case "part" if ledger.members[identity]:
+            member = min(ledger.members[identity])
+            good(client.delete(f"{members}/{member}"))
+            ledger.members[identity].remove(member)
+        case "delete":
+            good(client.delete(f"{LBS}/{identity}?cascade=true"))
+            del ledger.names[identity]
+            ledger.gone.add(identity)
     ledger.unsure.discard(identity)
+
+
+def create(client: httpx.Client, subnet: str, ledger: Ledger, chance: random.Random) -> str:
+    body = {"name": f"n{chance.random()}", "vip_subnet_id": subnet, "listeners": [listener()]}
+    made = good(client.post(LBS, json={"loadbalancer": body})).json()["loadbalancer"]
+    ledger.pools[made["id"]] = made["pools"][0]["id"]
+    ledger.members[made["id"]] = {member["id"] for member in made["pools"][0]["members"]}
+    ledger.names[made["id"]] = made["name"]
+    identity: str = made["id"]
+    return identity
 
 
 def listener() -> dict[str, Any]:
@@ -71,15 +102,48 @@ def good(answer: httpx.Response) -> httpx.Response:
     return answer
 
 
+def build(server: Server) -> str:
+    """A network; answers its subnet."""
+    network = server.make(NETWORKS, "network", name="net")["id"]
+    subnet: str = server.make(SUBNETS, "subnet", network_id=network, cidr="10.0.0.0/16", ip_version=4)["id"]
+    return subnet
+
+
+def check(server: Server, ledger: Ledger) -> None:
+    found = server.balancers()
+    assert {balancer["provisioning_status"] for balancer in found.values()} <= {"ACTIVE"}
+    sure = {identity: name for identity, name in ledger.names.items() if identity not in ledger.unsure}
+    assert {identity: found.get(identity, {}).get("name") for identity in sure} == sure
+    assert ledger.gone & found.keys() == set()
+    for identity in sure:
+        members = server.client.get(f"{POOLS}/{ledger.pools[identity]}/members?limit=1000").json()["members"]
+        assert {member["id"] for member in members} == ledger.members[identity]
+
+
+def check_rows(lab: Lab, folder: Path) -> None:
+    """Eyes that saw nothing of what happened find the rows as they should be, each once."""
+    with serving(lab, folder, **MARK) as fresh:
+        until(fresh.is_ready)
+        until(fresh.has_nothing_to_do, RECOVERY)
+    for table, keys in rows_of(lab, "crash").items():
+        assert len(keys) == len(set(keys)), table
+
+
+def tear_down(server: Server, lab: Lab) -> None:
+    for identity in server.balancers():
+        good(server.client.delete(f"{LBS}/{identity}?cascade=true"))
+    for network in server.client.get(NETWORKS).json()["networks"]:
+        good(server.client.delete(f"{NETWORKS}/{network['id']}"))
+    until(server.has_nothing_to_do)
+    assert rows_of(lab, "crash") == {}
+
+
 def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
     chance, ledger = random.Random(7), Ledger()
-    mark = {"FAIRLEAD_OVN_MARK": "crash"}
-    with serving(lab, tmp_path, **mark) as server:
-        network = server.make(NETWORKS, "network", name="net")["id"]
-        body = {"network_id": network, "cidr": "10.0.0.0/16", "ip_version": 4}
-        subnet = server.make("/network/v2.0/subnets", "subnet", **body)["id"]
+    with serving(lab, tmp_path, **MARK) as server:
+        subnet = build(server)
     for _ in range(KILLS):
-        with serving(lab, tmp_path, **mark) as server:
+        with serving(lab, tmp_path, **MARK) as server:
             writer = Thread(target=write_until_it_dies, args=(server, subnet, ledger, chance))
             writer.start()
             dies = monotonic() + chance.uniform(0, LONGEST_LIFE)
@@ -87,27 +151,152 @@ def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
             server.kill()
             writer.join()
     assert ledger.acknowledged > KILLS
-    with serving(lab, tmp_path, **mark) as server:
-        until(lambda: server.fairlead("plan")[0] == 0)
+    with serving(lab, tmp_path, **MARK) as server:
+        until(server.has_nothing_to_do)
         check(server, ledger)
-        tear_down(server, network)
-    rows = lab.exec("central", ["ovn-nbctl", "--bare", "--columns=name", "find", "Load_Balancer"])
-    assert rows.strip() == ""
+        check_rows(lab, tmp_path)
+        tear_down(server, lab)
 
 
-def check(server: Server, ledger: Ledger) -> None:
-    found = {}
-    page = f"{LBS}?limit=1000"
-    for balancer in server.client.get(page).json()["loadbalancers"]:
-        found[balancer["id"]] = balancer["name"]
-        assert balancer["provisioning_status"] == "ACTIVE"
-    sure = {identity: name for identity, name in ledger.names.items() if identity not in ledger.unsure}
-    assert {identity: found.get(identity) for identity in sure} == sure
-    assert ledger.gone & found.keys() == set()
+# OVN's database dies
 
 
-def tear_down(server: Server, network: str) -> None:
-    for balancer in server.client.get(f"{LBS}?limit=1000").json()["loadbalancers"]:
-        good(server.client.delete(f"{LBS}/{balancer['id']}?cascade=true"))
-    good(server.client.delete(f"{NETWORKS}/{network}"))
-    until(lambda: server.fairlead("plan")[0] == 0)
+@contextmanager
+def stream(server: Server, subnet: str, ledger: Ledger, chance: random.Random) -> Iterator[Thread]:
+    """Changes without an end; each must be acknowledged, whatever becomes of OVN."""
+    enough, failures = Event(), list[BaseException]()
+
+    def write() -> None:
+        try:
+            with httpx.Client(base_url=server.url, timeout=10) as client:
+                while not enough.wait(BETWEEN_WRITES):
+                    write_once(client, subnet, ledger, chance)
+                    ledger.acknowledged += 1
+        except BaseException as failure:  # noqa: BLE001 - it is told where the thread is joined
+            failures.append(failure)
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        enough.set()
+        writer.join()
+    assert failures == []
+
+
+def dark(server: Server, subnet: str, chance: random.Random) -> str:
+    """Made while OVN is away: acknowledged, and not called ACTIVE."""
+    made = create(server.client, subnet, Ledger(), chance)
+    assert server.balancer(made)["provisioning_status"] in ("PENDING_CREATE", "ERROR")
+    return made
+
+
+def all_active(server: Server) -> bool:
+    return {each["provisioning_status"] for each in server.balancers().values()} <= {"ACTIVE"}
+
+
+def test_fifteen_kills_of_the_northbound_database_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
+    chance, ledger, slowest = random.Random(8), Ledger(), 0.0
+    with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
+        subnet = build(server)
+        with stream(server, subnet, ledger, chance) as writer:
+            for _ in range(OVN_KILLS):
+                applied, acknowledged = figure(server, "applied"), ledger.acknowledged
+                until(lambda applied=applied: figure(server, "applied") > applied)
+                writer.join(chance.uniform(0, 0.3))
+                northbound.kill()
+                until(lambda: not server.is_ready(), 1)
+                until(lambda acknowledged=acknowledged: ledger.acknowledged > acknowledged + 10)
+                assert server.client.get("/healthz").status_code == 200
+                northbound.start()
+                started = monotonic()
+                until(server.is_ready, RECOVERY)
+                slowest = max(slowest, monotonic() - started)
+        until(lambda: all_active(server), RECOVERY)
+        until(server.has_nothing_to_do)
+        check(server, ledger)
+        check_rows(lab, tmp_path)
+        tear_down(server, lab)
+    print(f"{ledger.acknowledged} changes acknowledged, slowest recovery {slowest:.2f} s")
+
+
+def figure(server: Server, name: str) -> int:
+    number: int = server.client.get("/operator/statistics").json()[name]
+    return number
+
+
+def test_what_is_asked_for_while_the_northbound_database_is_dead_is_never_called_active(lab: Lab, tmp_path: Path):
+    chance, ledger = random.Random(9), Ledger()
+    with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
+        subnet = build(server)
+        old = create(server.client, subnet, ledger, chance)
+        until(lambda: all_active(server))
+        northbound.kill()
+        until(lambda: not server.is_ready(), 1)
+        made = dark(server, subnet, chance)
+        assert server.balancer(old)["provisioning_status"] == "ACTIVE"
+        member = {"address": "10.0.7.7", "protocol_port": 80}
+        answer = server.client.post(f"{POOLS}/{ledger.pools[old]}/members", json={"member": member})
+        ledger.members[old].add(good(answer).json()["member"]["id"])
+        until(lambda: server.balancer(made)["provisioning_status"] == "ERROR")
+        until(lambda: server.balancer(old)["provisioning_status"] == "ERROR")
+        code, said = server.fairlead("plan")
+        assert (code, "OVN" in said) == (1, True), said
+        northbound.start()
+        until(lambda: all_active(server), RECOVERY)
+        check(server, ledger)
+        check_rows(lab, tmp_path)
+        tear_down(server, lab)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 2.0])
+def test_a_short_freeze_of_the_northbound_database_is_waited_for(lab: Lab, tmp_path: Path, seconds: float):
+    """No probe fails: the connection stays, and what was on its way arrives."""
+    chance, ledger = random.Random(10), Ledger()
+    with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
+        subnet = build(server)
+        with stream(server, subnet, ledger, chance) as writer:
+            until(lambda: ledger.acknowledged > 50)
+            northbound.freeze()
+            writer.join(seconds)
+            made = dark(server, subnet, chance)
+            northbound.thaw()
+            until(lambda: server.balancer(made)["provisioning_status"] == "ACTIVE", RECOVERY)
+        until(lambda: all_active(server), RECOVERY)
+        until(server.has_nothing_to_do)
+        assert "disconnected" not in server.log.read_text()
+        check(server, ledger)
+        check_rows(lab, tmp_path)
+        tear_down(server, lab)
+
+
+def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(lab: Lab, tmp_path: Path):
+    """A connection that is up and says nothing is noticed; a server starts, and serves, without an answer."""
+    chance, ledger = random.Random(11), Ledger()
+    with breaking(lab) as northbound:
+        with serving(lab, tmp_path, **MARK) as server:
+            subnet = build(server)
+            with stream(server, subnet, ledger, chance):
+                until(lambda: ledger.acknowledged > 50)
+                northbound.freeze()
+                frozen = monotonic()
+                until(lambda: not server.is_ready(), SILENCE)
+                print(f"not ready after {monotonic() - frozen:.1f} s")
+                made = dark(server, subnet, chance)
+                until(lambda: server.balancer(made)["provisioning_status"] == "ERROR")
+            server.kill()
+        with serving(lab, tmp_path, **MARK) as server:
+            assert (server.is_ready(), server.client.get("/healthz").status_code) == (False, 200)
+            dark(server, subnet, chance)
+            with stream(server, subnet, ledger, chance):
+                northbound.thaw()
+                thawed = monotonic()
+                until(server.is_ready, RECOVERY)
+                until(lambda: server.balancer(made)["provisioning_status"] == "ACTIVE", RECOVERY)
+                print(f"ACTIVE {monotonic() - thawed:.1f} s after the thaw")
+            until(lambda: all_active(server), RECOVERY)
+            until(server.has_nothing_to_do)
+            check(server, ledger)
+            check_rows(lab, tmp_path)
+            tear_down(server, lab)

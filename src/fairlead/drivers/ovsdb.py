@@ -66,12 +66,15 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """All in seconds. A server that is silent for twice `probe` is taken for dead."""
+    """All in seconds. A server that is silent for twice `probe` is taken for dead.
+
+    The longest pause is what a database that is back waits for us; few servers ask, so it need not be long.
+    """
 
     probe: float = 5.0
     connect: float = 5.0
     first_pause: float = 0.25
-    longest_pause: float = 8.0
+    longest_pause: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
