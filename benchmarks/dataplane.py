@@ -1,13 +1,24 @@
-"""The VIP against the direct path between the same two workloads: new connections per second, and throughput.
+"""The VIP beside three other ways to the same process: new connections per second, and throughput of one stream.
 
-    make bench                       all, about two minutes
-    python benchmarks/dataplane.py --rounds 3 --seconds 1 --json
+    make bench                       all, with the evenness after it
+    python benchmarks/dataplane.py --rounds 3 --json
 
-The machine is shared and small, so absolute numbers say little: direct and VIP are measured in turn, a few seconds
-each, and what counts is the median of the ratios of each round. Every turn has a fresh lab: Open vSwitch 3.1 in user
-space loses the translation of a connection whose port comes back while the switch remembers it, and tens of thousands
-of ports come back each round. Connections: wrk with `Connection: close` against
-HAProxy as an HTTP server (the server closes first, so that TIME_WAIT is not the client's). Throughput: iperf3.
+The ways, on a lab of three nodes: `direct`, to the member's own address; `plain`, a load balancer of OVN made by hand
+(`ovn-nbctl lb-add`, `ls-lb-add`), with one backend; `vip`, one made through Fairlead's API, with one member; `proxy`,
+HAProxy in TCP mode in a workload of the third node, where neither client nor member is: what a product with a proxy (in
+a virtual machine, say) does. All of it shares the cores of one machine, so a ratio compares the work that a connection
+makes, wherever it is done.
+
+The machine is shared and small, so absolute numbers say little. The ways are measured in turn, a second each, in an
+order that rotates from round to round, and what counts is the median of the ratios within a round. Connections: wrk
+with `Connection: close` against HAProxy as an HTTP server (the server closes first, so that TIME_WAIT is not the
+client's). Throughput: iperf3. Cases of ten members have ten ports at the same process, so that the cost of a slot table
+of 128 buckets shows beside OVN's own group of ten.
+
+Open vSwitch 3.1 in user space loses the translation of a connection whose source port comes back while the switch
+remembers it, and tens of thousands of ports come back each second. So connection tracking is emptied before each
+measurement, and no two services share a port at the member: Linux starts the time stamps of each pair of addresses and
+ports anywhere, so a SYN that comes another way than an old connection of the same ports may look older than it.
 """
 
 import argparse
@@ -17,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,104 +43,173 @@ warnings.simplefilter("ignore")
 from lab.site import Site, open_site  # noqa: E402 - the tests are not installed
 
 LAB = "bench"
-HTTP, IPERF = 8080, 5201
-PLACES = {"near": "chassis1", "far": "chassis2"}
-WAYS = ("direct", "vip")
-UNITS = {"throughput": "Mbit/s", "new connections": "1/s"}
-SERVER = """defaults
-  mode http
+WAYS = ("direct", "plain", "vip", "proxy")
+HTTP = dict(zip(WAYS, range(8100, 8500, 100), strict=True))
+"""With one member, of the same port. The next port has ten, of the ports after it."""
+IPERF = dict(zip(WAYS, range(5201, 5205), strict=True))
+PLACES = {"server": "chassis1", "near": "chassis1", "far": "chassis2", "proxy": "chassis3"}
+HAND_MADE = {4: "172.31.0.10", 6: "fd00:ffff::10"}
+"""No address of the subnet: OVN answers ARP for such a VIP only where a router has it. The gateway takes it there."""
+UNITS = {"new connections": "1/s", "throughput": "Mbit/s"}
+GOALS = {
+    ("plain", "new connections"): 0.95,
+    ("plain", "throughput"): 0.95,
+    ("proxy", "new connections"): 1.5,
+}
+"""The VIP's rate over that of the way, at the least."""
+
+DEFAULTS = """defaults
+  mode {mode}
   timeout client 5s
   timeout server 5s
   timeout connect 5s
+"""
+SERVER = """frontend f
   option httpclose
-frontend f
-  bind :::{port} v4v6
+{binds}
   http-request return status 200 content-type text/plain string ok
+"""
+PROXY = """listen v{version}-{port}
+  bind {bind}:{port}{only}
+{servers}
 """
 
 
 @dataclass(frozen=True)
 class Case:
     version: int
-    place: str
+    client: str
+    what: str
+    members: int = 1
 
     def __str__(self) -> str:
-        return f"IPv{self.version}, {'same' if self.place == 'near' else 'other'} node"
+        several = f" to {self.members} members" if self.members > 1 else ""
+        return f"IPv{self.version}, {'same' if self.client == 'near' else 'other'} node, {self.what}{several}"
 
 
-CASES = [Case(version, place) for version in (4, 6) for place in PLACES]
-Sample = dict[tuple[Case, str], float]
+CASES = [
+    *(Case(version, client, "new connections") for version in (4, 6) for client in ("near", "far")),
+    *(Case(4, client, "new connections", members=10) for client in ("near", "far")),
+    *(Case(version, client, "throughput") for version in (4, 6) for client in ("near", "far")),
+]
+Round = dict[tuple[Case, str], float]
 
 
 def main() -> int:
     options = parse_arguments()
-    samples: dict[str, list[Sample]] = {way: [] for way in WAYS}
+    take_down(LAB)
     try:
-        for turn in range(options.rounds):
-            for way in reversed(WAYS) if turn % 2 else WAYS:
-                print(f"round {turn + 1} of {options.rounds}: {way}", file=sys.stderr, flush=True)
-                samples[way].append(measure_way(way, options.seconds))
+        with ExitStack() as stack:
+            stack.callback(take_down, LAB)
+            site, targets = prepare(stack, Lab.up(LAB, chassis=3))
+            rounds = [measure_round(site, targets, turn, options) for turn in range(options.rounds)]
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    results = {f"{case}, {what}": summarize(case, what, samples) for case in CASES for what in UNITS}
-    if options.json:
-        print(json.dumps(results, indent=2))
-    else:
-        print("\n".join(f"{name:<38} {render(result)}" for name, result in results.items()))
+    results = [summarize(str(case), case.what, [case], rounds) for case in CASES]
+    results += [
+        summarize(f"all, {what}", what, [case for case in CASES if case.what == what], rounds) for what in UNITS
+    ]
+    print(json.dumps(results, indent=2) if options.json else render(results))
     return 0
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The VIP against the direct path; ratios of one run.")
-    parser.add_argument("--rounds", type=int, default=6, help="interleaved rounds (6)")
-    parser.add_argument("--seconds", type=int, default=2, help="of each measurement (2)")
+    parser = argparse.ArgumentParser(description="The VIP beside other ways to the same process; ratios of one run.")
+    parser.add_argument("--rounds", type=int, default=12, help="interleaved rounds (12)")
+    parser.add_argument("--seconds", type=int, default=1, help="of each measurement (1)")
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser.parse_args()
 
 
-def measure_way(way: str, seconds: int) -> Sample:
-    """All cases of one way, in a lab of its own. A load balancer is there either way."""
-    take_down(LAB)
-    with ExitStack() as stack:
-        stack.callback(take_down, LAB)
-        site = prepare(stack, Lab.up(LAB, chassis=2))
-        sample: Sample = {}
-        for case in CASES:
-            member = site.address("server", case.version)
-            vip = make_vip(site, case.version, member)
-            address = vip if way == "vip" else member
-            sample[case, "throughput"] = throughput(site.lab, case.place, address, seconds)
-            sample[case, "new connections"] = connections(site.lab, case.place, address, seconds)
-        return sample
+# The lab
 
 
-def prepare(stack: ExitStack, lab: Lab) -> Site:
+def prepare(stack: ExitStack, lab: Lab) -> tuple[Site, dict[tuple[int, str], str]]:
+    """Everything that is measured, and the address of each way by IP version."""
     site = open_site(lab)
     stack.callback(site.close)
-    site.network("net", "10.0.0.0/24", "fd00::/64")
-    site.machines("net", {"server": "chassis1", **PLACES})
-    for client in PLACES:
-        lab.exec(client, ["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"])
-    stack.enter_context(running(lab, "server", ["iperf3", "-s", "-p", str(IPERF)]))
-    folder = stack.enter_context(TemporaryDirectory())
-    configuration = Path(folder) / "haproxy.cfg"
-    configuration.write_text(SERVER.format(port=HTTP))
-    stack.enter_context(running(lab, "server", ["haproxy", "-db", "-q", "-f", str(configuration)]))
-    for port in (IPERF, HTTP):
-        await_listening(lab, "server", port)
-    return site
+    network = site.network("net", "10.0.0.0/24", "fd00::/64")
+    site.router("router", "net-v4", "net-v6")
+    site.machines("net", PLACES)
+    for machine in ("near", "far", "proxy"):
+        lab.exec(machine, ["sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65000"])
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    for port in IPERF.values():
+        stack.enter_context(running(lab, "server", ["iperf3", "-s", "-p", str(port)]))
+    stack.enter_context(haproxy(site.lab, "server", folder, render_server()))
+    stack.enter_context(haproxy(site.lab, "proxy", folder, render_proxy(site)))
+    for place, port in [("proxy", HTTP["proxy"]), *(("server", port) for port in (*HTTP.values(), *IPERF.values()))]:
+        await_listening(lab, place, port)
+    targets = {}
+    for version in (4, 6):
+        targets[version, "direct"] = site.address("server", version)
+        targets[version, "plain"] = make_by_hand(site, version, network.id)
+        targets[version, "vip"] = make_vip(site, version)
+        targets[version, "proxy"] = site.address("proxy", version)
+    lab.wait_synced()
+    return site, targets
 
 
-def make_vip(site: Site, version: int, member: str) -> str:
+def services(way: str) -> dict[int, list[int]]:
+    """The ports of a way, and those at the member that each leads to."""
+    first = HTTP[way]
+    return {first: [first], first + 1: list(range(first + 1, first + 11)), IPERF[way]: [IPERF[way]]}
+
+
+def render_server() -> str:
+    binds = "\n".join(f"  bind :::{first}-{first + 10} v4v6" for first in HTTP.values())
+    return DEFAULTS.format(mode="http") + SERVER.format(binds=binds)
+
+
+def render_proxy(site: Site) -> str:
+    sections = []
+    for version, bind, only in ((4, "0.0.0.0", ""), (6, "::", " v6only")):
+        for port, members in services("proxy").items():
+            address = site.address("server", version)
+            servers = "\n".join(f"  server m{member} {address}:{member}" for member in members)
+            sections.append(PROXY.format(version=version, port=port, bind=bind, only=only, servers=servers))
+    return DEFAULTS.format(mode="tcp") + "".join(sections)
+
+
+@contextmanager
+def haproxy(lab: Lab, place: str, folder: Path, configuration: str) -> Iterator[None]:
+    """As it is by default: a thread for each core."""
+    path = folder / f"{place}.cfg"
+    path.write_text(configuration)
+    with running(lab, place, ["haproxy", "-db", "-q", "-f", str(path)]):
+        yield
+
+
+def make_by_hand(site: Site, version: int, switch: str) -> str:
+    name, address = f"plain{version}", HAND_MADE[version]
+    for port, members in services("plain").items():
+        backends = ",".join(endpoint(site.address("server", version), member) for member in members)
+        site.lab.exec("central", ["ovn-nbctl", "lb-add", name, endpoint(address, port), backends, "tcp"])
+    site.lab.exec("central", ["ovn-nbctl", "ls-lb-add", switch, name])
+    return address
+
+
+def make_vip(site: Site, version: int) -> str:
+    member = site.address("server", version)
     made = site.cloud.load_balancer.create_load_balancer(
-        name="bench",
+        name=f"vip{version}",
         vip_subnet_id=site.subnet(f"net-v{version}").id,
-        listeners=[listener(member, HTTP), listener(member, IPERF)],
+        listeners=[listener(port, member, ports) for port, ports in services("vip").items()],
     )
     site.settle(made.id)
     vip: str = made.vip_address
     return vip
+
+
+def listener(port: int, member: str, ports: Sequence[int]) -> dict[str, object]:
+    pool = {"name": f"pool-{port}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
+    members = [{"address": member, "protocol_port": each} for each in ports]
+    return {"protocol": "TCP", "protocol_port": port, "default_pool": {**pool, "members": members}}
+
+
+def endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def await_listening(lab: Lab, place: str, port: int) -> None:
@@ -153,44 +233,96 @@ def running(lab: Lab, place: str, argv: list[str]) -> Iterator[None]:
             process.terminate()
 
 
-def listener(member: str, port: int) -> dict[str, object]:
-    pool = {"name": f"pool-{port}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
-    members = [{"address": member, "protocol_port": port}]
-    return {"protocol": "TCP", "protocol_port": port, "default_pool": {**pool, "members": members}}
+# Measuring
 
 
-def connections(lab: Lab, client: str, address: str, seconds: int) -> float:
+def measure_round(site: Site, targets: dict[tuple[int, str], str], turn: int, options: argparse.Namespace) -> Round:
+    """Each case in all ways, one right after the other; who is first rotates."""
+    print(f"round {turn + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    first = turn % len(WAYS)
+    sample: Round = {}
+    for case in CASES:
+        for way in WAYS[first:] + WAYS[:first]:
+            forget_connections(site.lab)
+            sample[case, way] = measure(site.lab, case, way, targets[case.version, way], options.seconds)
+    return sample
+
+
+def forget_connections(lab: Lab) -> None:
+    for node in lab.record.chassis:
+        lab.exec(node.name, ["ovs-appctl", "-t", "ovs-vswitchd", "dpctl/flush-conntrack"])
+
+
+def measure(lab: Lab, case: Case, way: str, address: str, seconds: int) -> float:
+    if case.what == "throughput":
+        return throughput(lab, case.client, address, IPERF[way], seconds)
+    several = case.members > 1 and way != "direct"
+    return connections(lab, case.client, address, HTTP[way] + several, seconds)
+
+
+def connections(lab: Lab, client: str, address: str, port: int, seconds: int) -> float:
     """New connections per second."""
-    url = f"http://[{address}]:{HTTP}/" if ":" in address else f"http://{address}:{HTTP}/"
-    argv = ["wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url]
-    said = lab.exec(client, argv, timeout=seconds + 30)
-    return float(found[1]) if (found := re.search(r"Requests/sec:\s+([\d.]+)", said)) else 0.0
+    url = f"http://{endpoint(address, port)}/"
+    said = lab.exec(
+        client, ["wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url], timeout=seconds + 30
+    )
+    found = re.search(r"Requests/sec:\s+([\d.]+)", said)
+    if found is None or not float(found[1]):
+        raise LabError(f"no connection from {client} to {url}: {said}")
+    return float(found[1])
 
 
-def throughput(lab: Lab, client: str, address: str, seconds: int) -> float:
+def throughput(lab: Lab, client: str, address: str, port: int, seconds: int) -> float:
     """Mbit/s of one TCP stream."""
-    argv = ["iperf3", "-c", address, "-p", str(IPERF), "-t", str(seconds), "-J"]
+    argv = ["iperf3", "-c", address, "-p", str(port), "-t", str(seconds), "-J"]
     said = json.loads(lab.exec(client, argv, timeout=seconds + 30))
     return float(said["end"]["sum_received"]["bits_per_second"]) / 1e6
 
 
-def summarize(case: Case, what: str, samples: dict[str, list[Sample]]) -> dict[str, object]:
-    direct, vip = ([sample[case, what] for sample in samples[way]] for way in WAYS)
-    ratios = sorted(through / plain for plain, through in zip(direct, vip, strict=True))
+# Reporting
+
+
+def summarize(name: str, what: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict[str, object]:
+    """Medians of the ways, and of the ratios of the VIP to each other way within a round."""
+    rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in WAYS}
+    others = [way for way in WAYS if way != "vip"]
     return {
+        "case": name,
         "unit": UNITS[what],
-        "direct": round(statistics.median(direct)),
-        "vip": round(statistics.median(vip)),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
+        "rates": {way: round(statistics.median(rates[way])) for way in WAYS},
+        "ratios": {way: spread([a / b for a, b in zip(rates["vip"], rates[way], strict=True)]) for way in others},
+        "goals": {way: GOALS[way, what] for way in others if (way, what) in GOALS},
     }
 
 
-def render(result: dict[str, object]) -> str:
-    unit, ratios = result["unit"], result["ratios"]
-    assert isinstance(ratios, list)
-    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} rounds"
-    return f"direct {result['direct']:>6} {unit:<6}  VIP {result['vip']:>6}  ratio {result['ratio']:<5}  ({spread})"
+def spread(ratios: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(ratios)
+    return {
+        "median": round(statistics.median(ordered), 3),
+        "least": round(ordered[0], 3),
+        "low quarter": round(ordered[len(ordered) // 4], 3),
+        "high quarter": round(ordered[-1 - len(ordered) // 4], 3),
+        "most": round(ordered[-1], 3),
+        "measured": len(ordered),
+    }
+
+
+def render(results: Sequence[dict[str, object]]) -> str:
+    """Rows of a table in Markdown; a ratio is the median and the middle half of the measurements."""
+    ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
+    lines = ["| case | " + " | ".join((*WAYS, "", *ratios)) + " |", "|---" * (len(WAYS) + len(ratios) + 2) + "|"]
+    for result in results:
+        rates, spreads, goals = result["rates"], result["ratios"], result["goals"]
+        assert isinstance(rates, dict) and isinstance(spreads, dict) and isinstance(goals, dict)  # noqa: PT018
+        cells = [f"{rate:,}" for rate in rates.values()] + [str(result["unit"])]
+        cells += [render_ratio(each, goals.get(way)) for way, each in spreads.items()]
+        lines.append(f"| {result['case']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def render_ratio(ratio: dict[str, float], goal: float | None) -> str:
+    text = f"{ratio['median']:.2f} ({ratio['low quarter']:.2f} to {ratio['high quarter']:.2f})"
+    return text if goal is None else f"{text} {'≥' if ratio['median'] >= goal else '**<**'} {goal}"
 
 
 if __name__ == "__main__":
