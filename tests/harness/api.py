@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
 from fairlead.api.door import House, Identity
@@ -21,6 +22,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.loop import Reconciler
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.documented import Documented
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ADMIN = Identity(user="admin", project_id="demo", roles=ROLES)
@@ -58,7 +60,7 @@ class Inside:
 
 
 @asynccontextmanager
-async def inside(make_door: Callable[[House], ASGIApp], folder: Path, door_path: str):
+async def inside(make_door: Callable[[House], Starlette], folder: Path, door_path: str):
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, compile_owner)
     driver = FakeDriver()
@@ -80,16 +82,20 @@ async def inside(make_door: Callable[[House], ASGIApp], folder: Path, door_path:
     async def identified(scope: Scope, receive: Receive, send: Send) -> None:
         await door({**scope, "identity": place.caller, "door_path": door_path}, receive, send)
 
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=identified, raise_app_exceptions=False), base_url="http://door"
-    ) as client:
+    transport = httpx.ASGITransport(app=identified, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+        components = (await client.get("/openapi.json")).json()["components"]
+        client.event_hooks = {"response": [Documented(door, components).hold]}
         place.client = client
         yield place
     await store.close()
 
 
 def play(
-    make_door: Callable[[House], ASGIApp], folder: Path, story: Callable[[Inside], Awaitable[None]], door_path: str = ""
+    make_door: Callable[[House], Starlette],
+    folder: Path,
+    story: Callable[[Inside], Awaitable[None]],
+    door_path: str = "",
 ) -> None:
     async def run() -> None:
         async with inside(make_door, folder, door_path) as place:

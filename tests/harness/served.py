@@ -10,9 +10,10 @@ from pathlib import Path
 from socket import socket
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import anybody
+from fairlead.api.auth import Authenticate, anybody
 from fairlead.api.door import House
 from fairlead.api.metrics import Dataplane
 from fairlead.api.network import make_door
@@ -49,16 +50,16 @@ class Announced(uvicorn.Server):
 
 async def _serve(folder: Path, started: list[uvicorn.Server], ready: threading.Event) -> None:
     async with inside(make_door, folder, "/network") as place:
-        dataplane = Dataplane(connected=True, writes=True)
-        app = make_app(_house(place), place.reconciler, anybody, lambda: dataplane)
+        _, app = make_whole(place, anybody)
         started.append(Announced(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"), ready))
         loop = asyncio.create_task(place.reconciler.run())
         await started[0].serve()
         loop.cancel()
 
 
-def _house(place: Inside) -> House:
-    return House(
+def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIApp]:
+    """The whole application on what is in `place`."""
+    house = House(
         model=place.model,
         applied=place.reconciler.applied,
         now=lambda: datetime.now(UTC),
@@ -66,6 +67,8 @@ def _house(place: Inside) -> House:
         mtu=1442,
         resync_owner=place.reconciler.distrust,
     )
+    dataplane = Dataplane(connected=True, writes=True)
+    return house, make_app(house, place.reconciler, authenticate, lambda: dataplane)
 
 
 def write_clouds(folder: Path, address: str) -> Path:

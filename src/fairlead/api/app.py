@@ -31,9 +31,12 @@ PUBLIC = frozenset(
         "/readyz",
         "/network",
         "/network/v2.0",
+        "/network/openapi.json",
         "/load-balancer",
         "/load-balancer/v2",
         "/load-balancer/v2.0",
+        "/load-balancer/openapi.json",
+        "/operator/openapi.json",
     }
 )
 """For everybody: version documents, as in every OpenStack service, and whether the server is well."""

@@ -1,30 +1,78 @@
 """Request bodies, declared: each attribute with its parser, read in one pass that refuses what it does not know.
 
 A parser takes a JSON value and returns a value of the model, or raises ValueError with a sentence that says what would
-be right. The door puts its own words around the sentence.
+be right. The door puts its own words around the sentence. A parser's schema says the same to clients: the OpenAPI
+document of a door is made of what the door reads with, so a limit is written down once.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
 
-Parser: TypeAlias = Callable[[Any], Any]
+Schema: TypeAlias = Mapping[str, object]
+"""JSON Schema, as OpenAPI 3.1 has it."""
 Values: TypeAlias = Mapping[str, Any]
-UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$")
+UUID = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+NULL: Schema = {"type": "null"}
 _E = TypeVar("_E", bound=StrEnum)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parser(Generic[_T]):
+    """`schema` is the form that a value should have; `read` may take more: the texts that OpenStack's clients write for
+    a number or a boolean. What the schema allows is read, unless attributes do not fit together."""
+
+    schema: Schema
+    read: Callable[[object], _T]
+
+    def __call__(self, value: object) -> _T:
+        return self.read(value)
+
+
+def reads(schema: Schema) -> Callable[[Callable[[object], _T]], Parser[_T]]:
+    """Makes a function that reads a value of this schema a parser."""
+    return lambda read: Parser(schema, read)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """An attribute with its parser. One that is `required` may be neither missing nor null."""
 
-    parse: Parser
+    parse: Parser[Any]
     required: bool = False
     nullable: bool = True
+
+    @property
+    def schema(self) -> Schema:
+        return or_null(self.parse.schema) if self.nullable and not self.required else self.parse.schema
+
+
+Spec: TypeAlias = Mapping[str, Field]
+
+
+def or_null(schema: Schema) -> Schema:
+    return schema if schema == NULL else {"anyOf": [schema, NULL]}
+
+
+def object_schema(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
+    """Of an object with no other attributes than these."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": sorted(required),
+        "additionalProperties": False,
+    }
+
+
+def fields_schema(spec: Spec) -> Schema:
+    """What `read_fields` takes."""
+    required = (name for name, field in spec.items() if field.required)
+    return object_schema({name: field.schema for name, field in spec.items()}, required)
 
 
 class UnknownField(Exception):
@@ -47,7 +95,7 @@ class BadField(Exception):
         self.reason = reason
 
 
-def read_fields(spec: Mapping[str, Field], body: Mapping[str, object]) -> Values:
+def read_fields(spec: Spec, body: Mapping[str, object]) -> Values:
     """The attributes that the body has, parsed. Raises UnknownField, MissingField, BadField.
 
     A null stays None: what it means ("the default", "take it away") is the resource's to say.
@@ -72,7 +120,10 @@ def read_fields(spec: Mapping[str, Field], body: Mapping[str, object]) -> Values
     return values
 
 
-def text(longest: int = 255) -> Parser:
+def text(longest: int = 255) -> Parser[str]:
+    """`longest` in characters, not in bytes."""
+
+    @reads({"type": "string", "maxLength": longest, "pattern": "^[^\\u0000]*$"})
     def parse(value: object) -> str:
         if not isinstance(value, str):
             raise ValueError("Value should be a string.")
@@ -85,6 +136,7 @@ def text(longest: int = 255) -> Parser:
     return parse
 
 
+@reads({"type": "boolean"})
 def boolean(value: object) -> bool:
     """true and false, and the texts and numbers that OpenStack's clients write for them."""
     match value:
@@ -100,7 +152,8 @@ def boolean(value: object) -> bool:
             raise ValueError("Value should be a boolean.")
 
 
-def integer(least: int, most: int) -> Parser:
+def integer(least: int, most: int) -> Parser[int]:
+    @reads({"type": "integer", "minimum": least, "maximum": most})
     def parse(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
             value = int(value)
@@ -115,14 +168,17 @@ def integer(least: int, most: int) -> Parser:
     return parse
 
 
+@reads({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]})
 def address(value: object) -> IPAddress:
     return parse_address(value if isinstance(value, str) else repr(value))
 
 
+@reads({"type": "string", "format": "cidr", "examples": ["10.0.0.0/24", "2001:db8::/64"]})
 def cidr(value: object) -> IPNetwork:
     return parse_network(value if isinstance(value, str) else repr(value))
 
 
+@reads({"type": "string", "format": "uuid"})
 def uuid(value: object) -> str:
     """Kept as it was written: ids are compared as text."""
     if not isinstance(value, str) or not UUID.fullmatch(value):
@@ -130,7 +186,12 @@ def uuid(value: object) -> str:
     return value
 
 
-def word_of(words: type[_E]) -> Parser:
+def words_schema(words: type[StrEnum]) -> Schema:
+    return {"type": "string", "enum": [word.value for word in words]}
+
+
+def word_of(words: type[_E]) -> Parser[_E]:
+    @reads(words_schema(words))
     def parse(value: object) -> _E:
         try:
             return words(str(value))
@@ -140,8 +201,13 @@ def word_of(words: type[_E]) -> Parser:
     return parse
 
 
-def list_of(parse_item: Parser, most: int = 1000) -> Parser:
-    def parse(value: object) -> tuple[Any, ...]:
+def array_schema(items: Schema, most: int) -> Schema:
+    return {"type": "array", "items": items, "maxItems": most}
+
+
+def list_of(parse_item: Parser[_T], most: int = 1000) -> Parser[tuple[_T, ...]]:
+    @reads(array_schema(parse_item.schema, most))
+    def parse(value: object) -> tuple[_T, ...]:
         if not isinstance(value, list):
             raise ValueError("Value should be a list.")
         if len(value) > most:
@@ -151,6 +217,7 @@ def list_of(parse_item: Parser, most: int = 1000) -> Parser:
     return parse
 
 
+@reads({"type": "object"})
 def mapping(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ValueError("Value should be an object.")

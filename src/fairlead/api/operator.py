@@ -4,25 +4,48 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from fairlead.api.door import ApiError, House, JsonObject, identity, json_response
+from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
+from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
-from fairlead.model.status import derive_provisioning_status
-from fairlead.reconciler.loop import MassDelete, Reconciler
+from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.reconciler.loop import MassDelete, Reconciler, Statistics
 
 
-def make_door(house: House, reconciler: Reconciler) -> ASGIApp:
+def _each(schema: Schema) -> Schema:
+    """By the text of an owner, or of a row's key."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+PLANNED = object_schema(
+    {"create": TEXTS, "update": {"type": "array", "items": array_schema(TEXT, 2)}, "delete": TEXTS},
+    ["create", "update", "delete"],
+)
+SHOWN: Mapping[str, Schema] = {
+    "owner": TEXT,
+    "generation": NUMBER,
+    "applied": NUMBER,
+    "error": or_null(TEXT),
+    "status": words_schema(ProvisioningStatus),
+    "desired": _each(TEXT),
+    "actual": _each(TEXT),
+}
+RESYNCED = object_schema({"changed": NUMBER}, ["changed"])
+_FIGURES = dict.fromkeys(("waiting", *(field.name for field in fields(Statistics))), NUMBER)
+STATISTICS = object_schema(_FIGURES, _FIGURES)
+
+
+def make_door(house: House, reconciler: Reconciler) -> Starlette:
     async def plan(request: Request) -> Response:
         _only_admin(request)
         found = await reconciler.plan()
@@ -57,12 +80,18 @@ def make_door(house: House, reconciler: Reconciler) -> ASGIApp:
         _only_admin(request)
         return json_response({"waiting": len(reconciler), **asdict(reconciler.statistics)})
 
-    routes = [
-        Route("/statistics", statistics),
-        Route("/plan", plan),
-        Route("/owners/{owner:path}", show),
-        Route("/resync", resync, methods=["POST"]),
-    ]
+    routes = with_document(
+        "Fairlead: operator",
+        object_schema({"error": TEXT}, ["error"]),
+        [
+            Operation("GET", "/statistics", statistics, gives={200: STATISTICS}),
+            Operation(
+                "GET", "/plan", plan, gives={200: object_schema({"plan": _each(PLANNED)}, ["plan"])}, fails=[503]
+            ),
+            Operation("GET", "/owners/{owner:path}", show, gives={200: object_schema(SHOWN, SHOWN)}, fails=[409, 503]),
+            Operation("POST", "/resync", resync, query={"force": FLAG}, gives={200: RESYNCED}),
+        ],
+    )
     handlers = {
         ApiError: _api_error,
         DriverError: _unavailable,

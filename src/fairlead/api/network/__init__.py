@@ -1,23 +1,25 @@
 """The network door: Neutron's names, at /v2.0 as its clients expect them."""
 
 import logging
+from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.types import ASGIApp
+from starlette.routing import Mount
 
 from fairlead.api.door import ApiError, House, base_url, json_response
+from fairlead.api.fields import Schema
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
-from fairlead.api.network.errors import fault
+from fairlead.api.network.errors import FAULT, fault
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes
+from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.store.interface import StoreError
 
@@ -25,11 +27,13 @@ LOG = logging.getLogger(__name__)
 VERSION = "/v2.0"
 
 
-def make_door(house: House) -> ASGIApp:
+def make_door(house: House) -> Starlette:
     async def versions(request: Request) -> Response:
+        """Every version, as clients discover them."""
         return json_response(versions_document(base_url(request)))
 
     async def version(request: Request) -> Response:
+        """The version, and what there is below it."""
         return json_response(version_document(base_url(request)))
 
     resources = [
@@ -41,7 +45,17 @@ def make_door(house: House) -> ASGIApp:
         *availability_routes(house),
         *discovery_routes(),
     ]
-    routes = [Route("/", versions), Route(VERSION, version), Route(VERSION + "/", version)]
+    found: Mapping[int, Schema] = {200: {"type": "object"}}
+    documented = with_document(
+        "Fairlead: networks (Neutron)",
+        FAULT,
+        [
+            Operation("GET", "/", versions, gives=found),
+            Operation("GET", VERSION, version, gives=found),
+            Mount(VERSION, routes=resources),
+        ],
+    )
+    slash = Operation("GET", VERSION + "/", version, gives=found)
     handlers = {
         ApiError: _api_error,
         Unsupported: _unsupported,
@@ -49,7 +63,7 @@ def make_door(house: House) -> ASGIApp:
         HTTPException: _http_error,
         Exception: _unexpected,
     }
-    return Starlette(routes=[*routes, Mount(VERSION, routes=resources)], exception_handlers=handlers)
+    return Starlette(routes=[slash, *documented], exception_handlers=handlers)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -2,12 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from fairlead.api.door import Identity
-from fairlead.api.fields import BadField, Field, MissingField, Parser, Values, read_fields
+from fairlead.api.fields import (
+    BadField,
+    Field,
+    MissingField,
+    Parser,
+    Schema,
+    Spec,
+    Values,
+    array_schema,
+    fields_schema,
+    object_schema,
+    or_null,
+    read_fields,
+    reads,
+)
 from fairlead.api.network import parsers
 from fairlead.api.network.errors import bad_attribute, bad_request, invalid_input
 from fairlead.api.network.limits import BULK
+from fairlead.api.openapi import IDENTITY, NUMBER
 
 POST, PUT = "POST", "PUT"
 
@@ -16,7 +32,7 @@ POST, PUT = "POST", "PUT"
 class Attribute:
     """`post` and `put` say who may give it; `sifts` says whether a list can be filtered by it."""
 
-    parse: Parser = parsers.name
+    parse: Parser[Any] = parsers.name
     post: bool = True
     put: bool = True
     required: bool = False
@@ -25,42 +41,77 @@ class Attribute:
 
 
 Attributes = Mapping[str, Attribute]
-READ_ONLY = Attribute(post=False, put=False)
-UNSIFTED = Attribute(post=False, put=False, sifts=False)
+
+
+class Asked(NamedTuple):
+    """What a body asks to be made: one resource, or several in a list."""
+
+    resources: list[Values]
+    several: bool
+
+
+def read_only(schema: Schema, *, sifts: bool = True) -> Attribute:
+    """An attribute that answers have and bodies do not."""
+    return Attribute(parse=Parser(schema, parsers.name.read), post=False, put=False, sifts=sifts)
+
+
+TIME: Schema = {"type": "string", "format": "date-time"}
 STANDARD: Attributes = {
-    "id": READ_ONLY,
+    "id": read_only(IDENTITY),
     "name": Attribute(),
     "description": Attribute(parse=parsers.description),
     "project_id": Attribute(put=False, nullable=True),
     "tenant_id": Attribute(put=False, nullable=True),
     "tags": Attribute(parse=parsers.tags, put=False, sifts=False),
-    "created_at": READ_ONLY,
-    "updated_at": READ_ONLY,
-    "revision_number": READ_ONLY,
+    "created_at": read_only(TIME),
+    "updated_at": read_only(TIME),
+    "revision_number": read_only(NUMBER),
 }
 """What every resource has."""
 
 
-def read_one(body: object, singular: str, attributes: Attributes, verb: str) -> Values:
-    """The values of `{"<singular>": {...}}`. Raises ApiError 400."""
-    if not isinstance(body, dict):
-        raise bad_request("Body contains invalid data")
-    if singular not in body:
-        raise bad_request(f"Unable to find '{singular}' in request body")
-    return _values(body[singular], attributes, verb)
+def shown(attributes: Attributes) -> Mapping[str, Schema]:
+    """The attributes of an answer."""
+    return {
+        name: or_null(attribute.parse.schema) if attribute.nullable else attribute.parse.schema
+        for name, attribute in attributes.items()
+    }
 
 
-def read_many(body: object, singular: str, plural: str, attributes: Attributes) -> list[Values] | None:
-    """The values of `{"<plural>": [{...}, ...]}`; None when the body is not of this form. Raises ApiError 400."""
-    if not isinstance(body, dict) or plural not in body:
-        return None
-    items = body[plural]
-    if not isinstance(items, list) or not items:
-        raise bad_request("Resources required")
-    if len(items) > BULK:
-        raise invalid_input(f"one request creates at most {BULK} {plural}")
-    # Neutron takes both forms of an item
-    return [_values(item.get(singular, item) if isinstance(item, dict) else item, attributes, POST) for item in items]
+def one(singular: str, attributes: Attributes, verb: str) -> Parser[Values]:
+    """`{"<singular>": {...}}`. Raises ApiError 400."""
+
+    @reads(object_schema({singular: fields_schema(_spec(attributes, verb))}, [singular]))
+    def parse(body: object) -> Values:
+        if not isinstance(body, dict):
+            raise bad_request("Body contains invalid data")
+        if singular not in body:
+            raise bad_request(f"Unable to find '{singular}' in request body")
+        return _values(body[singular], attributes, verb)
+
+    return parse
+
+
+def one_or_several(singular: str, plural: str, attributes: Attributes) -> Parser[Asked]:
+    """`{"<singular>": {...}}` or `{"<plural>": [{...}, ...]}`, to be made. Raises ApiError 400."""
+    single = one(singular, attributes, POST)
+    item = fields_schema(_spec(attributes, POST))
+    several = object_schema({plural: {**array_schema(item, BULK), "minItems": 1}}, [plural])
+
+    @reads({"oneOf": [single.schema, several]})
+    def parse(body: object) -> Asked:
+        if not isinstance(body, dict) or plural not in body:
+            return Asked([single(body)], several=False)
+        items = body[plural]
+        if not isinstance(items, list) or not items:
+            raise bad_request("Resources required")
+        if len(items) > BULK:
+            raise invalid_input(f"one request creates at most {BULK} {plural}")
+        # Neutron takes both forms of an item
+        bodies = [item.get(singular, item) if isinstance(item, dict) else item for item in items]
+        return Asked([_values(body, attributes, POST) for body in bodies], several=True)
+
+    return parse
 
 
 def _values(body: object, attributes: Attributes, verb: str) -> Values:
@@ -74,17 +125,21 @@ def _values(body: object, attributes: Attributes, verb: str) -> Values:
             raise bad_request(f"Attribute '{name}' not allowed in POST")
         if verb == PUT and not attributes[name].put:
             raise bad_request(f"Cannot update read-only attribute {name}")
-    spec = {name: _field(attribute, verb) for name, attribute in attributes.items() if name in body or verb == POST}
     try:
-        return read_fields(spec, body)
+        return read_fields(_spec(attributes, verb), body)
     except MissingField as error:
         raise bad_request(f"Failed to parse request. Required attribute '{error.name}' not specified") from None
     except BadField as error:
         raise bad_attribute(error.name, error.reason) from None
 
 
-def _field(attribute: Attribute, verb: str) -> Field:
-    return Field(parse=attribute.parse, required=attribute.required and verb == POST, nullable=attribute.nullable)
+def _spec(attributes: Attributes, verb: str) -> Spec:
+    """The attributes that a body may have."""
+    return {
+        name: Field(parse=item.parse, required=item.required and verb == POST, nullable=item.nullable)
+        for name, item in attributes.items()
+        if (item.post if verb == POST else item.put)
+    }
 
 
 def project_of(caller: Identity, values: Values) -> str:

@@ -4,15 +4,26 @@ from collections import Counter
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from fairlead.api.door import House, JsonObject, identity, json_response
+from fairlead.api.fields import array_schema, object_schema
 from fairlead.api.network import errors, policy
+from fairlead.api.network.limits import SUBNETS
+from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.model.network import Network, Subnet
 from fairlead.model.snapshot import NONE, Snapshot
 
+_FIGURES = {"total_ips": NUMBER, "used_ips": NUMBER}
+_SUBNET = {**_FIGURES, "subnet_id": IDENTITY, "subnet_name": TEXT, "cidr": TEXT, "ip_version": NUMBER}
+_NETWORK = {
+    **_FIGURES,
+    **dict.fromkeys(("network_name", "project_id", "tenant_id"), TEXT),
+    "network_id": IDENTITY,
+    "subnet_ip_availability": array_schema(object_schema(_SUBNET, _SUBNET), SUBNETS),
+}
 
-def availability_routes(house: House) -> list[Route]:
+
+def availability_routes(house: House) -> list[Operation]:
     async def list_all(request: Request) -> Response:
         snapshot, wanted = house.model.snapshot, request.query_params.getlist("network_id")
         found = [
@@ -29,8 +40,13 @@ def availability_routes(house: House) -> list[Route]:
             raise errors.not_found("network", key)
         return json_response({"network_ip_availability": encode_availability(snapshot, network)})
 
-    path = "/network-ip-availabilities"
-    return [Route(path, list_all, methods=["GET"]), Route(path + "/{id}", show, methods=["GET"])]
+    path, network = "/network-ip-availabilities", object_schema(_NETWORK, _NETWORK)
+    every = object_schema({"network_ip_availabilities": {"type": "array", "items": network}})
+    one = object_schema({"network_ip_availability": network})
+    return [
+        Operation("GET", path, list_all, gives={200: every}, query={"network_id": TEXTS}),
+        Operation("GET", path + "/{id}", show, gives={200: one}),
+    ]
 
 
 def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:

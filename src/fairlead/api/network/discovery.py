@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from fairlead.api.door import ApiError, JsonObject, json_response
+from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.openapi import TEXT, Operation
 
 EXTENSIONS: Mapping[str, str] = {
     "binding": "Port Binding",
@@ -57,6 +58,13 @@ UNLIMITED = -1
 QUOTAS = ("network", "subnet", "port", "router")
 
 
+_UNLIMITED: Schema = {"const": UNLIMITED}
+_EXTENSION: Schema = object_schema(
+    {**dict.fromkeys(("alias", "name", "description", "updated"), TEXT), "links": array_schema({}, 0)}
+)
+_EXTENSIONS = array_schema(_EXTENSION, len(EXTENSIONS))
+
+
 def versions_document(root: str) -> JsonObject:
     return {"versions": [_version(root)]}
 
@@ -71,19 +79,20 @@ def version_document(root: str) -> JsonObject:
     return {"version": _version(root), "resources": resources}
 
 
-def discovery_routes() -> list[Route]:
+def discovery_routes() -> list[Operation]:
     """Below /v2.0."""
+    quota = object_schema({"quota": object_schema(dict.fromkeys(QUOTAS, _UNLIMITED))})
     routes = [
-        Route("/extensions", _extensions, methods=["GET"]),
-        Route("/extensions/{alias}", _extension, methods=["GET"]),
-        Route("/quotas", _quota_list, methods=["GET"]),
-        Route("/quotas/{id}", _quotas, methods=["GET"]),
-        Route("/quotas/{id}/default", _quotas, methods=["GET"]),
+        Operation("GET", "/extensions", _extensions, gives={200: object_schema({"extensions": _EXTENSIONS})}),
+        Operation("GET", "/extensions/{alias}", _extension, gives={200: object_schema({"extension": _EXTENSION})}),
+        Operation("GET", "/quotas", _quota_list, gives={200: object_schema({"quotas": array_schema({}, 0)})}),
+        Operation("GET", "/quotas/{id}", _quotas, gives={200: quota}),
+        Operation("GET", "/quotas/{id}/default", _quotas, gives={200: quota}),
     ]
     for path, key in NOTHING.items():
         routes += [
-            Route(f"/{path}", _none_of(key), methods=["GET"]),
-            Route(f"/{path}/{{id}}", _no_item, methods=["GET"]),
+            Operation("GET", f"/{path}", _none_of(key), gives={200: object_schema({key: array_schema({}, 0)})}),
+            Operation("GET", f"/{path}/{{id}}", _no_item, gives={}),
         ]
     return routes
 

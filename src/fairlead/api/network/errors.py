@@ -7,7 +7,12 @@ extensions/tagging.py). Neutron ends some sentences with a full stop and some wi
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
+from fairlead.api.fields import Schema, object_schema
 from fairlead.model.addresses import IPAddress, IPNetwork
+
+_TEXT: Schema = {"type": "string"}
+_ERROR = object_schema({"type": _TEXT, "message": _TEXT, "detail": _TEXT}, ["type", "message", "detail"])
+FAULT: Schema = object_schema({"NeutronError": _ERROR}, ["NeutronError"])
 
 
 def fault(status: int, kind: str, message: str) -> Response:

@@ -5,10 +5,10 @@ default for new ports.
 """
 
 from fairlead.api.door import Identity
-from fairlead.api.fields import Values
+from fairlead.api.fields import NULL, Values, array_schema
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.attributes import READ_ONLY, STANDARD, UNSIFTED, Attribute
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Call,
@@ -23,7 +23,8 @@ from fairlead.api.network.collection import (
     revised,
     sift_nothing,
 )
-from fairlead.api.network.limits import LARGEST_MTU, LEAST_MTU, LEAST_MTU_IPV6
+from fairlead.api.network.limits import LARGEST_MTU, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
+from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.network import Network
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
@@ -36,8 +37,8 @@ ATTRIBUTES = {
     "admin_state_up": Attribute(parse=parsers.boolean),
     "mtu": Attribute(parse=parsers.integer(LEAST_MTU, LARGEST_MTU), nullable=True),
     "shared": Attribute(parse=parsers.boolean),
-    "status": READ_ONLY,
-    "subnets": UNSIFTED,
+    "status": read_only(TEXT),
+    "subnets": read_only(array_schema(IDENTITY, SUBNETS), sifts=False),
     "port_security_enabled": Attribute(
         parse=parsers.only(True, because="port security is switched off port by port, not for a network")
     ),
@@ -47,12 +48,12 @@ ATTRIBUTES = {
     "provider:physical_network": _NO_PROVIDER,
     "provider:segmentation_id": _NO_PROVIDER,
     "qos_policy_id": Attribute(parse=parsers.only(because="QoS policies are not supported"), nullable=True),
-    "ipv4_address_scope": READ_ONLY,
-    "ipv6_address_scope": READ_ONLY,
+    "ipv4_address_scope": read_only(NULL),
+    "ipv6_address_scope": read_only(NULL),
     "availability_zone_hints": Attribute(
         parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
     ),
-    "availability_zones": UNSIFTED,
+    "availability_zones": read_only(array_schema(TEXT, 0), sifts=False),
 }
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from fairlead.api import fields
-from fairlead.api.fields import Parser
+from fairlead.api.fields import NULL, Parser, array_schema, object_schema, reads, words_schema
 from fairlead.api.network.allocation import Wanted
 from fairlead.api.network.limits import (
     ALLOCATION_POOLS,
@@ -29,7 +29,8 @@ MAC = re.compile(r"[0-9a-fA-F]{2}([:-])([0-9a-fA-F]{2}\1){4}[0-9a-fA-F]{2}")
 _E = TypeVar("_E", bound=StrEnum)
 
 
-def string(longest: int = LONGEST_NAME) -> Parser:
+def string(longest: int = LONGEST_NAME) -> Parser[str]:
+    @reads(fields.text(longest).schema)
     def parse(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
             raise ValueError(f"'{_shown(value)}' is not a valid string")
@@ -44,6 +45,7 @@ name = string(LONGEST_NAME)
 description = string(LONGEST_DESCRIPTION)
 
 
+@reads(fields.boolean.schema)
 def boolean(value: object) -> bool:
     try:
         return fields.boolean(value)
@@ -51,7 +53,8 @@ def boolean(value: object) -> bool:
         raise ValueError(f"'{_shown(value)}' is not a valid boolean value") from None
 
 
-def integer(least: int, most: int) -> Parser:
+def integer(least: int, most: int) -> Parser[int]:
+    @reads(fields.integer(least, most).schema)
     def parse(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
             value = int(value)
@@ -66,12 +69,14 @@ def integer(least: int, most: int) -> Parser:
     return parse
 
 
+@reads({"type": "integer", "enum": [4, 6]})
 def ip_version(value: object) -> int:
     if str(value) not in ("4", "6"):
         raise ValueError(f"{_shown(value)} is not in [4, 6]")
     return int(str(value))
 
 
+@reads(fields.address.schema)
 def address(value: object) -> IPAddress:
     """An IPv4 address inside an IPv6 one (RFC 4291, 2.5.5.2) is refused: no packet ever carries it."""
     found = parse_address(value) if isinstance(value, str) else None
@@ -80,12 +85,14 @@ def address(value: object) -> IPAddress:
     return found
 
 
+@reads(fields.cidr.schema)
 def cidr(value: object) -> IPNetwork:
     if not isinstance(value, str):
         raise ValueError(f"'{_shown(value)}' is not a valid IP subnet")
     return parse_network(value)
 
 
+@reads({"type": "string", "pattern": "^[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}$"})
 def mac(value: object) -> str:
     """Of one interface: neither a group's (IEEE 802: first bit on the wire) nor all zeros."""
     if not isinstance(value, str) or not MAC.fullmatch(value):
@@ -96,6 +103,7 @@ def mac(value: object) -> str:
     return text
 
 
+@reads(fields.uuid.schema)
 def uuid(value: object) -> str:
     try:
         return fields.uuid(value)
@@ -103,7 +111,8 @@ def uuid(value: object) -> str:
         raise ValueError(f"'{_shown(value)}' is not a valid UUID") from None
 
 
-def word_of(words: type[_E]) -> Parser:
+def word_of(words: type[_E]) -> Parser[_E]:
+    @reads(words_schema(words))
     def parse(value: object) -> _E:
         try:
             return words(str(value))
@@ -113,9 +122,10 @@ def word_of(words: type[_E]) -> Parser:
     return parse
 
 
-def only(*values: object, because: str) -> Parser:
-    """An attribute that Neutron has and that can have no other value here, and why."""
+def only(*values: object, because: str) -> Parser[object]:
+    """An attribute that Neutron has and that can have no other value here, and why; without a value it is null."""
 
+    @reads({"enum": list(values), "description": because} if values else NULL)
     def parse(value: object) -> object:
         if not any(value == allowed and type(value) is type(allowed) for allowed in values):
             raise ValueError(because)
@@ -124,6 +134,7 @@ def only(*values: object, because: str) -> Parser:
     return parse
 
 
+@reads({**array_schema(string(LONGEST_TAG).schema, TAGS), "uniqueItems": True})
 def tags(value: object) -> tuple[str, ...]:
     """Sorted: they are a set."""
     found = [string(LONGEST_TAG)(tag) for tag in _list(value, TAGS)]
@@ -133,6 +144,7 @@ def tags(value: object) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+@reads({**array_schema(address.schema, DNS_NAMESERVERS), "uniqueItems": True})
 def nameservers(value: object) -> tuple[IPAddress, ...]:
     found = [address(item) for item in _list(value, DNS_NAMESERVERS)]
     for item in found:
@@ -141,14 +153,21 @@ def nameservers(value: object) -> tuple[IPAddress, ...]:
     return tuple(found)
 
 
+@reads(
+    array_schema(object_schema({"start": address.schema, "end": address.schema}, ["start", "end"]), ALLOCATION_POOLS)
+)
 def allocation_pools(value: object) -> tuple[AllocationPool, ...]:
     items = [_exactly(item, {"start", "end"}) for item in _list(value, ALLOCATION_POOLS)]
     return tuple(AllocationPool(start=address(item["start"]), end=address(item["end"])) for item in items)
 
 
-def routes(most: int = HOST_ROUTES) -> Parser:
+_ROUTE = object_schema({"destination": cidr.schema, "nexthop": address.schema}, ["destination", "nexthop"])
+
+
+def routes(most: int = HOST_ROUTES) -> Parser[tuple[Route, ...]]:
     """Sorted: they are a set."""
 
+    @reads({**array_schema(_ROUTE, most), "uniqueItems": True})
     def parse(value: object) -> tuple[Route, ...]:
         items = [_exactly(item, {"destination", "nexthop"}) for item in _list(value, most)]
         found = [Route(destination=cidr(item["destination"]), nexthop=address(item["nexthop"])) for item in items]
@@ -169,6 +188,11 @@ def encode_route(route: Route) -> dict[str, str]:
     return {"destination": str(route.destination), "nexthop": str(route.nexthop)}
 
 
+@reads(
+    array_schema(
+        {**object_schema({"subnet_id": uuid.schema, "ip_address": address.schema}), "minProperties": 1}, FIXED_IPS
+    )
+)
 def fixed_ips(value: object) -> tuple[Wanted, ...]:
     found = [_fixed_ip(item) for item in _list(value, FIXED_IPS)]
     addresses = [wanted.address for wanted in found if wanted.address is not None]

@@ -12,7 +12,7 @@ from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.allocation import Interface, Wanted, choose_fixed_ips
-from fairlead.api.network.attributes import READ_ONLY, STANDARD, UNSIFTED, Attribute
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
     Call,
     Collection,
@@ -25,6 +25,7 @@ from fairlead.api.network.collection import (
     network_owner,
     revised,
 )
+from fairlead.api.openapi import TEXT
 from fairlead.model.addresses import choose_mac
 from fairlead.model.network import LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port
 from fairlead.model.owner import Kind, Owner
@@ -48,7 +49,7 @@ ATTRIBUTES = {
     "admin_state_up": Attribute(parse=parsers.boolean),
     "device_id": Attribute(nullable=True),
     "device_owner": Attribute(nullable=True),
-    "status": READ_ONLY,
+    "status": read_only(TEXT),
     "port_security_enabled": Attribute(parse=parsers.boolean),
     "binding:host_id": Attribute(nullable=True),
     "binding:vnic_type": Attribute(
@@ -57,8 +58,8 @@ ATTRIBUTES = {
     "binding:profile": Attribute(
         parse=parsers.only({}, because="no binding profile is supported"), nullable=True, sifts=False
     ),
-    "binding:vif_type": READ_ONLY,
-    "binding:vif_details": UNSIFTED,
+    "binding:vif_type": read_only(TEXT),
+    "binding:vif_details": read_only({"type": "object"}, sifts=False),
     "security_groups": Attribute(
         parse=parsers.only([], because="security groups are not supported; give an empty list"), nullable=True
     ),

@@ -1,17 +1,32 @@
 """Query strings of lists, and the links from page to page (Neutron API reference, "Filtering" to "Pagination")."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
 from fairlead.api.door import JsonObject
+from fairlead.api.fields import Schema
 from fairlead.api.listing import Page, Query, TagFilter, filter_text
 from fairlead.api.network.attributes import Attribute, Attributes
 from fairlead.api.network.errors import bad_request, bad_resource
+from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
 
 TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
-OTHER = ("fields", "sort_key", "sort_dir", "limit", "marker", "page_reverse", *TAG_FILTERS)
+OTHER: Mapping[str, Schema] = {
+    "fields": TEXTS,
+    "sort_key": TEXTS,
+    "sort_dir": {"type": "array", "items": {"enum": ["asc", "desc"]}},
+    "limit": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+    "marker": IDENTITY,
+    "page_reverse": {"type": "boolean"},
+    **dict.fromkeys(TAG_FILTERS, TEXT),
+}
+"""What a query string may hold beside filters."""
+
+
+def list_query(attributes: Attributes) -> Mapping[str, Schema]:
+    return {**dict.fromkeys((name for name in attributes if attributes[name].sifts), TEXTS), **OTHER}
 
 
 def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str] = ()) -> Query:

@@ -5,14 +5,15 @@ so two servers that decide about the same router, or about one that is being del
 refused: external gateways, distributed and HA routers (OVN's are both), flavors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fairlead.api.door import Identity, JsonObject
-from fairlead.api.fields import Values
+from fairlead.api.fields import Parser, Schema, Values, array_schema, object_schema, reads
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.attributes import READ_ONLY, STANDARD, UNSIFTED, Attribute
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Call,
@@ -27,9 +28,10 @@ from fairlead.api.network.collection import (
     revised,
     sift_nothing,
 )
-from fairlead.api.network.limits import BULK, ROUTES
+from fairlead.api.network.limits import BULK, FIXED_IPS, ROUTES
 from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
+from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import choose_mac
 from fairlead.model.network import ROUTER_INTERFACE, FixedIP, Port, Route, Router, Subnet, find_subnet
 from fairlead.model.owner import Kind, Owner
@@ -38,7 +40,7 @@ from fairlead.model.snapshot import NONE, Changes, Snapshot
 ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
-    "status": READ_ONLY,
+    "status": read_only(TEXT),
     "routes": Attribute(parse=parsers.routes(BULK), post=False, nullable=True, sifts=False),
     "external_gateway_info": Attribute(
         parse=parsers.only({}, because="external gateways are not supported yet"), nullable=True, sifts=False
@@ -47,7 +49,7 @@ ATTRIBUTES = {
     "availability_zone_hints": Attribute(
         parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
     ),
-    "availability_zones": UNSIFTED,
+    "availability_zones": read_only(array_schema(TEXT, 0), sifts=False),
 }
 
 
@@ -117,19 +119,22 @@ def remove_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[
     return update_router(snapshot, call, router, {"routes": parsers.in_order({*router.routes} - {*routes})})
 
 
+_ROUTES = parsers.routes(BULK)
+
+
+@reads(object_schema({"router": object_schema({"routes": _ROUTES.schema}, ["routes"])}, ["router"]))
 def read_routes(body: object) -> tuple[Route, ...]:
     """Of `{"router": {"routes": [...]}}`. Raises ApiError 400."""
     router = body.get("router") if isinstance(body, dict) else None
     if not isinstance(router, dict) or set(router) != {"routes"}:
         raise errors.bad_request("Unable to find 'routes' in request body")
     try:
-        found: tuple[Route, ...] = parsers.routes(BULK)(router["routes"])
+        return _ROUTES(router["routes"])
     except ValueError as error:
         raise errors.bad_attribute("routes", str(error)) from None
-    return found
 
 
-def read_target(body: object, *, removing: bool) -> Target:
+def _target(body: object, *, removing: bool) -> Target:
     """Raises ApiError 400."""
     if not isinstance(body, dict):
         raise errors.bad_request("Body contains invalid data")
@@ -145,6 +150,16 @@ def read_target(body: object, *, removing: bool) -> Target:
     if target.port_id and target.subnet_id and not removing:
         raise errors.bad_resource("router", "Cannot specify both subnet-id and port-id")
     return target
+
+
+_TARGET = object_schema({"port_id": parsers.uuid.schema, "subnet_id": parsers.uuid.schema})
+read_target = Parser({**_TARGET, "minProperties": 1, "maxProperties": 1}, partial(_target, removing=False))
+read_removed = Parser({**_TARGET, "minProperties": 1}, partial(_target, removing=True))
+ATTACHMENT: Mapping[str, Schema] = {
+    **dict.fromkeys(("id", "port_id", "network_id", "subnet_id"), IDENTITY),
+    **dict.fromkeys(("tenant_id", "project_id"), TEXT),
+    "subnet_ids": array_schema(IDENTITY, FIXED_IPS),
+}
 
 
 def encode_attachment(router: Router, attachment: Attachment) -> JsonObject:

@@ -4,52 +4,81 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from fairlead.api.door import House, Identity, JsonObject, base_url, identity, json_response, read_json
-from fairlead.api.fields import Values
-from fairlead.api.listing import BadQuery, Item, Page, Query, select
+from fairlead.api.door import House, Identity, JsonObject, base_url, identity, json_response
+from fairlead.api.fields import NULL, Parser, Schema, Values, array_schema, object_schema, reads
+from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, select
 from fairlead.api.network import errors, policy, queries, routers
-from fairlead.api.network.attributes import POST, PUT, read_many, read_one
+from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
 from fairlead.api.network.collection import Call, Collection, Filters, R, View, revised
+from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.ports import HIDDEN
 from fairlead.api.network.routers import ROUTERS, Attachment
+from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
 
 CREATED, NO_CONTENT = 201, 204
+REVISED = (412,)
+"""How a write fails too: all of them look at If-Match."""
 IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')
 
 
-def collection_routes(house: House, collection: Collection[R]) -> list[Route]:
-    views = Views(house, collection)
-    path = f"/{collection.plural}"
+def collection_routes(house: House, collection: Collection[R]) -> list[Operation]:
+    views, attributes = Views(house, collection), shown(collection.attributes)
+    path, root = f"/{collection.plural}", collection.singular
+    item, whole = object_schema(attributes), object_schema(attributes, attributes.keys() - HIDDEN)
+    pages = {collection.plural: array_schema(item, LARGEST_PAGE), f"{collection.plural}_links": LINKS}
+    create = one_or_several(root, collection.plural, collection.attributes)
+    made = {root: whole, collection.plural: array_schema(whole, BULK)}
+    update = one(root, collection.attributes, PUT)
+    query = queries.list_query(collection.attributes)
+    one_item, one_whole = object_schema({root: item}, [root]), object_schema({root: whole}, [root])
     return [
-        Route(path, views.index, methods=["GET"]),
-        Route(path, views.create, methods=["POST"]),
-        Route(path + "/{id}", views.show, methods=["GET"]),
-        Route(path + "/{id}", views.update, methods=["PUT"]),
-        Route(path + "/{id}", views.delete, methods=["DELETE"]),
-        Route(path + "/{id}/tags", views.list_tags, methods=["GET"]),
-        Route(path + "/{id}/tags", views.replace_tags, methods=["PUT"]),
-        Route(path + "/{id}/tags", views.add_tags, methods=["POST"]),
-        Route(path + "/{id}/tags", views.remove_all_tags, methods=["DELETE"]),
-        Route(path + "/{id}/tags/{tag:path}", views.show_tag, methods=["GET"]),
-        Route(path + "/{id}/tags/{tag:path}", views.add_tag, methods=["PUT"]),
-        Route(path + "/{id}/tags/{tag:path}", views.remove_tag, methods=["DELETE"]),
+        Operation("GET", path, views.index, query=query, gives={200: object_schema(pages, [collection.plural])}),
+        Operation("POST", path, views.create, takes=create, gives={201: {**object_schema(made), "minProperties": 1}}),
+        Operation("GET", path + "/{id}", views.show, query={"fields": TEXTS}, gives={200: one_item}),
+        Operation("PUT", path + "/{id}", views.update, takes=update, gives={200: one_whole}, fails=REVISED),
+        Operation("DELETE", path + "/{id}", views.delete, gives={204: None}, fails=REVISED),
+        *_tag_routes(views, path + "/{id}/tags"),
     ]
 
 
-def router_routes(house: House) -> list[Route]:
-    views = RouterViews(house, ROUTERS)
-    names = ("add_router_interface", "remove_router_interface", "add_extraroutes", "remove_extraroutes")
-    return [Route("/routers/{id}/" + name, getattr(views, name), methods=["PUT"]) for name in names]
+def _tag_routes(views: "Views[R]", path: str) -> list[Operation]:
+    tags = object_schema({"tags": parse_tags.schema}, ["tags"])
+    return [
+        Operation("GET", path, views.list_tags, gives={200: tags}),
+        Operation("PUT", path, views.replace_tags, takes=read_tags, gives={200: tags}, fails=REVISED),
+        Operation("POST", path, views.add_tags, takes=read_tags, gives={201: tags}, fails=REVISED),
+        Operation("DELETE", path, views.remove_all_tags, gives={204: None}, fails=REVISED),
+        Operation("GET", path + "/{tag:path}", views.show_tag, gives={204: None}),
+        Operation("PUT", path + "/{tag:path}", views.add_tag, gives={201: NULL}, fails=REVISED),
+        Operation("DELETE", path + "/{tag:path}", views.remove_tag, gives={204: None}, fails=REVISED),
+    ]
+
+
+def router_routes(house: House) -> list[Operation]:
+    views, attributes = RouterViews(house, ROUTERS), shown(ROUTERS.attributes)
+    attached = object_schema(routers.ATTACHMENT, routers.ATTACHMENT)
+    router = object_schema({"router": object_schema(attributes, attributes)}, ["router"])
+
+    def action(name: str, takes: Parser[Any], gives: Schema) -> Operation:
+        return Operation(
+            *("PUT", f"/routers/{{id}}/{name}", getattr(views, name)), takes=takes, gives={200: gives}, fails=REVISED
+        )
+
+    return [
+        action("add_router_interface", routers.read_target, attached),
+        action("remove_router_interface", routers.read_removed, attached),
+        action("add_extraroutes", routers.read_routes, router),
+        action("remove_extraroutes", routers.read_routes, router),
+    ]
 
 
 class Views(Generic[R]):
@@ -97,21 +126,20 @@ class Views(Generic[R]):
         return json_response({self._collection.singular: _cut(item, fields)})
 
     async def create(self, request: Request) -> Response:
-        collection, body = self._collection, await read_json(request)
-        several = read_many(body, collection.singular, collection.plural, collection.attributes)
-        asked = several or [read_one(body, collection.singular, collection.attributes, POST)]
-        calls = [(self._call(request), values) for values in asked]
+        collection = self._collection
+        asked: Asked = await read_body(request)
+        calls = [(self._call(request), values) for values in asked.resources]
 
         def change(snapshot: Snapshot) -> Changes:
             return in_turn(snapshot, [partial(_create, collection, *item) for item in calls])
 
         snapshot = await self._house.model.write(change)
         made = [self._encode(request, snapshot, call.new_id) for call, _ in calls]
-        return json_response({collection.plural: made} if several else {collection.singular: made[0]}, CREATED)
+        return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
     async def update(self, request: Request) -> Response:
         collection, call = self._collection, self._call(request)
-        values = read_one(await read_json(request), collection.singular, collection.attributes, PUT)
+        values = await read_body(request)
         snapshot = await self._change(request, lambda now, resource: collection.update(now, call, resource, values))
         return json_response({collection.singular: self._encode(request, snapshot, request.path_params["id"])})
 
@@ -130,15 +158,15 @@ class Views(Generic[R]):
         return Response(status_code=NO_CONTENT)
 
     async def replace_tags(self, request: Request) -> Response:
-        wanted = _read_tags(await read_json(request))
+        wanted = await read_body(request)
         return json_response({"tags": await self._retag(request, lambda tags: wanted)})
 
     async def add_tags(self, request: Request) -> Response:
-        wanted = _read_tags(await read_json(request))
+        wanted = await read_body(request)
         return json_response({"tags": await self._retag(request, lambda tags: {*tags, *wanted})}, CREATED)
 
     async def add_tag(self, request: Request) -> Response:
-        wanted = _read_tags({"tags": [request.path_params["tag"]]})
+        wanted = read_tags({"tags": [request.path_params["tag"]]})
         await self._retag(request, lambda tags: {*tags, *wanted})
         return json_response(None, CREATED)
 
@@ -161,7 +189,7 @@ class Views(Generic[R]):
         now = self._house.now()
 
         def change(snapshot: Snapshot, resource: R) -> Changes:
-            chosen = _read_tags({"tags": [*choose(resource.tags)]})
+            chosen = read_tags({"tags": [*choose(resource.tags)]})
             return self._collection.put(snapshot, revised(resource, now, {"tags": chosen}))
 
         snapshot = await self._change(request, change)
@@ -204,7 +232,7 @@ class Views(Generic[R]):
 
 class RouterViews(Views[Router]):
     async def add_router_interface(self, request: Request) -> Response:
-        call, target = self._call(request), routers.read_target(await read_json(request), removing=False)
+        call, target = self._call(request), await read_body(request)
         return await self._attach(
             request,
             lambda snapshot, router: routers.add_interface(snapshot, call, router, target),
@@ -212,7 +240,7 @@ class RouterViews(Views[Router]):
         )
 
     async def remove_router_interface(self, request: Request) -> Response:
-        call, target = self._call(request), routers.read_target(await read_json(request), removing=True)
+        call, target = self._call(request), await read_body(request)
         return await self._attach(
             request,
             lambda snapshot, router: routers.remove_interface(snapshot, call, router, target),
@@ -220,11 +248,11 @@ class RouterViews(Views[Router]):
         )
 
     async def add_extraroutes(self, request: Request) -> Response:
-        call, routes = self._call(request), routers.read_routes(await read_json(request))
+        call, routes = self._call(request), await read_body(request)
         return await self._reroute(request, lambda now, router: routers.add_routes(now, call, router, routes))
 
     async def remove_extraroutes(self, request: Request) -> Response:
-        call, routes = self._call(request), routers.read_routes(await read_json(request))
+        call, routes = self._call(request), await read_body(request)
         return await self._reroute(request, lambda now, router: routers.remove_routes(now, call, router, routes))
 
     async def _attach(self, request: Request, attach: Callable[[Snapshot, Router], Attachment], verb: str) -> Response:
@@ -274,14 +302,14 @@ def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]
     return Changes(puts=tuple(puts.values()), reads=tuple(owner for owner in reads if owner not in puts))
 
 
-def _read_tags(body: object) -> tuple[str, ...]:
+@reads(object_schema({"tags": parse_tags.schema}, ["tags"]))
+def read_tags(body: object) -> tuple[str, ...]:
     if not isinstance(body, dict) or set(body) != {"tags"}:
         raise errors.invalid_input("Invalid tags body")
     try:
-        found: tuple[str, ...] = parse_tags(body["tags"])
+        return parse_tags(body["tags"])
     except ValueError as error:
         raise errors.invalid_input(str(error)) from None
-    return found
 
 
 def _expected_revision(request: Request) -> int | None:

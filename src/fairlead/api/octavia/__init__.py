@@ -6,31 +6,47 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.types import ASGIApp
+from starlette.routing import Mount
 
 from fairlead.api.door import ApiError, House, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
-from fairlead.api.octavia.errors import fault
-from fairlead.api.octavia.views import resource_routes
+from fairlead.api.octavia.errors import FAULT, fault
+from fairlead.api.octavia.routes import resource_routes
+from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
-PREFIXES = ("/v2/lbaas", "/v2.0/lbaas", "/v2/octavia", "/v2.0/octavia", "/v2", "/v2.0")
+PREFIX = "/v2.0/lbaas"
+ALIASES = ("/v2/lbaas", "/v2/octavia", "/v2.0/octavia", "/v2", "/v2.0")
+"""Where clients look too; the document shows the resources once."""
 
 
-def make_door(house: House) -> ASGIApp:
+def make_door(house: House) -> Starlette:
     async def versions(request: Request) -> Response:
+        """Every version, as clients discover them."""
         return json_response(versions_document(base_url(request)))
 
     async def version(request: Request) -> Response:
+        """The newest version."""
         return json_response(version_document(base_url(request)))
 
-    routes = [Route("/", versions)]
-    routes += [Route(path + slash, version) for path in PREFIXES for slash in ("", "/")]
+    def version_route(path: str) -> Operation:
+        return Operation("GET", path, version, gives={200: {"type": "object"}})
+
     resources = resource_routes(house)
-    mounts = [Mount(prefix, routes=resources) for prefix in PREFIXES]
+    documented = with_document(
+        "Fairlead: load balancers (Octavia v2)",
+        FAULT,
+        [
+            Operation("GET", "/", versions, gives={200: {"type": "object"}}),
+            version_route("/v2"),
+            version_route("/v2.0"),
+            Mount(PREFIX, routes=resources),
+        ],
+    )
+    slashes = [version_route(path) for prefix in (PREFIX, *ALIASES) for path in (prefix, prefix + "/")]
+    aliases = [Mount(prefix, routes=resources) for prefix in ALIASES]
     handlers = {
         ApiError: _api_error,
         Unsupported: _unsupported,
@@ -38,7 +54,7 @@ def make_door(house: House) -> ASGIApp:
         HTTPException: _http_error,
         Exception: _unexpected,
     }
-    return Starlette(routes=[*routes, *mounts], exception_handlers=handlers)
+    return Starlette(routes=[*slashes, *documented, *aliases], exception_handlers=handlers)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -250,9 +250,7 @@ def _may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
 
 def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> lb.LoadBalancer:
     """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
-    bodies = [
-        decode.read_values(body, specs.LISTENER_IN_TREE, argument="listener") for body in _list(values, "listeners")
-    ]
+    bodies = _list(values, "listeners")
     pools: dict[str, lb.Pool] = {}
     nested = [body["default_pool"] for body in bodies if body.get("default_pool") is not None]
     for body in [*_list(values, "pools"), *(body for body in nested if set(body) != {"name"})]:
@@ -269,8 +267,7 @@ def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> lb.Lo
     return replace(balancer, listeners=tuple(listeners), pools=tuple(pools.values()))
 
 
-def _nested_pool(body: Any, birth: Birth) -> lb.Pool:
-    values = decode.read_values(body, specs.POOL_IN_TREE, argument="pool")
+def _nested_pool(values: Values, birth: Birth) -> lb.Pool:
     if not values.get("name"):
         raise bad_request("Pools must be named when creating a fully populated loadbalancer.")
     for attribute in ("protocol", "lb_algorithm"):
@@ -279,11 +276,11 @@ def _nested_pool(body: Any, birth: Birth) -> lb.Pool:
     return decode.decode_pool(values, birth)
 
 
-def _named_pool(pools: dict[str, lb.Pool], reference: Any) -> str | None:
+def _named_pool(pools: dict[str, lb.Pool], reference: Values | None) -> str | None:
     if reference is None:
         return None
     name = reference.get("name")
-    if not isinstance(name, str) or name not in pools:
+    if name not in pools:
         raise bad_request(f"Pool '{name}' was referenced but no full definition was found.")
     return pools[name].id
 
@@ -293,7 +290,7 @@ def _refuse_both_pools(values: Values) -> None:
         raise bad_request("Only one of default_pool and default_pool_id may be given.")
 
 
-def _list(values: Values, name: str) -> Iterable[Any]:
+def _list(values: Values, name: str) -> Iterable[Values]:
     return values.get(name) or ()
 
 

@@ -1,14 +1,14 @@
 """Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from fairlead.api.door import ApiError, Identity
-from fairlead.api.fields import BadField, MissingField, UnknownField, Values, read_fields
+from fairlead.api.fields import Values
 from fairlead.api.octavia import specs
-from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
+from fairlead.api.octavia.errors import bad_request
 from fairlead.model.addresses import is_host
 from fairlead.model.loadbalancer import (
     Algorithm,
@@ -51,26 +51,6 @@ class Caller:
     birth: Birth
 
 
-def read_body(body: object, root: str, spec: specs.Spec, *, argument: str) -> Values:
-    """The attributes under the root element. `argument` is what Octavia calls it in its error."""
-    match body:
-        case dict() if set(body) == {root} and isinstance(body[root], dict):
-            return read_values(body[root], spec, argument=f"{argument}.{root}")
-        case _:
-            raise ApiError(400, f'The request body should be an object with the one attribute "{root}", an object.')
-
-
-def read_values(values: Mapping[str, object], spec: specs.Spec, *, argument: str) -> Values:
-    try:
-        return read_fields(spec, values)
-    except UnknownField as error:
-        raise unknown_field(argument, error) from None
-    except MissingField as error:
-        raise missing_field(error) from None
-    except BadField as error:
-        raise bad_field(error) from None
-
-
 def decode_listener(values: Values, birth: Birth, default_pool_id: str | None) -> Listener:
     specs.refuse_not_yet(values, specs.LISTENER_NOT_YET, birth.provider)
     listener = Listener(
@@ -110,7 +90,7 @@ def decode_pool(values: Values, birth: Birth) -> Pool:
     pool = update_pool(pool, _given(values), birth.provider)
     members: tuple[Member, ...] = ()
     for body in values.get("members") or ():
-        member = decode_member(read_values(body, specs.MEMBER_POST, argument="member"), birth, len(members))
+        member = decode_member(body, birth, len(members))
         refuse_duplicate(members, member)
         members = (*members, member)
     return with_members(pool, members)
@@ -122,8 +102,8 @@ def update_pool(pool: Pool, values: Values, provider: str) -> Pool:
     if "lb_algorithm" in values:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
     if "session_persistence" in values:
-        body = values["session_persistence"]
-        changes["persistence"] = None if body is None else _persistence(body, pool.protocol)
+        wanted = values["session_persistence"]
+        changes["persistence"] = None if wanted is None else _persistence(wanted, pool.protocol)
     return with_slots(replace(pool, **changes))
 
 
@@ -161,8 +141,7 @@ def refuse_duplicate(members: tuple[Member, ...], new: Member) -> None:
         )
 
 
-def _persistence(body: Mapping[str, object], protocol: PoolProtocol) -> SessionPersistence:
-    values = read_values(body, specs.SESSION_PERSISTENCE, argument="pool.session_persistence")
+def _persistence(values: Values, protocol: PoolProtocol) -> SessionPersistence:
     kind: PersistenceType = values["type"]
     datagrams = protocol in (PoolProtocol.UDP, PoolProtocol.SCTP)
     timed = any(values.get(name) is not None for name in ("persistence_timeout", "persistence_granularity"))

@@ -1,11 +1,14 @@
 """Values of the model to bodies of the Octavia API. Every status is derived here, at the moment it is asked for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from fairlead.api.door import House, JsonObject
+from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
+from fairlead.api.octavia import specs
+from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
@@ -16,6 +19,52 @@ from fairlead.model.status import (
     derive_member_status,
     derive_provisioning_status,
 )
+
+Shown: TypeAlias = Mapping[str, Schema]
+"""The attributes of an answer: those that a body may have, and those that are only ever read."""
+
+
+def _shown(spec: Spec, *hidden: str, **only_read: Schema) -> Shown:
+    given = {name: or_null(field.parse.schema) for name, field in spec.items() if name not in hidden}
+    return {
+        **given,
+        "id": IDENTITY,
+        "created_at": TEXT,
+        "updated_at": or_null(TEXT),
+        "provisioning_status": words_schema(ProvisioningStatus),
+        "operating_status": words_schema(OperatingStatus),
+        **only_read,
+    }
+
+
+def _ids_of(most: int) -> Schema:
+    return array_schema(object_schema({"id": IDENTITY}, ["id"]), most)
+
+
+_ONE = _ids_of(1)
+MEMBER = _shown(specs.MEMBER_POST, "request_sriov", vnic_type=TEXT)
+POOL = _shown(
+    specs.POOL_POST,
+    *("healthmonitor", "listener_id", "loadbalancer_id"),
+    loadbalancers=_ONE,
+    listeners=_ids_of(specs.MOST_LISTENERS),
+    members=_ids_of(specs.MOST_MEMBERS),
+)
+LISTENER = _shown(specs.LISTENER_POST, "default_pool", "loadbalancer_id", loadbalancers=_ONE)
+LOAD_BALANCER = _shown(
+    specs.LOAD_BALANCER_POST,
+    vip_vnic_type=TEXT,
+    listeners=_ids_of(specs.MOST_LISTENERS),
+    pools=_ids_of(specs.MOST_POOLS),
+)
+LOAD_BALANCER_TREE: Shown = {
+    **LOAD_BALANCER,
+    "listeners": array_schema(object_schema(LISTENER, LISTENER), specs.MOST_LISTENERS),
+    "pools": array_schema(
+        object_schema({**POOL, "members": array_schema(object_schema(MEMBER, MEMBER), specs.MOST_MEMBERS)}, POOL),
+        specs.MOST_POOLS,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,12 @@ gives that one.
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
-from fairlead.api.fields import BadField, MissingField, UnknownField
+from fairlead.api.fields import NULL, BadField, MissingField, Schema, UnknownField, object_schema
+
+FAULT: Schema = object_schema(
+    {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": {"type": "string"}, "debuginfo": NULL},
+    ["faultcode", "faultstring", "debuginfo"],
+)
 
 
 def fault(status: int, message: str) -> Response:

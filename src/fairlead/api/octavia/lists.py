@@ -8,10 +8,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, json_response
+from fairlead.api.fields import Schema
 from fairlead.api.listing import BadQuery, Item, Page, Query, TagFilter, select
+from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
-_WORDS = frozenset({"fields", "limit", "marker", "page_reverse", "sort", "sort_key", "sort_dir", *_TAG_WORDS})
+_WORDS: Mapping[str, Schema] = {
+    "fields": TEXTS,
+    "limit": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+    "marker": IDENTITY,
+    "page_reverse": {"type": "boolean"},
+    "sort": TEXT,
+    "sort_key": TEXTS,
+    "sort_dir": {"type": "array", "items": {"enum": ["asc", "desc"]}},
+    **dict.fromkeys(_TAG_WORDS, TEXT),
+}
+"""What a query string may hold beside filters."""
 
 
 def _nested_ids(attribute: str) -> Callable[[Item], Iterable[object]]:
@@ -25,6 +37,11 @@ _MATCHERS: Mapping[str, Callable[[Item], Iterable[object]]] = {
     "pool_id": _nested_ids("pools"),
     "member_id": _nested_ids("members"),
 }
+
+
+def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
+    """The parameters of a list whose items have these attributes: each can be filtered by."""
+    return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_WORDS}
 
 
 def list_response(request: Request, plural: str, items: Iterable[JsonObject]) -> Response:

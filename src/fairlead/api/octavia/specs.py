@@ -6,9 +6,32 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from fairlead.api.fields import Field, Parser, address, boolean, cidr, integer, list_of, mapping, text, uuid, word_of
+from fairlead.api.door import ApiError
+from fairlead.api.fields import (
+    BadField,
+    Field,
+    MissingField,
+    Parser,
+    Spec,
+    UnknownField,
+    Values,
+    address,
+    boolean,
+    cidr,
+    fields_schema,
+    integer,
+    list_of,
+    mapping,
+    object_schema,
+    read_fields,
+    reads,
+    text,
+    uuid,
+    word_of,
+)
+from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, PersistenceType, PoolProtocol
 
@@ -18,22 +41,57 @@ MOST_MEMBERS = 1_000
 MOST_LISTENERS = 200
 MOST_POOLS = 200
 """Of one load balancer, as it is one document."""
-COOKIE_NAME = re.compile(r"^[^\s,;\\]+$")
+COOKIE_NAME = re.compile(r"[^\s,;\\]+")
+_T = TypeVar("_T")
 DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin_state_up": False}
 """What a null in a PUT means, for attributes of every resource (it does switch off, as it does in Octavia)."""
 
-Spec = Mapping[str, Field]
 
-
-def _cookie_name(value: object) -> str:
-    name: str = text()(value)
-    if not COOKIE_NAME.match(name):
+@reads({"type": "string", "maxLength": 255, "pattern": r"^[^\s,;\\\u0000]+$"})
+def cookie_name(value: object) -> str:
+    name = text()(value)
+    if not COOKIE_NAME.fullmatch(name):
         raise ValueError("Value should have no spaces, commas, semicolons or backslashes.")
     return name
 
 
-def _objects(most: int) -> Parser:
-    return list_of(mapping, most)
+def nested(spec: Spec, argument: str) -> Parser[Values]:
+    """An object inside a body. `argument` is what Octavia calls it in its error."""
+
+    @reads(fields_schema(spec))
+    def parse(value: object) -> Values:
+        return read_values(mapping(value), spec, argument=argument)
+
+    return parse
+
+
+def body(root: str, spec: Spec, *, argument: str) -> Parser[Values]:
+    """A whole body: the attributes under the root element. Raises ApiError."""
+    return under(root, nested(spec, f"{argument}.{root}"), "an object")
+
+
+def under(root: str, parser: Parser[_T], form: str) -> Parser[_T]:
+    @reads(object_schema({root: parser.schema}, [root]))
+    def parse(value: object) -> _T:
+        if not isinstance(value, dict) or set(value) != {root}:
+            raise ApiError(400, f'The request body should be an object with the one attribute "{root}", {form}.')
+        try:
+            return parser(value[root])
+        except ValueError as error:
+            raise bad_field(BadField(root, value[root], str(error))) from None
+
+    return parse
+
+
+def read_values(values: Mapping[str, object], spec: Spec, *, argument: str) -> Values:
+    try:
+        return read_fields(spec, values)
+    except UnknownField as error:
+        raise unknown_field(argument, error) from None
+    except MissingField as error:
+        raise missing_field(error) from None
+    except BadField as error:
+        raise bad_field(error) from None
 
 
 _EVERYWHERE: Spec = {
@@ -50,26 +108,53 @@ _TLS: Spec = {
     "tls_versions": Field(list_of(text(32))),
 }
 
-LOAD_BALANCER_PUT: Spec = {
-    **_DESCRIBED,
-    "vip_qos_policy_id": Field(uuid),
-    "vip_sg_ids": Field(list_of(uuid)),
+MEMBER_PUT: Spec = {
+    **_EVERYWHERE,
+    "backup": Field(boolean),
+    "monitor_address": Field(address),
+    "monitor_port": Field(integer(1, 65535)),
+    "weight": Field(integer(0, 256)),
 }
-LOAD_BALANCER_POST: Spec = {
-    **LOAD_BALANCER_PUT,
+MEMBER_POST: Spec = {
+    **MEMBER_PUT,
     **_CREATED,
-    "additional_vips": Field(_objects(100)),
-    "availability_zone": Field(text()),
-    "flavor_id": Field(uuid),
-    "listeners": Field(_objects(MOST_LISTENERS)),
-    "pools": Field(_objects(MOST_POOLS)),
-    "provider": Field(text(64)),
-    "vip_address": Field(address),
-    "vip_network_id": Field(uuid),
-    "vip_port_id": Field(uuid),
-    "vip_subnet_id": Field(uuid),
+    "address": Field(address, required=True),
+    "protocol_port": Field(integer(1, 65535), required=True),
+    "request_sriov": Field(boolean),
+    "subnet_id": Field(uuid),
 }
 
+SESSION_PERSISTENCE: Spec = {
+    "type": Field(word_of(PersistenceType), required=True),
+    "cookie_name": Field(cookie_name),
+    "persistence_granularity": Field(address),
+    "persistence_timeout": Field(integer(1, LARGEST_NUMBER)),
+}
+
+POOL_PUT: Spec = {
+    **_DESCRIBED,
+    **_TLS,
+    "ca_tls_container_ref": Field(text()),
+    "crl_container_ref": Field(text()),
+    "lb_algorithm": Field(word_of(Algorithm)),
+    "session_persistence": Field(nested(SESSION_PERSISTENCE, "pool.session_persistence")),
+    "tls_container_ref": Field(text()),
+    "tls_enabled": Field(boolean),
+}
+POOL_IN_TREE: Spec = {
+    **POOL_PUT,
+    **_CREATED,
+    "healthmonitor": Field(mapping),
+    "members": Field(list_of(nested(MEMBER_POST, "member"), MOST_MEMBERS)),
+    "protocol": Field(word_of(PoolProtocol)),
+}
+POOL_POST: Spec = {
+    **POOL_IN_TREE,
+    "lb_algorithm": Field(word_of(Algorithm), required=True),
+    "listener_id": Field(uuid),
+    "loadbalancer_id": Field(uuid),
+    "protocol": Field(word_of(PoolProtocol), required=True),
+}
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
@@ -93,58 +178,31 @@ LISTENER_PUT: Spec = {
 LISTENER_IN_TREE: Spec = {
     **LISTENER_PUT,
     **_CREATED,
-    "default_pool": Field(mapping),
-    "l7policies": Field(_objects(100)),
+    "default_pool": Field(nested(POOL_IN_TREE, "pool")),
+    "l7policies": Field(list_of(mapping, 100)),
     "protocol": Field(word_of(ListenerProtocol), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
 LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, required=True)}
 
-POOL_PUT: Spec = {
+LOAD_BALANCER_PUT: Spec = {
     **_DESCRIBED,
-    **_TLS,
-    "ca_tls_container_ref": Field(text()),
-    "crl_container_ref": Field(text()),
-    "lb_algorithm": Field(word_of(Algorithm)),
-    "session_persistence": Field(mapping),
-    "tls_container_ref": Field(text()),
-    "tls_enabled": Field(boolean),
+    "vip_qos_policy_id": Field(uuid),
+    "vip_sg_ids": Field(list_of(uuid)),
 }
-POOL_IN_TREE: Spec = {
-    **POOL_PUT,
+LOAD_BALANCER_POST: Spec = {
+    **LOAD_BALANCER_PUT,
     **_CREATED,
-    "healthmonitor": Field(mapping),
-    "members": Field(_objects(MOST_MEMBERS)),
-    "protocol": Field(word_of(PoolProtocol)),
-}
-POOL_POST: Spec = {
-    **POOL_IN_TREE,
-    "lb_algorithm": Field(word_of(Algorithm), required=True),
-    "listener_id": Field(uuid),
-    "loadbalancer_id": Field(uuid),
-    "protocol": Field(word_of(PoolProtocol), required=True),
-}
-SESSION_PERSISTENCE: Spec = {
-    "type": Field(word_of(PersistenceType), required=True),
-    "cookie_name": Field(_cookie_name),
-    "persistence_granularity": Field(address),
-    "persistence_timeout": Field(integer(1, LARGEST_NUMBER)),
-}
-
-MEMBER_PUT: Spec = {
-    **_EVERYWHERE,
-    "backup": Field(boolean),
-    "monitor_address": Field(address),
-    "monitor_port": Field(integer(1, 65535)),
-    "weight": Field(integer(0, 256)),
-}
-MEMBER_POST: Spec = {
-    **MEMBER_PUT,
-    **_CREATED,
-    "address": Field(address, required=True),
-    "protocol_port": Field(integer(1, 65535), required=True),
-    "request_sriov": Field(boolean),
-    "subnet_id": Field(uuid),
+    "additional_vips": Field(list_of(mapping, 100)),
+    "availability_zone": Field(text()),
+    "flavor_id": Field(uuid),
+    "listeners": Field(list_of(nested(LISTENER_IN_TREE, "listener"), MOST_LISTENERS)),
+    "pools": Field(list_of(nested(POOL_IN_TREE, "pool"), MOST_POOLS)),
+    "provider": Field(text(64)),
+    "vip_address": Field(address),
+    "vip_network_id": Field(uuid),
+    "vip_port_id": Field(uuid),
+    "vip_subnet_id": Field(uuid),
 }
 
 LOAD_BALANCER_NOT_YET = ("additional_vips", "availability_zone", "flavor_id", "vip_qos_policy_id", "vip_sg_ids")

@@ -1,23 +1,21 @@
 """The requests of the Octavia API: read the body, hand the change to the model, encode what is true afterwards."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from fairlead.api.door import ApiError, House, Identity, JsonObject, identity, json_response, read_json
-from fairlead.api.octavia import changes, encode, specs
-from fairlead.api.octavia.decode import Birth, Caller, read_body, read_values
-from fairlead.api.octavia.errors import forbidden, not_found
+from fairlead.api.door import ApiError, House, Identity, JsonObject, identity, json_response
+from fairlead.api.octavia import changes, encode
+from fairlead.api.octavia.decode import Birth, Caller
+from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import list_response
+from fairlead.api.openapi import read_body
 from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS
-from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot
 
-View = Callable[[Request], Awaitable[Response]]
 NO_CONTENT = 204
 ACCEPTED = 202
 
@@ -73,7 +71,7 @@ class Views:
         )
 
     async def create_load_balancer(self, request: Request) -> Response:
-        values = read_body(await read_json(request), "loadbalancer", specs.LOAD_BALANCER_POST, argument="load_balancer")
+        values = await read_body(request)
         provider = values.get("provider") or DEFAULT_PROVIDER
         if provider not in PROVIDERS:
             raise ApiError(400, f"Provider '{provider}' is not enabled.")
@@ -90,7 +88,7 @@ class Views:
     async def update_load_balancer(self, request: Request) -> Response:
         balancer_id = request.path_params["id"]
         changes.find_load_balancer(self._snapshot, balancer_id, identity(request))
-        values = read_body(await read_json(request), "loadbalancer", specs.LOAD_BALANCER_PUT, argument="load_balancer")
+        values = await read_body(request)
         caller = self._caller(request)
         snapshot = await self._house.model.write(
             lambda old: changes.update_load_balancer(old, values, caller, balancer_id)
@@ -134,7 +132,7 @@ class Views:
             yield from (encode.encode_listener(balancer, listener, where) for listener in balancer.listeners)
 
     async def create_listener(self, request: Request) -> Response:
-        values = read_body(await read_json(request), "listener", specs.LISTENER_POST, argument="listener")
+        values = await read_body(request)
         caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
 
         def change(old: Snapshot) -> Changes:
@@ -150,7 +148,7 @@ class Views:
     async def update_listener(self, request: Request) -> Response:
         listener_id = request.path_params["id"]
         changes.find_listener(self._snapshot, listener_id, identity(request))
-        values = read_body(await read_json(request), "listener", specs.LISTENER_PUT, argument="listener_")
+        values = await read_body(request)
         caller = self._caller(request)
         snapshot = await self._house.model.write(lambda old: changes.update_listener(old, values, caller, listener_id))
         return self._listener(snapshot, listener_id, request)
@@ -177,7 +175,7 @@ class Views:
             yield from (encode.encode_pool(balancer, pool, where) for pool in balancer.pools)
 
     async def create_pool(self, request: Request) -> Response:
-        values = read_body(await read_json(request), "pool", specs.POOL_POST, argument="pool")
+        values = await read_body(request)
         caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
 
         def change(old: Snapshot) -> Changes:
@@ -193,7 +191,7 @@ class Views:
     async def update_pool(self, request: Request) -> Response:
         pool_id = request.path_params["id"]
         changes.find_pool(self._snapshot, pool_id, identity(request))
-        values = read_body(await read_json(request), "pool", specs.POOL_PUT, argument="pool_")
+        values = await read_body(request)
         caller = self._caller(request)
         snapshot = await self._house.model.write(lambda old: changes.update_pool(old, values, caller, pool_id))
         return self._pool(snapshot, pool_id, request)
@@ -218,7 +216,7 @@ class Views:
     async def create_member(self, request: Request) -> Response:
         pool_id = request.path_params["pool_id"]
         changes.find_pool(self._snapshot, pool_id, identity(request))
-        values = read_body(await read_json(request), "member", specs.MEMBER_POST, argument="member_")
+        values = await read_body(request)
         caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
 
         def change(old: Snapshot) -> Changes:
@@ -235,7 +233,7 @@ class Views:
         pool_id, member_id = request.path_params["pool_id"], request.path_params["id"]
         _, pool = changes.find_pool(self._snapshot, pool_id, identity(request))
         changes.find_member(pool, member_id)
-        values = read_body(await read_json(request), "member", specs.MEMBER_PUT, argument="member_")
+        values = await read_body(request)
         caller = self._caller(request)
         snapshot = await self._house.model.write(
             lambda old: changes.update_member(old, values, caller, pool_id, member_id)
@@ -250,12 +248,7 @@ class Views:
     async def replace_members(self, request: Request) -> Response:
         pool_id = request.path_params["pool_id"]
         additive = request.query_params.get("additive_only", "").lower() in ("true", "1")
-        body = await read_json(request)
-        if not isinstance(body, dict) or not isinstance(body.get("members"), list):
-            raise ApiError(400, 'The request body should be an object with the one attribute "members", a list.')
-        if len(body["members"]) > specs.MOST_MEMBERS:
-            raise ApiError(400, f"A pool can have at most {specs.MOST_MEMBERS} members.")
-        bodies = [_member_values(entry) for entry in body["members"]]
+        bodies = await read_body(request)
         caller = self._caller(request)
         await self._house.model.write(
             lambda old: changes.replace_members(old, bodies, caller, pool_id, additive=additive)
@@ -273,100 +266,3 @@ class Views:
     async def list_providers(self, request: Request) -> Response:
         providers = [{"name": name, "description": item.description} for name, item in PROVIDERS.items()]
         return json_response({"providers": providers})
-
-
-def _member_values(entry: object) -> dict[str, object]:
-    if not isinstance(entry, dict):
-        raise ApiError(400, "A member should be an object.")
-    return dict(read_values(entry, specs.MEMBER_POST, argument="member"))
-
-
-_ABSENT = {
-    "healthmonitors": ("HealthMonitor", "health monitors"),
-    "l7policies": ("L7Policy", "L7 policies"),
-    "flavors": ("Flavor", "flavors"),
-    "flavorprofiles": ("Flavor Profile", "flavor profiles"),
-    "availabilityzones": ("Availability Zone", "availability zones"),
-    "availabilityzoneprofiles": ("Availability Zone Profile", "availability zone profiles"),
-    "amphorae": ("Amphora", "amphorae"),
-}
-"""Resources that clients ask about and of which there are none: lists are empty, creating one is refused."""
-_NOT_YET = {
-    "/quotas": "quotas",
-    "/quotas/{id}": "quotas",
-    "/quotas/{id}/default": "quotas",
-    "/loadbalancers/{id}/stats": "statistics",
-    "/listeners/{id}/stats": "statistics",
-    "/providers/{name}/flavor_capabilities": "flavors",
-    "/providers/{name}/availability_zone_capabilities": "availability zones",
-}
-_LINKS = {
-    "flavorprofiles": "flavorprofile_links",
-    "availabilityzoneprofiles": "availability_zone_profile_links",
-}
-_PLURALS = {"availabilityzones": "availability_zones", "availabilityzoneprofiles": "availability_zone_profiles"}
-
-
-def _refusal(path: str, words: str) -> Route:
-    return Route(path, _refuse(words), methods=["GET", "POST", "PUT", "DELETE"])
-
-
-def _refuse(words: str) -> View:
-    async def refuse(request: Request) -> Response:
-        raise Unsupported(words, DEFAULT_PROVIDER)
-
-    return refuse
-
-
-def _absent_routes(path: str) -> list[Route]:
-    resource, words = _ABSENT[path]
-    plural = _PLURALS.get(path, path)
-
-    async def empty(request: Request) -> Response:
-        return json_response({plural: [], _LINKS.get(path, f"{plural}_links"): []})
-
-    async def missing(request: Request) -> Response:
-        raise not_found(resource, request.path_params["id"])
-
-    return [
-        Route(f"/{path}", empty, methods=["GET"]),
-        Route(f"/{path}", _refuse(words), methods=["POST"]),
-        Route(f"/{path}/{{id}}", missing, methods=["GET", "PUT", "DELETE"]),
-    ]
-
-
-def resource_routes(house: House) -> list[Route]:
-    """Every resource, below whatever prefix they are mounted at."""
-    views = Views(house)
-    members = "/pools/{pool_id}/members"
-    routes = [
-        *_crud("/loadbalancers", views.list_load_balancers, views.create_load_balancer),
-        *_item("/loadbalancers", views.show_load_balancer, views.update_load_balancer, views.delete_load_balancer),
-        Route("/loadbalancers/{id}/status", views.show_statuses),
-        Route("/loadbalancers/{id}/statuses", views.show_statuses),
-        Route("/loadbalancers/{id}/failover", views.fail_over, methods=["PUT"]),
-        *_crud("/listeners", views.list_listeners, views.create_listener),
-        *_item("/listeners", views.show_listener, views.update_listener, views.delete_listener),
-        *_crud("/pools", views.list_pools, views.create_pool),
-        *_item("/pools", views.show_pool, views.update_pool, views.delete_pool),
-        *_crud(members, views.list_members, views.create_member),
-        Route(members, views.replace_members, methods=["PUT"]),
-        *_item(members, views.show_member, views.update_member, views.delete_member),
-        Route("/providers", views.list_providers),
-    ]
-    for path in _ABSENT:
-        routes += _absent_routes(path)
-    return routes + [_refusal(path, words) for path, words in _NOT_YET.items()]
-
-
-def _crud(path: str, list_view: View, create_view: View) -> list[Route]:
-    return [Route(path, list_view, methods=["GET"]), Route(path, create_view, methods=["POST"])]
-
-
-def _item(path: str, show: View, update: View, delete: View) -> list[Route]:
-    item = f"{path}/{{id}}"
-    return [
-        Route(item, show, methods=["GET"]),
-        Route(item, update, methods=["PUT"]),
-        Route(item, delete, methods=["DELETE"]),
-    ]

@@ -1,0 +1,157 @@
+"""A door's OpenAPI 3.1 document, made of what the door works by: its routes, and the parsers that read its bodies.
+
+Nothing is described twice. A view reads the body that its route declares (`read_body`), so what the document says of a
+body is what is enforced; what it says of answers is held against every answer in the tests of the API.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from inspect import getdoc
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import Scope
+
+from fairlead import __version__
+from fairlead.api.door import JsonObject, base_url, json_response, read_json
+from fairlead.api.fields import Parser, Schema, object_schema
+
+View: TypeAlias = Callable[[Request], Awaitable[Response]]
+DOCUMENT = "/openapi.json"
+TEXT: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+IDENTITY: Schema = {"type": "string", "format": "uuid"}
+FLAG: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+LINKS: Schema = {
+    "type": "array",
+    "items": object_schema({"rel": TEXT, "href": {"type": "string", "format": "uri"}}, ("rel", "href")),
+}
+_UNAUTHORIZED = object_schema(
+    {"error": object_schema({"code": {"type": "integer"}, "title": TEXT, "message": TEXT}, ("code", "message"))},
+    ("error",),
+)
+_WORDS = {
+    200: "What is true now.",
+    201: "It is made.",
+    202: "It is begun.",
+    204: "It is done.",
+    400: "The request is not right; the message names the attribute and says what would be right.",
+    401: "Say who you are (HTTP basic).",
+    403: "The caller may not do this.",
+    404: "There is no such thing, or the caller may not see it.",
+    409: "It does not fit to what is there.",
+    412: "It has another revision than the one that If-Match asks for.",
+    413: "The body is too large.",
+    501: "Asked for is what cannot be had here; the message names it.",
+    503: "The store or OVN cannot be reached; nothing was written.",
+}
+
+
+class Operation(Route):
+    """A route of one method that says what it takes and what it gives."""
+
+    def __init__(  # noqa: PLR0913 - a declaration: all but the first three have names
+        self,
+        method: str,
+        path: str,
+        view: View,
+        *,
+        gives: Mapping[int, Schema | None],
+        takes: Parser[Any] | None = None,
+        query: Mapping[str, Schema] | None = None,
+        fails: Iterable[int] = (),
+    ) -> None:
+        """`gives` is the body under its status, None for an empty one; `fails` are statuses of errors that other
+        operations of this method do not have."""
+        super().__init__(path, view, methods=[method])
+        self.method = method
+        self.gives = gives
+        self.takes = takes
+        self.query = query or {}
+        self.fails = tuple(fails)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        return match, {**child, "operation": self}
+
+
+async def read_body(request: Request) -> Any:
+    """The body, read as the route declares it. Raises ApiError."""
+    operation: Operation = request.scope["operation"]
+    assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
+    return operation.takes(await read_json(request))
+
+
+def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:
+    """The routes, and the one that describes them. `error` is the door's format of errors."""
+
+    async def show(request: Request) -> Response:
+        """This document."""
+        return json_response({**described, "servers": [{"url": base_url(request)}]})
+
+    complete = [*routes, Operation("GET", DOCUMENT, show, gives={200: {"type": "object"}})]
+    described = describe(title, error, complete)
+    return complete
+
+
+def describe(title: str, error: Schema, routes: Iterable[BaseRoute]) -> JsonObject:
+    paths: dict[str, JsonObject] = {}
+    for path, operation in operations(routes):
+        paths.setdefault(path, {})[operation.method.lower()] = _describe(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": __version__},
+        "paths": paths,
+        "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED}},
+    }
+
+
+def operations(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, Operation]]:
+    """Each with its path as OpenAPI writes it."""
+    for route in routes:
+        match route:
+            case Mount():
+                yield from operations(route.routes, prefix + route.path)
+            case Operation():
+                yield prefix + route.path_format, route
+
+
+def _describe(operation: Operation) -> JsonObject:
+    words = getdoc(operation.endpoint)
+    described: JsonObject = {
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": TEXT} for name in operation.param_convertors),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()),
+        ],
+        "responses": {str(status): _answer(status, schema) for status, schema in sorted(_answers(operation).items())},
+    }
+    if operation.takes is not None:
+        described["requestBody"] = {"required": True, **_content(operation.takes.schema)}
+    return {"description": words, **described} if words else described
+
+
+def _answers(operation: Operation) -> Mapping[int, Schema | None]:
+    failures = [400, 403, 404, *operation.fails]
+    if operation.method != "GET":
+        failures += [409, 501, 503]
+    if operation.takes is not None:
+        failures += [413]
+    return {
+        401: _reference("Unauthorized"),
+        **{status: _reference("Error") for status in failures},
+        **operation.gives,
+    }
+
+
+def _answer(status: int, schema: Schema | None) -> JsonObject:
+    return {"description": _WORDS[status], **({} if schema is None else _content(schema))}
+
+
+def _content(schema: Schema) -> JsonObject:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -1,0 +1,152 @@
+"""The doors' OpenAPI documents: every route is there, every attribute, and a client can read them.
+
+That answers are what the documents say is held by `harness.documented` in every other test of the API.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount
+
+from fairlead.api import network, octavia, operator
+from fairlead.api.auth import anybody
+from fairlead.api.network.networks import NETWORKS
+from fairlead.api.network.ports import PORTS
+from fairlead.api.network.routers import ROUTERS
+from fairlead.api.network.subnets import SUBNETS
+from fairlead.api.octavia import specs
+from fairlead.api.openapi import Operation, operations
+from harness.api import Inside, play
+from harness.documented import Documented
+from harness.served import make_whole
+
+DOORS = ("network", "load-balancer", "operator")
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> dict[str, tuple[Starlette, dict[str, Any]]]:
+    """Each door, and the document that it serves to a stranger."""
+    found: dict[str, tuple[Starlette, dict[str, Any]]] = {}
+
+    async def story(place: Inside) -> None:
+        house, whole = make_whole(place, anybody)
+        made = (network.make_door(house), octavia.make_door(house), operator.make_door(house, place.reconciler))
+        transport = httpx.ASGITransport(app=whole)
+        async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+            for name, door in zip(DOORS, made, strict=True):
+                found[name] = (door, (await client.get(f"/{name}/openapi.json")).json())
+
+    play(octavia.make_door, tmp_path, story)
+    return found
+
+
+def leaves(routes: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, BaseRoute]]:
+    for route in routes:
+        if isinstance(route, Mount):
+            yield from leaves(route.routes, prefix + route.path)
+        else:
+            yield prefix, route
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_every_route_is_in_the_document(doors, name: str):
+    door, document = doors[name]
+    assert document["servers"] == [{"url": f"http://host/{name}"}]
+    for prefix, route in leaves(door.routes):
+        assert isinstance(route, Operation), f"{prefix}{route} is not declared"
+    for path, operation in operations(door.routes):
+        shown = path.rstrip("/") or "/"
+        for alias in octavia.ALIASES:
+            shown = shown if shown in document["paths"] else path.replace(alias, octavia.PREFIX, 1)
+        known = document["paths"].get(shown, document["paths"].get("/v2.0"))  # a version, under an alias
+        assert operation.method.lower() in known, f"{operation.method} {path} is not in the document"
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_document_is_openapi_and_its_schemas_are_schemas(doors, name: str):
+    _, document = doors[name]
+    assert document["openapi"].startswith("3.1")
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            named = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
+            assert named == {part[1:-1] for part in path.split("/") if part.startswith("{")}, path
+            assert operation["responses"], (method, path)
+            bodies = [*operation["responses"].values(), operation.get("requestBody", {})]
+            for content in (body["content"]["application/json"] for body in bodies if "content" in body):
+                jsonschema_rs.meta.validate({**content["schema"], "components": document["components"]})
+
+
+@pytest.mark.parametrize("collection", [NETWORKS, SUBNETS, PORTS, ROUTERS], ids=lambda found: found.plural)
+def test_every_attribute_of_the_network_door_is_in_its_document(doors, collection):
+    document = doors["network"][1]["paths"]
+    path, root = f"/v2.0/{collection.plural}", collection.singular
+
+    def attributes(method: str, path: str, *keys: str) -> set[str]:
+        found = document[path][method]
+        for key in (*keys, "content", "application/json", "schema"):
+            found = found[key]
+        return set(found.get("oneOf", [found])[0]["properties"][root]["properties"])
+
+    known = collection.attributes
+    assert attributes("post", path, "requestBody") == {name for name in known if known[name].post}
+    assert attributes("put", path + "/{id}", "requestBody") == {name for name in known if known[name].put}
+    assert attributes("get", path + "/{id}", "responses", "200") == set(known)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "root", "spec"),
+    [
+        ("post", "/loadbalancers", "loadbalancer", specs.LOAD_BALANCER_POST),
+        ("put", "/loadbalancers/{id}", "loadbalancer", specs.LOAD_BALANCER_PUT),
+        ("post", "/listeners", "listener", specs.LISTENER_POST),
+        ("put", "/listeners/{id}", "listener", specs.LISTENER_PUT),
+        ("post", "/pools", "pool", specs.POOL_POST),
+        ("put", "/pools/{id}", "pool", specs.POOL_PUT),
+        ("post", "/pools/{pool_id}/members", "member", specs.MEMBER_POST),
+        ("put", "/pools/{pool_id}/members/{id}", "member", specs.MEMBER_PUT),
+    ],
+)
+def test_every_attribute_of_the_load_balancer_door_is_in_its_document(doors, method, path, root, spec):
+    body = doors["load-balancer"][1]["paths"][f"{octavia.PREFIX}{path}"][method]["requestBody"]
+    assert set(body["content"]["application/json"]["schema"]["properties"][root]["properties"]) == set(spec)
+
+
+def test_limits_are_stated_where_they_are_enforced(doors):
+    body = doors["load-balancer"][1]["paths"][f"{octavia.PREFIX}/loadbalancers"]["post"]["requestBody"]
+    tree = body["content"]["application/json"]["schema"]["properties"]["loadbalancer"]["properties"]
+    listeners = tree["listeners"]["anyOf"][0]
+    assert listeners["maxItems"] == specs.MOST_LISTENERS
+    assert listeners["items"]["properties"]["protocol_port"] == {"type": "integer", "minimum": 1, "maximum": 65535}
+    pool = listeners["items"]["properties"]["default_pool"]["anyOf"][0]["properties"]
+    assert pool["members"]["anyOf"][0]["maxItems"] == specs.MOST_MEMBERS
+
+
+def test_a_wrong_answer_is_found(doors):
+    door, document = doors["load-balancer"]
+    documented = Documented(door, document["components"])
+    path = "/v2.0/lbaas/providers"
+    documented.check("GET", path, 200, b'{"providers": []}')
+    for status, body in ((200, b'{"providers": 1}'), (200, b'{"providers": [], "x": 1}'), (418, b"{}"), (404, b"{}")):
+        with pytest.raises(AssertionError):
+            documented.check("GET", path, status, body)
+
+
+def test_a_document_needs_no_name(tmp_path: Path):
+    """Only the documents: what is true of the server is not for strangers."""
+
+    async def nobody(*_: str | None) -> None:
+        return None
+
+    async def story(place: Inside) -> None:
+        for authenticate, expected in ((nobody, [200, 401]), (anybody, [200, 200])):
+            _, whole = make_whole(place, authenticate)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=whole), base_url="http://host") as client:
+                paths = ("/operator/openapi.json", "/operator/statistics")
+                assert [(await client.get(path)).status_code for path in paths] == expected
+
+    play(octavia.make_door, tmp_path, story)

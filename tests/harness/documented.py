@@ -1,0 +1,54 @@
+"""Holds every answer of a door against the door's own OpenAPI document."""
+
+import json
+from typing import Any
+
+import httpx
+import jsonschema_rs
+from starlette.applications import Starlette
+from starlette.routing import compile_path
+
+from fairlead.api.fields import Schema
+from fairlead.api.openapi import describe, operations
+
+ERROR: Schema = {"$ref": "#/components/schemas/Error"}
+
+
+class Documented:
+    """Of a door as `make_door` makes it, below whatever path it is mounted at."""
+
+    def __init__(self, door: Starlette, components: Any) -> None:
+        self._paths = describe("", {}, door.routes)["paths"]
+        self._components = components
+        self._operations = [
+            (operation.method, compile_path(path.replace("{tag}", "{tag:path}"))[0], path)
+            for path, operation in operations(door.routes)
+        ]
+        self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
+
+    async def hold(self, answer: httpx.Response) -> None:
+        """For httpx's `event_hooks`. Raises AssertionError."""
+        await answer.aread()
+        self.check(answer.request.method, answer.request.url.path, answer.status_code, answer.content)
+
+    def check(self, method: str, path: str, status: int, body: bytes) -> None:
+        found = next((known for verb, regex, known in self._operations if verb == method and regex.match(path)), None)
+        if status == 500 or (found is None and status in (404, 405)):  # nobody says that these may come
+            self._validate("an error", ERROR, body)
+            return
+        assert found is not None, f"{method} {path} is not in the document, and answers {status}"
+        responses = self._paths[found][method.lower()]["responses"]
+        assert str(status) in responses, f"{method} {found} does not say that it may answer {status}: {body!r}"
+        content = responses[str(status)].get("content")
+        if content is None:
+            assert body == b""
+        else:
+            self._validate(f"{method} {found} {status}", content["application/json"]["schema"], body)
+
+    def _validate(self, where: str, schema: Schema, body: bytes) -> None:
+        if where not in self._validators:
+            complete = {**schema, "components": self._components}
+            self._validators[where] = jsonschema_rs.Draft202012Validator(complete, validate_formats=True)
+        errors = self._validators[where].iter_errors(json.loads(body))
+        problems = [f"{error.instance_path}: {error.message}" for error in errors]
+        assert not problems, f"{where} is not what the document says: {problems}"
