@@ -2,20 +2,29 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import bcrypt
+import httpx
 import pytest
 
 from fairlead.lab import Lab, take_down
-from lab.servers import BINARIES, LBS, NETWORKS, Server, serving, until
+from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, Server, serving, until
 from lab.site import free_port
 
 pytestmark = pytest.mark.lab
+
+WRITERS = 6
+ROUNDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,137 @@ def test_of_two_servers_one_writes_and_the_other_takes_over(own_lab: Lab, tmp_pa
         assert monotonic() - started < 5
         second.wait_for(through_second, "ACTIVE")
         tear_down(second)
+
+
+@dataclass
+class Writer:
+    """One of several who change one load balancer at once: what was acknowledged to it, and what it was refused."""
+
+    number: int
+    server: Server
+    pool: str
+    balancer: str
+    weights: dict[str, int] = field(default_factory=dict)
+    """Address of a member -> its weight, as acknowledged last."""
+    ids: dict[str, str] = field(default_factory=dict)
+    ports: set[int] = field(default_factory=set)
+    """Of its listeners."""
+    unsure: set[str] = field(default_factory=set)
+    refusals: list[int] = field(default_factory=list)
+    acknowledged: int = 0
+
+    def run(self) -> None:
+        with (
+            suppress(httpx.TransportError),  # killed: what it was asked last is unsure
+            httpx.Client(base_url=self.server.url, timeout=30) as client,
+        ):
+            for step in range(ROUNDS):
+                address = f"10.0.{self.number + 100}.{step + 1}"
+                self.add(client, address)
+                self.weigh(client, address, 2 + step % 3)
+                if step % 4 == 3:
+                    self.remove(client, f"10.0.{self.number + 100}.{step}")
+                if step % 5 == 4:
+                    self.listen(client, 1000 * (self.number + 1) + step)
+
+    def add(self, client: httpx.Client, address: str) -> None:
+        body = {"member": {"address": address, "protocol_port": 80}}
+        answer = self.ask(client, "POST", f"{POOLS}/{self.pool}/members", address, body)
+        if answer is not None:
+            self.weights[address], self.ids[address] = 1, answer.json()["member"]["id"]
+            self.unsure.discard(address)
+
+    def weigh(self, client: httpx.Client, address: str, weight: int) -> None:
+        if address in self.ids:
+            path = f"{POOLS}/{self.pool}/members/{self.ids[address]}"
+            if self.ask(client, "PUT", path, address, {"member": {"weight": weight}}) is not None:
+                self.weights[address] = weight
+                self.unsure.discard(address)
+
+    def remove(self, client: httpx.Client, address: str) -> None:
+        if address in self.ids:
+            path = f"{POOLS}/{self.pool}/members/{self.ids[address]}"
+            if self.ask(client, "DELETE", path, address, None) is not None:
+                del self.weights[address]
+                self.unsure.discard(address)
+
+    def listen(self, client: httpx.Client, port: int) -> None:
+        body = {"listener": {"loadbalancer_id": self.balancer, "protocol": "TCP", "protocol_port": port}}
+        if self.ask(client, "POST", LISTENERS, str(port), body) is not None:
+            self.ports.add(port)
+            self.unsure.discard(str(port))
+
+    def ask(self, client: httpx.Client, method: str, path: str, thing: str, body: Any) -> httpx.Response | None:
+        """None when it was refused, by a documented code and with nothing done; the thing is unsure until then."""
+        self.unsure.add(thing)
+        answer = client.request(method, path, json=body)
+        if answer.status_code < 300:
+            self.acknowledged += 1
+            return answer
+        assert answer.status_code in (409, 503), answer.text
+        assert answer.status_code == 409 or answer.headers["retry-after"] == "1"
+        self.refusals.append(answer.status_code)
+        self.unsure.discard(thing)
+        return None
+
+
+def backends(lab: Lab, balancer: str) -> set[str]:
+    """The members in the row of the load balancer, as OVN's own client shows them."""
+    said = lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer}-tcp", "vips"])
+    return set(re.findall(r"(10\.0\.1\d\d\.\d+):80\b", said))
+
+
+def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_when_the_one_that_writes_dies(
+    own_lab: Lab, tmp_path: Path
+):
+    with serving(own_lab, tmp_path) as first, serving(own_lab, tmp_path) as second:
+        balancer = build(first, "shared")
+        listener = first.make(LISTENERS, "listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)
+        pool = first.make(POOLS, "pool", listener_id=listener["id"], protocol="TCP", lb_algorithm="SOURCE_IP_PORT")[
+            "id"
+        ]
+        until(lambda: second.client.get(f"{POOLS}/{pool}").status_code == 200)
+        said = {server.client.get("/readyz").text for server in (first, second)}
+        assert said == {"ready\n", "ready: another server writes\n"}
+        holder, other = (first, second) if first.client.get("/readyz").text == "ready\n" else (second, first)
+        writers = [
+            Writer(number=number, server=(first, second)[number % 2], pool=pool, balancer=balancer)
+            for number in range(WRITERS)
+        ]
+        with ThreadPoolExecutor(WRITERS) as threads:
+            runs = [threads.submit(writer.run) for writer in writers]
+            until(lambda: sum(writer.acknowledged for writer in writers) > WRITERS * ROUNDS, 60)
+            holder.kill()
+            killed = monotonic()
+            stored = {address for writer in writers for address in writer.weights.keys() - writer.unsure}
+            until(lambda: other.client.get("/readyz").text == "ready\n", 5)
+            until(lambda: not still_wanted(stored, writers) - backends(own_lab, balancer), 5)
+            assert monotonic() - killed < 5
+            for run in runs:
+                run.result()
+        other.wait_for(balancer, "ACTIVE")
+        members = other.client.get(f"{POOLS}/{pool}/members?limit=1000").json()["members"]
+        found = {member["address"]: member["weight"] for member in members}
+        listening = {each["protocol_port"] for each in other.client.get(LISTENERS).json()["listeners"]}
+        for writer in writers:
+            sure = {address: weight for address, weight in writer.weights.items() if address not in writer.unsure}
+            assert {address: found.get(address) for address in sure} == sure
+            assert writer.ports <= listening
+        unsure = {thing for writer in writers for thing in writer.unsure}
+        assert found.keys() <= {address for writer in writers for address in writer.weights} | unsure
+        assert len(found) == len(members), "a member was made twice"
+        until(other.has_nothing_to_do)
+        assert backends(own_lab, balancer) == set(found)
+        refused = [code for writer in writers for code in writer.refusals]
+        assert len(refused) < WRITERS * ROUNDS / 10, refused
+        with serving(own_lab, tmp_path) as fresh:
+            until(fresh.has_nothing_to_do)
+        tear_down(other)
+
+
+def still_wanted(addresses: set[str], writers: list[Writer]) -> set[str]:
+    """Without those that were taken out meanwhile, or may have been."""
+    return {address for writer in writers for address in addresses & (writer.weights.keys() - writer.unsure)}
 
 
 def test_the_operators_commands(own_lab: Lab, tmp_path: Path):
