@@ -39,9 +39,10 @@ mutants: ## plant bugs and see that the cases kill them
 	@scripts/setup
 	$(PYTHON_BIN)/python scripts/mutate.py
 
-bench: ## data plane: the VIP against the direct path, ratios of one run
+bench: ## data plane: the VIP beside the direct path, OVN's own load balancer and a proxy; how evenly it spreads
 	@scripts/setup bench
 	$(PYTHON_BIN)/python benchmarks/dataplane.py
+	$(PYTHON_BIN)/python benchmarks/evenness.py
 
 scale: ## control plane: up to 10,000 load balancers
 	@scripts/setup lab
