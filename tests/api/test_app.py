@@ -58,7 +58,13 @@ def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Dataplane, 
 
 @pytest.mark.parametrize(
     ("origin", "code"),
-    [("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:9876", 200), ("http://localhost", 200)],
+    [
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("http://[", 403),
+        ("http://127.0.0.1:9876", 200),
+        ("http://localhost", 200),
+    ],
 )
 def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, code: int):
     now = Dataplane(connected=True, writes=True)

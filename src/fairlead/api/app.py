@@ -125,7 +125,10 @@ def _comes_from_elsewhere(origin: bytes | None) -> bool:
     operator looks at could write through a server that asks nobody who he is."""
     if origin is None:
         return False
-    host = urlsplit(origin.decode("latin-1")).hostname or ""
+    try:
+        host = urlsplit(origin.decode("latin-1")).hostname
+    except ValueError:  # "http://[": no browser writes that
+        return True
     return host not in ("localhost", "127.0.0.1", "::1")
 
 

@@ -18,6 +18,10 @@ from fairlead.store.model import Model
 
 LARGEST_BODY = 4 * 2**20
 """Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
+DEEPEST_BODY = 20
+"""Levels of objects and lists. A load balancer with all that it holds has eight."""
+LONGEST_MESSAGE = 2000
+"""Characters: a message names what was wrong, and does not send it back whole."""
 JsonObject = dict[str, Any]
 
 
@@ -59,24 +63,38 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
         self.kind = kind
 
 
 async def read_json(request: Request) -> object:
-    """The body as JSON. Raises ApiError: 400 when it is not JSON, 413 when it is larger than `LARGEST_BODY`."""
+    """The body as JSON. Raises ApiError: 400 when it is not JSON or too deep, 413 when it is larger than allowed."""
     too_large = ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
-    if int(request.headers.get("content-length", "0") or "0") > LARGEST_BODY:
-        raise too_large
+    too_deep = ApiError(400, f"The request body has more than {DEEPEST_BODY} levels.", "MalformedRequestBody")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST_BODY:
             raise too_large
     try:
-        return msgspec.json.decode(bytes(body))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        decoded: object = msgspec.json.decode(bytes(body))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"The request body is not valid JSON: {error}", "MalformedRequestBody") from None
+    except RecursionError:
+        raise too_deep from None
+    if _is_deeper(decoded, DEEPEST_BODY):
+        raise too_deep
+    return decoded
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def json_response(body: object, status: int = 200) -> Response:

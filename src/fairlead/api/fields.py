@@ -155,17 +155,31 @@ def boolean(value: object) -> bool:
 def integer(least: int, most: int) -> Parser[int]:
     @reads({"type": "integer", "minimum": least, "maximum": most})
     def parse(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
+        number = whole(value)
+        if number is None:
             raise ValueError("Value should be an integer.")
-        if value < least:
+        if number < least:
             raise ValueError(f"Value should be greater or equal to {least}")
-        if value > most:
+        if number > most:
             raise ValueError(f"Value should be lower or equal to {most}")
-        return value
+        return number
 
     return parse
+
+
+def whole(value: object) -> int | None:
+    """The number that a JSON value is: 80.0 is 80 (JSON Schema, "Numeric types"), and clients write "80" as well."""
+    match value:
+        case bool():
+            return None
+        case int():
+            return value
+        case float() if value.is_integer():
+            return int(value)
+        case str() if re.fullmatch(r"-?[0-9]{1,18}", value):
+            return int(value)
+        case _:
+            return None
 
 
 @reads({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]})

@@ -32,6 +32,8 @@ _UNAUTHORIZED = object_schema(
     {"error": object_schema({"code": {"type": "integer"}, "title": TEXT, "message": TEXT}, ("code", "message"))},
     ("error",),
 )
+_ELSEWHERE = object_schema({"error": TEXT}, ["error"])
+"""Who is refused before he is at a door (by the Origin that he names) is told so in this form."""
 _WORDS = {
     200: "What is true now.",
     201: "It is made.",
@@ -104,7 +106,7 @@ def describe(title: str, error: Schema, routes: Iterable[BaseRoute]) -> JsonObje
         "openapi": "3.1.0",
         "info": {"title": title, "version": __version__},
         "paths": paths,
-        "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED}},
+        "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED, "Elsewhere": _ELSEWHERE}},
     }
 
 
@@ -133,7 +135,7 @@ def _describe(operation: Operation) -> JsonObject:
 
 
 def _answers(operation: Operation) -> Mapping[int, Schema | None]:
-    failures = [400, 403, 404, *operation.fails]
+    failures = [400, 404, *operation.fails]
     if operation.method != "GET":
         failures += [409, 501, 503]
     if operation.takes is not None:
@@ -141,6 +143,7 @@ def _answers(operation: Operation) -> Mapping[int, Schema | None]:
     return {
         401: _reference("Unauthorized"),
         **{status: _reference("Error") for status in failures},
+        403: {"anyOf": [_reference("Error"), _reference("Elsewhere")]},
         **operation.gives,
     }
 

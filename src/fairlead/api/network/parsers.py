@@ -56,24 +56,24 @@ def boolean(value: object) -> bool:
 def integer(least: int, most: int) -> Parser[int]:
     @reads(fields.integer(least, most).schema)
     def parse(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
+        number = fields.whole(value)
+        if number is None:
             raise ValueError(f"'{_shown(value)}' is not an integer")
-        if value < least:
-            raise ValueError(f"'{value}' is too small - must be at least '{least}'")
-        if value > most:
-            raise ValueError(f"'{_shown(value)}' is too large - must be no larger than '{most}'")
-        return value
+        if number < least:
+            raise ValueError(f"'{_shown(number)}' is too small - must be at least '{least}'")
+        if number > most:
+            raise ValueError(f"'{_shown(number)}' is too large - must be no larger than '{most}'")
+        return number
 
     return parse
 
 
 @reads({"type": "integer", "enum": [4, 6]})
 def ip_version(value: object) -> int:
-    if str(value) not in ("4", "6"):
+    version = fields.whole(value)
+    if version not in (4, 6):
         raise ValueError(f"{_shown(value)} is not in [4, 6]")
-    return int(str(value))
+    return version
 
 
 @reads(fields.address.schema)

@@ -1,0 +1,184 @@
+"""Bodies, queries and headers that are wrong in every way: an error in the door's words, never a mistake of ours."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.api import network, octavia
+from fairlead.api.auth import HttpBasic, anybody
+from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, Identity
+from harness.api import inside
+from harness.documented import Documented
+from harness.served import make_whole
+from harness.values import FEW, JSON, NEARLY
+
+NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
+PLACES = {
+    f"{NETWORK}/networks": "network",
+    f"{NETWORK}/subnets": "subnet",
+    f"{NETWORK}/ports": "port",
+    f"{NETWORK}/routers": "router",
+    f"{BALANCER}/loadbalancers": "loadbalancer",
+    f"{BALANCER}/listeners": "listener",
+    f"{BALANCER}/pools": "pool",
+}
+FEWER = settings(FEW, max_examples=60)
+
+
+class Caller:
+    """Calls the whole application; an answer is what the document says, short if it is an error, and never ours."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self._documents: dict[str, Documented] = {}
+
+    def open(self, folder: Any) -> "Caller":
+        self._runner.run(self._open(folder))
+        return self
+
+    async def _open(self, folder: Any) -> None:
+        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, ""))
+        house, whole = make_whole(place, anybody)
+        transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
+        self.client = await self._stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://door")
+        )
+        for path, make_door in (("/network", network.make_door), ("/load-balancer", octavia.make_door)):
+            document = (await self.client.get(f"{path}/openapi.json")).json()
+            self._documents[path] = Documented(make_door(house), document["components"])
+
+    def close(self) -> None:
+        self._runner.run(self._stack.aclose())
+        self._runner.close()
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def request() -> httpx.Response:
+            return await self.client.request(method, path, **options)
+
+        answer: httpx.Response = self._runner.run(request())
+        assert answer.status_code < 500 or answer.status_code == 501, answer.text
+        assert answer.status_code < 300 or len(answer.content) < 10_000, "an error is to be read"
+        door = next(known for known in self._documents if path.startswith(known))
+        where = answer.request.url.path.removeprefix(door)
+        self._documents[door].check(method, where, answer.status_code, answer.content)
+        return answer
+
+    def make(self, path: str, root: str, **attributes: Any) -> Any:
+        return self.send("POST", path, json={root: attributes}).json()[root]
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
+    """With one of everything behind it."""
+    made = Caller().open(tmp_path_factory.mktemp("bodies"))
+    net = made.make(f"{NETWORK}/networks", "network", name="net", tags=["a"])["id"]
+    made.make(f"{NETWORK}/subnets", "subnet", network_id=net, cidr="10.0.0.0/24", ip_version=4)
+    made.make(f"{NETWORK}/ports", "port", network_id=net, name="port")
+    made.make(f"{NETWORK}/routers", "router", name="router")
+    pool = {"name": "pool", "protocol": "TCP", "lb_algorithm": "SOURCE_IP"}
+    listener = {"protocol": "TCP", "protocol_port": 80, "default_pool": pool}
+    made.make(f"{BALANCER}/loadbalancers", "loadbalancer", vip_network_id=net, listeners=[listener])
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"nul", b"NaN", b'{"a": Infinity}', b"1e400", b"1" * 5000, b"[" * 100_000, b"\xff\xfe", b'"\\ud800"',
+        b'"\xed\xa0\x80"', b"{}{}", b"\xef\xbb\xbf{}", b'{"' + b"a" * 10_000 + b'": 1}', b"[" * 500 + b"]" * 500,
+        b'{"a":' * 400 + b"1" + b"}" * 400, b"null", b"[]", b'"text"', b"3", b"{}",
+    ],
+    ids=lambda body: repr(body[:12]),
+)  # fmt: skip
+def test_what_is_no_body_is_refused(caller: Caller, body: bytes):
+    for path in PLACES:
+        assert caller.send("POST", path, content=body).status_code == 400
+
+
+def test_the_last_of_two_equal_names_counts(caller: Caller):
+    body = b'{"network": {"name": "first", "name": "second"}}'
+    assert caller.send("POST", f"{NETWORK}/networks", content=body).json()["network"]["name"] == "second"
+
+
+@pytest.mark.parametrize(("path", "root"), PLACES.items())
+def test_a_body_has_a_size_and_a_depth(caller: Caller, path: str, root: str):
+    large = b'{"x": "' + b"x" * LARGEST_BODY + b'"}'
+    assert caller.send("POST", path, content=large).status_code == 413
+    deep: Any = "x"
+    for _ in range(DEEPEST_BODY):
+        deep = [deep]
+    answer = caller.send("POST", path, json={root: {"name": deep}})
+    assert (answer.status_code, f"more than {DEEPEST_BODY} levels" in answer.text) == (400, True)
+
+
+NAMES = ("name", "tags", "network_id", "cidr", "fixed_ips", "vip_network_id", "listeners", "protocol", "x", "routes")
+VALUES = st.one_of(JSON, NEARLY)
+BODIES = st.one_of(VALUES, st.dictionaries(st.sampled_from(NAMES), VALUES))
+
+
+@FEWER
+@given(body=BODIES, wrapped=st.booleans())
+def test_any_body_is_answered(caller: Caller, body: Any, wrapped: bool):
+    for path, root in PLACES.items():
+        caller.send("POST", path, json={root: body} if wrapped else body)
+
+
+WORDS = ("limit", "marker", "sort", "sort_key", "sort_dir", "page_reverse", "fields", "tags", "not-tags-any", "id")
+FILTERS = ("name", "fixed_ips", "network_id", "loadbalancer_id", "admin_state_up", "revision_number", "created_at", "x")
+MEANT = st.sampled_from(
+    ["name", "asc", "desc", "name:desc", "id", "tags", "members", "1", "True", "ip_address=10.0.0.1"]
+)
+QUERIES = st.lists(st.tuples(st.sampled_from(WORDS + FILTERS), st.one_of(NEARLY, st.text(), MEANT)), max_size=4)
+
+
+@FEWER
+@given(query=QUERIES)
+def test_any_query_is_answered(caller: Caller, query: list[tuple[str, str]]):
+    for path in PLACES:
+        caller.send("GET", path, params=query)
+
+
+@pytest.mark.parametrize(
+    "query", ["%", "%ff", "%ed%a0%80=1", "&&&=", "limit=%00", "limit=" + "9" * 5000, "?", "a" * 5000, "sort=:::,,"]
+)
+def test_what_is_no_query_is_answered(caller: Caller, query: str):
+    for path in PLACES:
+        caller.send("GET", f"{path}?{query}")
+
+
+@FEWER
+@given(
+    name=st.sampled_from(["x-project-id", "authorization", "origin", "content-length", "content-type", "if-match"]),
+    value=st.one_of(
+        st.binary(max_size=60),
+        st.text(st.characters(max_codepoint=255)).map(lambda text: text.encode("latin-1")),
+        st.sampled_from(
+            [b"http://[", b"http://[::1]:x", b"null", b"-1", b"1e9", "²".encode("latin-1"), b"9" * 5000, b"Basic \xff",
+             b"Basic Og==", b"revision_number=99999999999999999999", b"revision_number=1", b"multipart/form-data"]
+        ),
+    ),
+)  # fmt: skip
+def test_any_header_is_answered(caller: Caller, name: str, value: bytes):
+    for path, root in PLACES.items():
+        answer = caller.client.build_request("POST", path, json={root: {}})
+        headers = [(key, old) for key, old in answer.headers.raw if key.lower() != name.encode()]
+        caller.send("POST", path, content=answer.content, headers=[*headers, (name.encode(), value)])
+
+
+@FEWER
+@given(header=st.one_of(st.text(), st.binary().map(lambda value: value.decode("latin-1")), NEARLY))
+def test_any_authorization_is_somebody_or_nobody(header: str):
+    check = HttpBasic({})
+    for text in (header, f"Basic {header}", f"basic {header}"):
+        assert asyncio.run(check(text, header)) is None
+    caller = asyncio.run(anybody(header, header))
+    assert isinstance(caller, Identity)
+    assert len(caller.project_id) <= 36

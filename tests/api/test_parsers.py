@@ -1,0 +1,119 @@
+"""Whatever JSON value a parser is given, it answers a value of the model or says what is wrong; nothing else happens.
+
+And a value of the form that the document states is taken.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.api import fields
+from fairlead.api.door import ApiError
+from fairlead.api.fields import Parser
+from fairlead.api.network import parsers
+from fairlead.api.network.networks import NETWORKS
+from fairlead.api.network.ports import PORTS
+from fairlead.api.network.routers import ROUTERS, read_removed, read_routes, read_target
+from fairlead.api.network.subnets import SUBNETS
+from fairlead.api.network.views import read_tags
+from fairlead.api.octavia import specs
+from harness.values import ADDRESSES, FEW, JSON, NEARLY, SCALARS
+
+
+def every_parser() -> Iterator[tuple[str, Parser[Any]]]:
+    for collection in (NETWORKS, SUBNETS, PORTS, ROUTERS):
+        for name, attribute in collection.attributes.items():
+            if attribute.post or attribute.put:
+                yield f"{collection.singular}.{name}", attribute.parse
+    for resource in ("LOAD_BALANCER", "LISTENER", "POOL", "MEMBER"):
+        for name, field in getattr(specs, f"{resource}_POST").items():
+            yield f"{resource.lower()}.{name}", field.parse
+    for name, field in specs.SESSION_PERSISTENCE.items():
+        yield f"session_persistence.{name}", field.parse
+    yield from {"target": read_target, "removed": read_removed, "routes": read_routes, "tags": read_tags}.items()
+
+
+PARSERS = dict(every_parser())
+KEYS = st.sampled_from(
+    ["destination", "nexthop", "start", "end", "subnet_id", "ip_address", "name", "protocol", "protocol_port",
+     "address", "members", "default_pool", "type", "cookie_name", "lb_algorithm", "tags", "port_id", "router",
+     "routes", "weight"]
+)  # fmt: skip
+NESTED = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+SCHEMAS = {
+    name: jsonschema_rs.Draft202012Validator(parser.schema, validate_formats=True) for name, parser in PARSERS.items()
+}
+
+
+@FEW
+@given(value=st.one_of(SCALARS, NEARLY, JSON, NESTED).filter(lambda value: value is not None))
+def test_every_parser_answers_or_says_what_is_wrong(value: object):
+    """A null is never handed to a parser."""
+    for name, parser in PARSERS.items():
+        refusal = refused(parser, value)
+        if refusal is not None and SCHEMAS[name].is_valid(value):
+            assert _does_not_fit_together(refusal), f"{name}: the document allows {value!r}: {refusal}"
+
+
+def refused(parser: Parser[Any], value: object) -> str | None:
+    try:
+        parser(value)
+    except (ValueError, ApiError) as error:
+        sentence = error.message if isinstance(error, ApiError) else str(error)
+        assert sentence
+        return sentence
+    return None
+
+
+def _does_not_fit_together(sentence: str) -> bool:
+    """What the schema does not say: two spellings of one value, a form without a format of its own in JSON Schema."""
+    return "Duplicate" in sentence or "is not a valid IP" in sentence
+
+
+@FEW
+@given(
+    least=st.integers(-10, 10), size=st.integers(0, 70_000), value=st.one_of(st.integers(), st.integers(-20, 70_010))
+)
+def test_a_range_is_what_it_says(least: int, size: int, value: int):
+    for make in (fields.integer, parsers.integer):
+        parser, inside = make(least, least + size), least <= value <= least + size
+        for written in (value, str(value)):
+            if inside:
+                assert parser(written) == value
+            else:
+                assert refused(parser, written)
+
+
+@FEW
+@given(text=ADDRESSES)
+def test_an_address_is_read_as_it_is_written(text: str):
+    assert str(fields.address(text)) == text
+    assert fields.address(text.upper()) == fields.address(text)
+
+
+@FEW
+@given(address=st.ip_addresses(), bits=st.integers(-1, 130))
+def test_a_network_is_read_if_its_prefix_fits(address: Any, bits: int):
+    if 0 <= bits <= address.max_prefixlen:
+        found = fields.cidr(f"{address}/{bits}")
+        assert (address in found, found.prefixlen) == (True, bits)
+    else:
+        assert f"{address}/{bits}" in (refused(fields.cidr, f"{address}/{bits}") or "")
+
+
+@FEW
+@given(words=st.lists(st.text(max_size=300), max_size=120))
+def test_tags_are_a_set_of_short_texts(words: list[str]):
+    good = len(words) <= 100 and len(set(words)) == len(words) and all(len(w) <= 255 and "\0" not in w for w in words)
+    assert (refused(parsers.tags, words) is None) == good
+    if good:
+        assert set(parsers.tags(words)) == set(words)
