@@ -1,162 +1,459 @@
-"""The control plane with many load balancers: what one change costs, and how long a start and a resync take.
+"""What a change, a list, a start and a resync cost with many load balancers, in Fairlead and in OVN.
 
-    make scale                              1,000 and 10,000 load balancers
-    python benchmarks/scale.py --sizes 100,1000 --json
+    make scale                              10, 1,000 and 10,000 load balancers, and the OVSDB client: about 15 minutes
+    python benchmarks/scale.py --sizes 10,100 --json
 
-A real ovsdb-server with the Northbound schema (no northd: its time is OVN's), a real Fairlead server process, its HTTP
-API. Each load balancer has two listeners with ten members each, on one of twenty networks. The last line of each size
-counts what one change compiled and wrote: it must not grow.
+One lab with two compute nodes and the real OVN grows from size to size; needs root. Each load balancer has two
+listeners with ten members each, on one of twenty networks that nothing connects.
+
+* Fairlead by itself: ovn-northd is paused, so that what is measured is Fairlead and the Northbound's ovsdb-server.
+* With OVN: ovn-northd runs, and has come to rest before each change. Who changes a member is told by the databases and
+  the switches themselves when the row and the flows are there (watch.py). First with the ports of one network bound on
+  both nodes, then with those of all twenty: a node gets flows for the networks of its own ports only.
+* What one change reads and writes is counted in a server of its own (counted.py). None of it may grow.
+
+The machine is small and shared: compare the columns of one run.
 """
 
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import httpx
+import ovsdb
+from counted import NAMES, VARIABLE, make_counts, read_counts
+from population import LBS, STATISTICS, MemberChange, Population, until_active, wait_idle
+from watch import Watch
+
+from fairlead.lab import Lab, LabError, take_down
+from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.service import Service, start, stop
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from fairlead.lab.databases import PATIENCE_SECONDS
 from lab.site import free_port
 
-SCHEMA = "/usr/share/ovn/ovn-nb.ovsschema"
-NETWORKS = 20
-BATCH = 25
-PROBES = 50
-LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+LAB = "scale"
+PROBES, LISTS, RESYNCS, COUNTED = 100, 20, 3, 20
+CHANGES = {"one network": 5, "all networks": 3}
+"""Changes of a member with OVN running, for each size."""
+INTERVAL = 0.005
+SYNC_SECONDS = 300
+REST_SECONDS = 60.0
+OVN_SLICE = 0.25
+BEGAN = monotonic()
+Results = dict[str, Any]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What a change, a start and a resync cost with many load balancers.")
+    parser = argparse.ArgumentParser(description="What things cost with many load balancers.")
     parser.add_argument("--sizes", default="10,1000,10000", help="numbers of load balancers, with commas")
+    parser.add_argument("--no-ovsdb", action="store_true", help="leave the OVSDB client out")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
-    results = {}
-    for size in map(int, options.sizes.split(",")):
-        results[size] = measure(size)
-        if not options.json:
-            for name, value in results[size].items():
-                print(f"{size:>6} load balancers  {name:<44} {value}", flush=True)
-    if options.json:
-        print(json.dumps(results, indent=2))
+    sizes = sorted(map(int, options.sizes.split(",")))
+    try:
+        take_down(LAB)
+        results: Results = {"sizes": measure_all(sizes)}
+    except LabError as error:
+        print(f"scale: {error}", file=sys.stderr)
+        return 1
+    finally:
+        take_down(LAB)
+    if not options.no_ovsdb:
+        results["ovsdb"] = ovsdb.measure(100_000, 3, say)
+    say("done")
+    print(json.dumps(results, indent=2) if options.json else "\n".join(render(results)))
     return 0
 
 
-def measure(size: int) -> dict[str, Any]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="fairlead-scale-")))
-        remote = stack.enter_context(northbound(folder))
-        result: dict[str, Any] = {}
-        with server(folder, remote) as (client, process):
-            began = time.monotonic()
-            subnets, pools = fill(client, size)
-            result["loaded, load balancers a second"] = round(size / (time.monotonic() - began))
-            result |= probe(client, subnets, pools)
-            result["memory of the server, MB"] = memory(process)
-        began = time.monotonic()
-        with server(folder, remote) as (client, process):
-            result["start until it serves, s"] = round(time.monotonic() - began, 2)
-            began = time.monotonic()
-            answer = client.post("/operator/resync", timeout=120).json()
-            result["full resync, s"] = round(time.monotonic() - began, 2)
-            result["owners that the resync changed"] = answer["changed"]
-        return result
+def say(text: str) -> None:
+    print(f"scale: {monotonic() - BEGAN:6.0f} s: {text}", file=sys.stderr, flush=True)
 
 
-def fill(client: httpx.Client, size: int) -> tuple[list[str], list[str]]:
-    """Answers the subnets, and a pool of each of the newest load balancers."""
-    subnets = []
-    for number in range(NETWORKS):
-        network = post(client, "/network/v2.0/networks", "network", name=f"net{number}")
-        cidr = f"10.{number}.0.0/16"
-        made = post(client, "/network/v2.0/subnets", "subnet", network_id=network["id"], cidr=cidr, ip_version=4)
-        subnets.append(made["id"])
-    pools: list[str] = []
-    for number in range(size):
-        made = create(client, subnets, number)
-        pools = [*pools[-PROBES:], made["pools"][0]["id"]]
-        if sys.stderr.isatty() and number % BATCH == 0:
-            print(f"\r{number} of {size}", end="\r", file=sys.stderr)
-    wait_idle(client)
-    return subnets, pools
+def render(results: Results) -> Iterator[str]:
+    columns = results["sizes"]
+    yield f"| load balancers | {' | '.join(f'{size:,}' for size in columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for name in next(iter(columns.values())):
+        yield f"| {name} | {' | '.join(str(column[name]) for column in columns.values())} |"
+    if "ovsdb" in results:
+        yield ""
+        yield from ovsdb.render(results["ovsdb"])
 
 
-def create(client: httpx.Client, subnets: list[str], number: int) -> Any:
-    listeners = [
-        {
-            "protocol": protocol,
-            "protocol_port": port,
-            "default_pool": {
-                "name": f"pool-{port}",
-                "protocol": protocol,
-                "lb_algorithm": "SOURCE_IP_PORT",
-                "members": [
-                    {"address": f"10.{number % NETWORKS}.255.{member + 1}", "protocol_port": 8080}
-                    for member in range(10)
-                ],
-            },
-        }
-        for protocol, port in (("TCP", 80), ("UDP", 53))
-    ]
-    subnet = subnets[number % len(subnets)]
-    return post(client, LBS, "loadbalancer", name=f"lb{number}", vip_subnet_id=subnet, listeners=listeners)
+# One size after another
 
 
-def probe(client: httpx.Client, subnets: list[str], pools: list[str]) -> dict[str, Any]:
-    compiled = client.get("/operator/statistics").json()
-    active = [timed(lambda: until_active(client, create(client, subnets, 0)["id"])) for _ in range(PROBES)]
-    after = client.get("/operator/statistics").json()
-    members = [timed(lambda pool=pool: change_member(client, pool)) for pool in pools[-PROBES:]]
-    one = client.get(f"{LBS}?limit=1").json()["loadbalancers"][0]["id"]
+@dataclass
+class Bench:
+    lab: Lab
+    listen: str
+    population: Population
+    service: Service | None = None
+    client: httpx.Client = field(default_factory=httpx.Client)
+
+    def start(self) -> None:
+        self.service = start(self.lab.layout, self.listen)
+        self.client = httpx.Client(base_url=self.service.url, timeout=120)
+        self.population.client = self.client
+
+    def stop(self) -> None:
+        self.client.close()
+        if self.service:
+            stop(self.lab.layout, self.service)
+            self.service = None
+
+    @property
+    def pid(self) -> int:
+        assert self.service
+        assert self.service.process
+        return self.service.process.pid
+
+    def northd(self, order: str) -> None:
+        self.lab.exec("central", ["ovn-appctl", "-t", "ovn-northd", order])
+
+    def change(self) -> MemberChange:
+        return MemberChange(self.client, self.population.first["pools"][0]["id"])
+
+
+def measure_all(sizes: list[int]) -> dict[int, Results]:
+    lab = Lab.up(LAB, chassis=2, progress=say)
+    bench = Bench(lab, f"127.0.0.1:{free_port()}", Population(httpx.Client()))
+    results: dict[int, Results] = {}
+    try:
+        bench.start()
+        bench.population.make_networks()
+        bind(bench, range(1))
+        for size in sizes:
+            results[size] = measure(bench, size)
+    finally:
+        bench.stop()
+    return results
+
+
+def measure(bench: Bench, size: int) -> Results:
+    result: Results = {}
+    bench.northd("pause")
+    say(f"making {size:,} load balancers")
+    result["made, load balancers a second"] = round(bench.population.grow(size))
+    say(f"{size:,}: Fairlead by itself")
+    result |= changes_alone(bench) | reads(bench)
+    result["memory of the server, MB (highest)"] = memory(bench.pid)
+    bench.stop()
+    result |= counts(bench)
+    result |= beginning(bench)
+    say(f"{size:,}: with OVN")
+    bench.northd("resume")
+    result["OVN: the first time, northd / controllers, s"] = synced(bench.lab)
+    result |= changes_with_ovn(bench, "one network")
+    added = bind(bench, range(1, len(bench.population.networks)))
+    result["OVN: the other networks bound, northd / controllers, s"] = synced(bench.lab)
+    result |= changes_with_ovn(bench, "all networks")
+    result |= memory_of_ovn(bench.lab)
+    unbind(bench, added)
+    return result
+
+
+# Fairlead by itself
+
+
+def changes_alone(bench: Bench) -> Results:
+    change, row, vip = bench.change(), *row_of(bench)
+    with Watch(bench.lab, row, vip) as watch:
+        answered, there = [], []
+        for _ in range(PROBES):
+            watch.forget()
+            began = perf_counter()
+            change.do()
+            answered.append((perf_counter() - began) * 1000)
+            there.append((watch.northbound.wait()[0] - began) * 1000)
     return {
-        "POST until ACTIVE, ms p50 / p99": quantiles(active),
-        "member PUT answered, ms p50 / p99": quantiles(members),
-        "GET one, ms p50 / p99": quantiles([timed(lambda: client.get(f"{LBS}/{one}")) for _ in range(PROBES)]),
-        "GET list of up to 1,000, ms p50 / p99": quantiles([timed(lambda: client.get(LBS)) for _ in range(5)]),
-        "compiled / applied owners per POST": " / ".join(
-            str(round((after[name] - compiled[name]) / PROBES, 2)) for name in ("compiled", "applied")
-        ),
+        "POST until ACTIVE, ms p50 / p99": quantiles(posts(bench, PROBES)),
+        "member PUT answered, ms p50 / p99": quantiles(answered),
+        "member PUT until the Northbound has it, ms p50 / p99": quantiles(there),
     }
 
 
-def change_member(client: httpx.Client, pool: str) -> None:
-    path = f"/load-balancer/v2.0/lbaas/pools/{pool}/members"
-    member = client.get(path).json()["members"][0]["id"]
-    answer = client.put(f"{path}/{member}", json={"member": {"weight": 2}})
-    answer.raise_for_status()
+def posts(bench: Bench, count: int) -> list[float]:
+    """On the network whose ports are bound. Each goes again, so that the size stays what it is."""
+    took = []
+    for _ in range(count):
+        began = perf_counter()
+        made = bench.population.create(0)["id"]
+        until_active(bench.client, made)
+        took.append((perf_counter() - began) * 1000)
+        bench.population.delete(made)
+        wait_idle(bench.client)
+    return took
 
 
-def until_active(client: httpx.Client, identity: str) -> None:
-    while client.get(f"{LBS}/{identity}").json()["loadbalancer"]["provisioning_status"] != "ACTIVE":
-        pass
+def reads(bench: Bench) -> Results:
+    client, one = bench.client, f"{LBS}/{bench.population.first['id']}"
+    with waiting(bench) as waited:
+        lists = [timed(lambda: client.get(f"{LBS}?limit=1000").raise_for_status()) for _ in range(LISTS)]
+    return {
+        "GET one, ms p50 / p99": quantiles([timed(lambda: client.get(one)) for _ in range(PROBES)]),
+        "GET list of 1,000 (or all), ms p50 / p99": quantiles(lists),
+        "GET one while lists are made, ms p50 / highest": extremes(waited),
+    }
 
 
-def wait_idle(client: httpx.Client) -> None:
-    deadline = time.monotonic() + 120
-    while client.get("/operator/statistics").json()["waiting"]:
-        if time.monotonic() > deadline:
-            raise SystemExit("scale: the reconciler does not come to rest")
+def beginning(bench: Bench) -> Results:
+    began = perf_counter()
+    bench.start()
+    result: Results = {"start until it serves, s": round(perf_counter() - began, 2)}
+    result["memory of the server after its start, MB (highest)"] = memory(bench.pid)
+    took, changed = [], 0
+    with waiting(bench) as waited:
+        for _ in range(RESYNCS):
+            began = perf_counter()
+            changed += bench.client.post("/operator/resync").raise_for_status().json()["changed"]
+            took.append(perf_counter() - began)
+    result["full resync, s"] = round(statistics.median(took), 2)
+    result["owners that the resync changed"] = changed
+    result["GET one while a resync runs, ms p50 / highest"] = extremes(waited)
+    return result
 
 
-def post(client: httpx.Client, path: str, root: str, **body: Any) -> Any:
-    answer = client.post(path, json={root: body})
-    answer.raise_for_status()
-    return answer.json()[root]
+@contextmanager
+def waiting(bench: Bench) -> Iterator[list[float]]:
+    """How long another client waits for one load balancer, asked for every 5 ms."""
+    took: list[float] = []
+    ended = Event()
+    path = f"{LBS}/{bench.population.first['id']}"
+
+    def ask() -> None:
+        with httpx.Client(base_url=bench.client.base_url, timeout=60) as client:
+            client.get(path)
+            while not ended.wait(INTERVAL):
+                took.append(timed(lambda: client.get(path).raise_for_status()))
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        sleep(0.1)
+        took.clear()
+        yield took
+    finally:
+        ended.set()
+        thread.join()
+
+
+# What one change reads and writes
+
+
+def counts(bench: Bench) -> Results:
+    say("counting")
+    path = bench.lab.layout.directory / "counts"
+    make_counts(path)
+    environment = {
+        VARIABLE: str(path),
+        "FAIRLEAD_SERVER_LISTEN": bench.listen,
+        "FAIRLEAD_STORE_PATH": str(bench.lab.layout.directory / "fairlead" / "fairlead.db"),
+        "FAIRLEAD_OVN_NORTHBOUND": bench.lab.northbound,
+        "FAIRLEAD_LOG_LEVEL": "warning",
+    }
+    argv = [sys.executable, str(Path(__file__).parent / "counted.py")]
+    with (
+        subprocess.Popen(argv, env={**os.environ, **environment}) as process,
+        httpx.Client(base_url=f"http://{bench.listen}", timeout=60) as client,
+    ):
+        try:
+            await_answer(client, process)
+            bench.client = bench.population.client = client
+            made: list[str] = []
+            result = counted(client, path, "POST", partial(one_post, bench, made))
+            for each in made:
+                bench.population.delete(each)
+            return result | counted(client, path, "member PUT", bench.change().do)
+        finally:
+            process.terminate()
+
+
+def one_post(bench: Bench, made: list[str]) -> None:
+    """Nothing else is asked for meanwhile: asking again and again would be counted."""
+    made.append(bench.population.create(0)["id"])
+    sleep(0.05)
+
+
+def counted(client: httpx.Client, path: Path, kind: str, do: Callable[[], object]) -> Results:
+    for _ in range(2):
+        do()
+    wait_idle(client)
+    owners = client.get(STATISTICS).json()
+    before = read_counts(path)
+    for _ in range(COUNTED):
+        do()
+    sleep(0.2)
+    after = read_counts(path)
+    now = client.get(STATISTICS).json()
+    result = {
+        f"{kind}: owners {name}": round((now[name] - owners[name]) / COUNTED, 2) for name in ("compiled", "applied")
+    }
+    return result | {f"{kind}: {name}": round((after[name] - before[name]) / COUNTED, 2) for name in NAMES}
+
+
+def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
+    deadline = monotonic() + 60
+    while True:
+        try:
+            client.get("/")
+        except httpx.TransportError:
+            if process.poll() is not None or monotonic() > deadline:
+                raise SystemExit("scale: the server that counts does not serve") from None
+            sleep(0.02)
+        else:
+            return
+
+
+# With OVN
+
+
+def bind(bench: Bench, numbers: range) -> list[str]:
+    """A port on each compute node, on each of these networks."""
+    made = []
+    for number in numbers:
+        for node in bench.lab.record.chassis:
+            name = f"n{number}-{node.name.removeprefix('chassis')}"
+            found = bench.client.get("/network/v2.0/ports", params={"name": name}).json()["ports"]
+            if not found:
+                port = {"name": name, "network_id": bench.population.networks[number]}
+                bench.client.post("/network/v2.0/ports", json={"port": port}).raise_for_status()
+            bench.lab.add_workload(
+                workload_of_port(bench.service.url, name, Placement(name=name, chassis=node.name))  # type: ignore[union-attr]
+            )
+            made.append(name)
+    return made
+
+
+def unbind(bench: Bench, names: list[str]) -> None:
+    """A controller keeps the flows of a network that it needs no more until it looks at everything again."""
+    for name in names:
+        bench.lab.remove_workload(name)
+    for node in bench.lab.record.chassis:
+        bench.lab.exec(node.name, ["ovn-appctl", "-t", "ovn-controller", "inc-engine/recompute"])
+
+
+def changes_with_ovn(bench: Bench, which: str) -> Results:
+    """The share of each: Fairlead until the Northbound has it, northd until the Southbound has it, then the nodes."""
+    change, (row, vip) = bench.change(), row_of(bench)
+    shares: dict[str, list[float]] = {name: [] for name in ("Fairlead", "northd", "nodes", "all")}
+    worked: list[Mapping[str, float]] = []
+    with Watch(bench.lab, row, vip) as watch:
+        for _ in range(CHANGES[which]):
+            await_rest(bench.lab)
+            watch.forget()
+            before = processor_time(bench)
+            began = perf_counter()
+            change.do()
+            northbound, backends = watch.northbound.wait()
+            southbound, _ = watch.southbound.wait(lambda each, wanted=backends: each == wanted)
+            flows = max(watch.installed(chassis, backends) for chassis in watch.chassis)
+            await_rest(bench.lab)
+            after = processor_time(bench)
+            worked.append({name: after[name] - before[name] for name in before})
+            times = (northbound - began, southbound - northbound, flows - southbound, flows - began)
+            for share, took in zip(shares.values(), times, strict=True):
+                share.append(took * 1000)
+    medians = [f"{statistics.median(share):,.0f}" for share in shares.values()]
+    result: Results = {
+        f"OVN, {which} bound: member PUT until both nodes have the flow, ms": f"{medians[3]}",
+        f"OVN, {which} bound: of these Fairlead / northd and Southbound / nodes, ms": " / ".join(medians[:3]),
+        f"OVN, {which} bound: processor time of one change, ms": ", ".join(
+            f"{name} {statistics.median(each[name] for each in worked) * 1000:,.0f}" for name in worked[0]
+        ),
+    }
+    await_rest(bench.lab)
+    result[f"OVN, {which} bound: its own account of no change, northd / controllers, s"] = synced(bench.lab)
+    result[f"OVN, {which} bound: POST until ACTIVE, ms p50 / highest"] = extremes(posts(bench, 10))
+    result[f"OVN, {which} bound: flows of a node"] = flows_of(bench.lab)
+    return result
+
+
+def row_of(bench: Bench) -> tuple[str, str]:
+    first = bench.population.first
+    return f"{first['id']}-tcp", f"{first['vip_address']}:80"
+
+
+def synced(lab: Lab) -> str:
+    """What OVN says itself: `--print-wait-time` of ovn-nbctl(8). The controllers' time includes northd's."""
+    argv = ["ovn-nbctl", f"--timeout={SYNC_SECONDS}", "--print-wait-time", "--wait=hv", "sync"]
+    said = lab.exec("central", argv, timeout=SYNC_SECONDS + 10)
+    times = [int(text) / 1000 for text in re.findall(r"completion:\s+(\d+)ms", said)]
+    return " / ".join(f"{each:.2f}" for each in times)
+
+
+def flows_of(lab: Lab) -> str:
+    said = lab.exec(lab.record.chassis[0].name, ["ovs-ofctl", "dump-aggregate", "br-int"])
+    found = re.search(r"flow_count=(\d+)", said)
+    return f"{int(found[1]):,}" if found else said
+
+
+def programs(lab: Lab) -> dict[str, list[int]]:
+    """Processes of OVN and Open vSwitch, by what a reader calls them."""
+    names = {
+        "northd": ["central/ovn-northd"],
+        "Northbound": ["central/ovnnb_db"],
+        "Southbound": ["central/ovnsb_db"],
+        "controller": [f"{node.name}/ovn-controller" for node in lab.record.chassis],
+        "vswitchd": [f"{node.name}/ovs-vswitchd" for node in lab.record.chassis],
+    }
+    return {
+        name: [int((lab.layout.directory / f"{path}.pid").read_text()) for path in paths]
+        for name, paths in names.items()
+    }
+
+
+def processor_time(bench: Bench) -> dict[str, float]:
+    """Seconds; of the two nodes, the mean."""
+    pids = {"Fairlead": [bench.pid], **programs(bench.lab)}
+    return {name: statistics.mean(map(ticks, each)) / os.sysconf("SC_CLK_TCK") for name, each in pids.items()}
+
+
+def ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def await_rest(lab: Lab) -> None:
+    """Until OVN works no more: northd looks at everything again for each change of its own."""
+    pids = [pid for each in programs(lab).values() for pid in each]
+    deadline = monotonic() + REST_SECONDS
+    before = sum(map(ticks, pids))
+    while monotonic() < deadline:
+        sleep(OVN_SLICE)
+        now = sum(map(ticks, pids))
+        if now - before <= 2:
+            return
+        before = now
+    raise SystemExit(f"scale: OVN does not come to rest in {REST_SECONDS:.0f} s")
+
+
+def memory_of_ovn(lab: Lab) -> Results:
+    each = {name: max(map(memory, pids)) for name, pids in programs(lab).items()}
+    return {"OVN: memory, MB (highest)": ", ".join(f"{name} {size}" for name, size in each.items())}
+
+
+# Figures
 
 
 def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = perf_counter()
     work()
-    return (time.perf_counter() - began) * 1000
+    return (perf_counter() - began) * 1000
 
 
 def quantiles(samples: list[float]) -> str:
@@ -164,51 +461,14 @@ def quantiles(samples: list[float]) -> str:
     return f"{statistics.median(ordered):.1f} / {ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]:.1f}"
 
 
-def memory(process: "subprocess.Popen[bytes]") -> int:
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
+def extremes(samples: list[float]) -> str:
+    return f"{statistics.median(samples):.1f} / {max(samples):.1f}" if samples else "too fast to see"
 
 
-@contextmanager
-def northbound(folder: Path) -> Iterator[str]:
-    database, socket = folder / "nb.db", folder / "nb.sock"
-    subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA], check=True)
-    argv = ["ovsdb-server", str(database), f"--remote=punix:{socket}", "--no-chdir", f"--unixctl={folder}/ctl"]
-    with subprocess.Popen(argv, stderr=subprocess.DEVNULL, env={**os.environ, "OVS_RUNDIR": str(folder)}) as process:
-        try:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not socket.exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            yield f"unix:{socket}"
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def server(folder: Path, remote: str) -> Iterator[tuple[httpx.Client, "subprocess.Popen[bytes]"]]:
-    listen = f"127.0.0.1:{free_port()}"
-    environment = {
-        "FAIRLEAD_SERVER_LISTEN": listen,
-        "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
-        "FAIRLEAD_OVN_NORTHBOUND": remote,
-        "FAIRLEAD_LOG_LEVEL": "warning",
-    }
-    argv = [sys.executable, "-m", "fairlead.cli", "server"]
-    with (
-        subprocess.Popen(argv, env={**os.environ, **environment}) as process,
-        httpx.Client(base_url=f"http://{listen}") as client,
-    ):
-        try:
-            while True:
-                try:
-                    client.get("/")
-                    break
-                except httpx.TransportError:
-                    if process.poll() is not None:
-                        raise SystemExit("scale: the server ended") from None
-            yield client, process
-        finally:
-            process.kill()
+def memory(pid: int) -> int:
+    """The highest that it was."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

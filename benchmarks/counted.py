@@ -1,0 +1,115 @@
+"""A Fairlead server that counts what it reads and writes, for the benchmark that shows what one change costs.
+
+    COUNTS_FILE=FILE python benchmarks/counted.py      otherwise as `fairlead server`
+
+The counts are in a file that is mapped into memory, so that whoever reads them disturbs nothing. Counting calls of
+Python functions is what shows a loop that nobody thought of; it makes the server slow and begins with the first write.
+"""
+
+import mmap
+import os
+import struct
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairlead import server
+from fairlead.cli import main
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers import ovn, ovsdb
+from fairlead.drivers.ovn_replica import Replica
+from fairlead.drivers.ovsdb import Changes, Event
+from fairlead.model.owner import Owner
+from fairlead.store.interface import Batch, Document
+from fairlead.store.sqlite import SqliteStore
+
+NAMES = (
+    "documents read from the store",
+    "keys written to or checked in the store",
+    "rows read by the reconciler",
+    "rows that the database told of",
+    "places of the replica looked at",
+    "operations sent to the database",
+    "calls of Python functions",
+)
+VARIABLE = "COUNTS_FILE"
+_READ, _WRITTEN, _ROWS, _TOLD, _PLACES, _OPERATIONS, _CALLS = range(len(NAMES))
+_SIZE = 8 * len(NAMES)
+
+
+def make_counts(path: Path) -> None:
+    path.write_bytes(bytes(_SIZE))
+
+
+def read_counts(path: Path) -> dict[str, int]:
+    return dict(zip(NAMES, struct.unpack(f"={len(NAMES)}q", path.read_bytes()), strict=True))
+
+
+def count_all(counts: memoryview) -> None:
+    """Put counting classes where the server takes its own from."""
+
+    class CountedStore(SqliteStore):
+        async def get(self, key: str) -> Document | None:
+            counts[_READ] += 1
+            return await super().get(key)
+
+        async def range(self, prefix: str) -> tuple[list[Document], int]:
+            documents, revision = await super().range(prefix)
+            counts[_READ] += len(documents)
+            return documents, revision
+
+        async def transact(
+            self,
+            *,
+            guards: Mapping[str, int],
+            puts: Mapping[str, bytes],
+            deletes: Iterable[str],
+            head: int | None = None,
+        ) -> int:
+            if sys.getprofile() is None:
+                sys.setprofile(count_call)
+            deletes = list(deletes)
+            counts[_WRITTEN] += len({*guards, *puts, *deletes})
+            return await super().transact(guards=guards, puts=puts, deletes=deletes, head=head)
+
+        async def watch(self, after: int) -> AsyncIterator[Batch]:
+            async for batch in super().watch(after):
+                counts[_READ] += len(batch.documents)
+                yield batch
+
+    class CountedReplica(Replica):
+        def _derive(self, place: tuple[str, str, str]) -> Any:
+            counts[_PLACES] += 1
+            return super()._derive(place)
+
+    class CountedClient(ovsdb.Client):
+        async def transact(self, operations: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+            counts[_OPERATIONS] += len(operations)
+            return await super().transact(operations, timeout)
+
+    class CountedDriver(ovn.OvnDriver):
+        async def read(self, owner: Owner) -> Rows:
+            rows = await super().read(owner)
+            counts[_ROWS] += len(rows)
+            return rows
+
+        def _see(self, event: Event) -> None:
+            if isinstance(event, Changes):
+                counts[_TOLD] += sum(map(len, event.tables.values()))
+            super()._see(event)
+
+    def count_call(_: object, event: str, __: object) -> None:
+        if event == "call":
+            counts[_CALLS] += 1
+
+    server.SqliteStore = CountedStore  # type: ignore[misc]
+    server.OvnDriver = CountedDriver  # type: ignore[misc]
+    ovn.Replica = CountedReplica  # type: ignore[misc]
+    ovn.Client = CountedClient  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    with open(os.environ[VARIABLE], "r+b") as file:
+        count_all(memoryview(mmap.mmap(file.fileno(), _SIZE)).cast("q"))
+        sys.exit(main(["server"]))

@@ -1,0 +1,156 @@
+"""Who is told what, and when: the rows of one load balancer in both of OVN's databases, and its flows in the switches.
+
+Nothing here asks again and again: databases and switches tell by themselves, so that watching costs them little. What
+a switch says of a flow counts only when the group that it leads to has, bucket for bucket, what the row says.
+"""
+
+import asyncio
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Condition, Event, Thread
+from time import perf_counter
+from typing import Any
+
+from fairlead.drivers.ovsdb import Changes, Client, Contents, Settings
+from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, parse_remotes
+from fairlead.lab import Lab
+
+PATIENCE_SECONDS = 120.0
+_GROUP = re.compile(r"group:(\d+)")
+_BUCKET = re.compile(r"nat\(dst=([0-9.:]+)\)")
+
+
+class Seen:
+    """What one place has told, with the times."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._told: list[tuple[float, str]] = []
+        self._news = Condition()
+
+    def tell(self, value: str) -> None:
+        now = perf_counter()
+        with self._news:
+            self._told.append((now, value))
+            self._news.notify_all()
+
+    def forget(self) -> None:
+        with self._news:
+            self._told.clear()
+
+    def wait(self, holds: Callable[[str], bool] = lambda _: True) -> tuple[float, str]:
+        """The first that holds, since the last `forget`."""
+        with self._news:
+            if not self._news.wait_for(lambda: any(holds(value) for _, value in self._told), PATIENCE_SECONDS):
+                raise SystemExit(f"scale: nothing came from {self._place} for {PATIENCE_SECONDS:.0f} s")
+            return next(each for each in self._told if holds(each[1]))
+
+
+@contextmanager
+def database(place: str, remote: str, name: str, row: str, vip: str) -> Iterator[Seen]:
+    """The backends of one VIP of the Load_Balancer of this name."""
+    seen, ready, ended = Seen(place), Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    def see(event: Any) -> None:
+        if isinstance(event, Contents | Changes):
+            for change in event.tables.get("Load_Balancer", {}).values():
+                for backends in _backends(change, vip):
+                    seen.tell(backends)
+
+    async def run() -> None:
+        tables = {"Load_Balancer": TableMonitor(columns=("vips",), where=(["name", "==", row],))}
+        async with Client(Settings(remotes=parse_remotes(remote), database=name, tables=tables), see) as client:
+            await client.wait_connected(PATIENCE_SECONDS)
+            ready.set()
+            await ended.wait()
+
+    thread = Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
+    thread.start()
+    if not ready.wait(PATIENCE_SECONDS):
+        raise SystemExit(f"scale: cannot watch {place}")
+    try:
+        yield seen
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+def _backends(change: dict[str, dict[str, Json]], vip: str) -> Iterator[str]:
+    """A "modify" of a map has the pairs that changed (ovsdb-server(7) section 4.1.14)."""
+    for kind in ("initial", "insert", "modify"):
+        for key, value in (change.get(kind) or {}).get("vips", ["map", []])[1]:
+            if key == vip:
+                yield value
+
+
+@contextmanager
+def switch(lab: Lab, chassis: str, vip: str) -> Iterator[Seen]:
+    """The backends to which the flow of this VIP leads."""
+    address, port = vip.split(":")
+    words = f"nw_dst={address},", f"tp_dst={port} "
+    seen, begun = Seen(chassis), Event()
+    command = lab.command(chassis, ["stdbuf", "-oL", "ovs-ofctl", "monitor", "br-int", "watch:!initial"])
+    with subprocess.Popen(
+        command.argv, env=command.full_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+
+        def follow() -> None:
+            assert process.stdout
+            for line in process.stdout:
+                begun.set()  # the answer to the request has a line of its own
+                found = _GROUP.search(line)
+                if found and "event=DELETED" not in line and all(word in line for word in words):
+                    seen.tell(found[1])
+
+        thread = Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            if not begun.wait(PATIENCE_SECONDS):
+                raise SystemExit(f"scale: cannot watch {chassis}")
+            yield seen
+        finally:
+            process.terminate()
+            thread.join()
+
+
+def buckets(lab: Lab, chassis: str, group: str) -> str:
+    return ",".join(
+        _BUCKET.findall(lab.exec(chassis, ["ovs-ofctl", "-O", "OpenFlow15", "dump-groups", "br-int", group]))
+    )
+
+
+class Watch:
+    """One load balancer's VIP, from the Northbound database to the flows of both chassis; a context."""
+
+    def __init__(self, lab: Lab, row: str, vip: str) -> None:
+        self._lab = lab
+        self._row = row
+        self._vip = vip
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Watch":
+        enter, lab = self._stack.enter_context, self._lab
+        self.northbound = enter(database("Northbound", lab.northbound, "OVN_Northbound", self._row, self._vip))
+        self.southbound = enter(database("Southbound", lab.southbound, "OVN_Southbound", self._row, self._vip))
+        self.chassis = {node.name: enter(switch(lab, node.name, self._vip)) for node in lab.record.chassis}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def forget(self) -> None:
+        for each in (self.northbound, self.southbound, *self.chassis.values()):
+            each.forget()
+
+    def installed(self, chassis: str, backends: str) -> float:
+        """When the switch had a flow to a group with exactly these buckets."""
+        others: set[str] = set()
+        while True:
+            when, group = self.chassis[chassis].wait(lambda each: each not in others)
+            if buckets(self._lab, chassis, group) == backends:
+                return when
+            others.add(group)
