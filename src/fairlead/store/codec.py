@@ -18,6 +18,12 @@ from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate
+from fairlead.store.interface import StoreError
+
+
+class BadDocument(StoreError):
+    """Somebody else wrote it, or a newer version of Fairlead. The message names the owner."""
+
 
 CLASSES: Mapping[str, type[Aggregate]] = {
     Kind.NETWORK.value: Network,
@@ -32,8 +38,11 @@ def encode(aggregate: Aggregate) -> bytes:
 
 
 def decode(owner: Owner, document: bytes) -> Aggregate:
-    """Raises an exception of cattrs when the document is not one of this owner's kind."""
-    decoded: Aggregate = _CONVERTER.structure(msgspec.json.decode(document), CLASSES[owner.kind.value])
+    """Raises BadDocument when the document is not one of this owner's kind."""
+    try:
+        decoded: Aggregate = _CONVERTER.structure(msgspec.json.decode(document), CLASSES[owner.kind.value])
+    except Exception as error:  # cattrs has no class of its own for what structuring raises
+        raise BadDocument(f"{owner}: this is not its document: {error!r}") from error
     return decoded
 
 

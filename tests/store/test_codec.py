@@ -1,0 +1,57 @@
+"""Documents: any value of the model survives its text, and text that is no document is one known error."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Network, Port, Router
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, owner_of
+from fairlead.store.codec import BadDocument, decode, encode
+from harness.values import FEW, JSON
+
+st.register_type_strategy(datetime, st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))
+IDS = st.text(min_size=1, max_size=36)
+AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
+    *(st.builds(kind, id=IDS) for kind in (LoadBalancer, Network, Port, Router))
+)
+KINDS = st.sampled_from([Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.LOAD_BALANCER])
+
+
+@FEW
+@given(aggregate=AGGREGATES)
+def test_any_value_survives_its_text(aggregate: Aggregate):
+    assert decode(owner_of(aggregate), encode(aggregate)) == aggregate
+
+
+def refused(kind: Kind, document: bytes) -> str:
+    """The error's words; none when it is a document."""
+    try:
+        decode(Owner(kind, "x"), document)
+    except BadDocument as error:
+        return str(error)
+    return ""
+
+
+@FEW
+@given(kind=KINDS, document=st.one_of(st.binary(), st.text().map(str.encode)))
+def test_what_is_no_document_is_one_error(kind: Kind, document: bytes):
+    assert refused(kind, document)
+
+
+@FEW
+@given(aggregate=AGGREGATES, data=st.data())
+def test_a_document_with_a_wrong_part_is_one_error_or_another_value(aggregate: Aggregate, data: st.DataObject):
+    document: dict[str, Any] = msgspec.json.decode(encode(aggregate))
+    document[data.draw(st.sampled_from(sorted(document)))] = data.draw(JSON)
+    refused(owner_of(aggregate).kind, msgspec.json.encode(document))
+
+
+@pytest.mark.parametrize("document", [b"", b"{}", b"[]", b"null", b"[" * 5000, b'{"id": 1e400}', b"\xff"])
+def test_what_is_no_document_is_told_with_its_owner(document: bytes):
+    assert refused(Kind.NETWORK, document).startswith("network/x: ")
