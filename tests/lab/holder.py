@@ -1,0 +1,76 @@
+"""Many connections that stay open while the world changes, in one program of a workload.
+
+Each line of standard input is a number of connections to open, or anything else to send on all that are open. Either is
+answered by one line of JSON: source port to the name that answered, "" for a connection that is broken.
+"""
+
+import itertools
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from subprocess import PIPE, Popen
+
+from fairlead.lab import Lab, Traffic
+from fairlead.lab.clients import open_socket
+from fairlead.lab.records import take_source_ports
+
+TIMEOUT = 3.0
+MOST = 100
+
+
+class Holder:
+    """The other end of the program's pipes."""
+
+    def __init__(self, process: "Popen[str]") -> None:
+        self.process = process
+
+    def open(self, count: int) -> dict[int, str]:
+        """Who has each connection, the new ones included."""
+        return self._say(str(count))
+
+    def ask(self) -> dict[int, str]:
+        return self._say("still there?")
+
+    def _say(self, line: str) -> dict[int, str]:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(line, file=self.process.stdin, flush=True)
+        return {int(port): name for port, name in json.loads(self.process.stdout.readline()).items()}
+
+
+@contextmanager
+def holding(lab: Lab, place: str, address: str, port: int) -> Iterator[Holder]:
+    """From source ports that no exchange of the lab had lately; `MOST` connections at most."""
+    first = take_source_ports(lab.layout, place, MOST)
+    command = lab.command(place, [sys.executable, __file__, address, str(port), str(first)])
+    with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
+        try:
+            yield Holder(process)
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    target, sources = Traffic(to=sys.argv[1], port=int(sys.argv[2])), itertools.count(int(sys.argv[3]))
+    held: dict[int, socket.socket] = {}
+    for line in sys.stdin:
+        for _ in range(int(line) if line.strip().isdigit() else 0):
+            source = next(sources)
+            held[source] = client = open_socket(target, source)
+            client.settimeout(TIMEOUT)
+            with suppress(OSError):
+                client.connect((target.to, target.port))
+        print(json.dumps({port: answer(client) for port, client in held.items()}), flush=True)
+
+
+def answer(client: socket.socket) -> str:
+    with suppress(OSError):
+        client.sendall(b"?\n")
+        return client.makefile().readline().partition(" ")[0]
+    return ""
+
+
+if __name__ == "__main__":
+    main()
