@@ -15,6 +15,9 @@ with `Connection: close` against HAProxy as an HTTP server (the server closes fi
 client's). Throughput: iperf3. Cases of ten members have ten ports at the same process, so that the cost of a slot table
 of 128 buckets shows beside OVN's own group of ten.
 
+Rates are noisy and the number of lookups in the datapaths of all nodes for each connection is not: it is counted once
+for each way, after the rounds, and says what two ways have to do however busy the machine is.
+
 Open vSwitch 3.1 in user space loses the translation of a connection whose source port comes back while the switch
 remembers it, and tens of thousands of ports come back each second. So connection tracking is emptied before each
 measurement, and no two services share a port at the member: Linux starts the time stamps of each pair of addresses and
@@ -103,6 +106,7 @@ def main() -> int:
             stack.callback(take_down, LAB)
             site, targets = prepare(stack, Lab.up(LAB, chassis=3))
             rounds = [measure_round(site, targets, turn, options) for turn in range(options.rounds)]
+            lookups = [count_lookups(site.lab, targets, case) for case in CASES if case.what == "new connections"]
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -110,7 +114,10 @@ def main() -> int:
     results += [
         summarize(f"all, {what}", what, [case for case in CASES if case.what == what], rounds) for what in UNITS
     ]
-    print(json.dumps(results, indent=2) if options.json else render(results))
+    if options.json:
+        print(json.dumps({"rates": results, "lookups": lookups}, indent=2))
+    else:
+        print("\n".join([*render(results), "", *render_lookups(lookups)]))
     return 0
 
 
@@ -249,27 +256,38 @@ def measure_round(site: Site, targets: dict[tuple[int, str], str], turn: int, op
 
 
 def forget_connections(lab: Lab) -> None:
-    for node in lab.record.chassis:
-        lab.exec(node.name, ["ovs-appctl", "-t", "ovs-vswitchd", "dpctl/flush-conntrack"])
+    on_switches(lab, "dpctl/flush-conntrack")
+
+
+def on_switches(lab: Lab, command: str) -> str:
+    nodes = (node.name for node in lab.record.chassis)
+    return "".join(lab.exec(node, ["ovs-appctl", "-t", "ovs-vswitchd", command]) for node in nodes)
 
 
 def measure(lab: Lab, case: Case, way: str, address: str, seconds: int) -> float:
     if case.what == "throughput":
         return throughput(lab, case.client, address, IPERF[way], seconds)
-    several = case.members > 1 and way != "direct"
-    return connections(lab, case.client, address, HTTP[way] + several, seconds)
+    return connections(lab, case.client, address, service_port(case, way), seconds)
+
+
+def service_port(case: Case, way: str) -> int:
+    return HTTP[way] + (case.members > 1 and way != "direct")
 
 
 def connections(lab: Lab, client: str, address: str, port: int, seconds: int) -> float:
     """New connections per second."""
+    said = run_wrk(lab, client, address, port, seconds)
+    return float(said["rate"])
+
+
+def run_wrk(lab: Lab, client: str, address: str, port: int, seconds: int) -> dict[str, str]:
     url = f"http://{endpoint(address, port)}/"
-    said = lab.exec(
-        client, ["wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url], timeout=seconds + 30
-    )
-    found = re.search(r"Requests/sec:\s+([\d.]+)", said)
-    if found is None or not float(found[1]):
+    argv = ["wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url]
+    said = lab.exec(client, argv, timeout=seconds + 30)
+    found = re.search(r"(?P<count>[1-9]\d*) requests in .*Requests/sec:\s+(?P<rate>[\d.]+)", said, re.DOTALL)
+    if found is None:
         raise LabError(f"no connection from {client} to {url}: {said}")
-    return float(found[1])
+    return found.groupdict()
 
 
 def throughput(lab: Lab, client: str, address: str, port: int, seconds: int) -> float:
@@ -277,6 +295,20 @@ def throughput(lab: Lab, client: str, address: str, port: int, seconds: int) -> 
     argv = ["iperf3", "-c", address, "-p", str(port), "-t", str(seconds), "-J"]
     said = json.loads(lab.exec(client, argv, timeout=seconds + 30))
     return float(said["end"]["sum_received"]["bits_per_second"]) / 1e6
+
+
+def count_lookups(lab: Lab, targets: dict[tuple[int, str], str], case: Case) -> dict[str, object]:
+    """Packets that matched any flow of any node, recirculated ones each time, for each connection."""
+    counted: dict[str, object] = {"case": str(case)}
+    for way in WAYS:
+        forget_connections(lab)
+        on_switches(lab, "revalidator/purge")
+        said = run_wrk(lab, case.client, targets[case.version, way], service_port(case, way), 1)
+        flows = on_switches(lab, "dpctl/dump-flows")
+        counted[way] = round(
+            sum(int(packets) for packets in re.findall(r"packets:(\d+)", flows)) / int(said["count"]), 1
+        )
+    return counted
 
 
 # Reporting
@@ -307,17 +339,24 @@ def spread(ratios: Sequence[float]) -> dict[str, float]:
     }
 
 
-def render(results: Sequence[dict[str, object]]) -> str:
+def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
     """Rows of a table in Markdown; a ratio is the median and the middle half of the measurements."""
     ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
-    lines = ["| case | " + " | ".join((*WAYS, "", *ratios)) + " |", "|---" * (len(WAYS) + len(ratios) + 2) + "|"]
+    yield "| case | " + " | ".join((*WAYS, "", *ratios)) + " |"
+    yield "|---" * (len(WAYS) + len(ratios) + 2) + "|"
     for result in results:
         rates, spreads, goals = result["rates"], result["ratios"], result["goals"]
         assert isinstance(rates, dict) and isinstance(spreads, dict) and isinstance(goals, dict)  # noqa: PT018
         cells = [f"{rate:,}" for rate in rates.values()] + [str(result["unit"])]
         cells += [render_ratio(each, goals.get(way)) for way, each in spreads.items()]
-        lines.append(f"| {result['case']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        yield f"| {result['case']} | " + " | ".join(cells) + " |"
+
+
+def render_lookups(lookups: Sequence[dict[str, object]]) -> Iterator[str]:
+    yield "| lookups in the datapaths for each connection | " + " | ".join(WAYS) + " |"
+    yield "|---" * (len(WAYS) + 1) + "|"
+    for counted in lookups:
+        yield "| " + " | ".join(str(value) for value in counted.values()) + " |"
 
 
 def render_ratio(ratio: dict[str, float], goal: float | None) -> str:
