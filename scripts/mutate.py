@@ -37,7 +37,7 @@ MUTANTS = (
         "            self._remember_failure(owner, error)",
     ),
     Mutant(
-        "orphans forgotten at resync", "reconciler/loop.py", "for owner in [*owners, *orphans]", "for owner in owners"
+        "orphans forgotten at resync", "reconciler/loop.py", "for owner in (*owners, *orphans)", "for owner in owners"
     ),
     Mutant(
         "belief kept across an apply that went through",
