@@ -1,8 +1,8 @@
 # `make demo` and `make test` are all that a newcomer needs; both install what is missing first.
 PYTHON_BIN := .venv/bin
-MARKED := not lab and not client
+MARKED := not lab and not client and not fuzz
 
-.PHONY: help setup demo down test check cases mutants bench scale lab clean format
+.PHONY: help setup demo down test check cases mutants fuzz bench scale lab clean format
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,7 +29,7 @@ test: ## everything, the end-to-end tests in the lab and the mutants of the case
 	@scripts/setup lab
 	@$(MAKE) --no-print-directory check
 	$(PYTHON_BIN)/python scripts/mutate.py
-	$(PYTHON_BIN)/pytest -m 'lab or client'
+	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz'
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup
@@ -38,6 +38,10 @@ cases: ## rewrite the expected rows of the case files; read the diff
 mutants: ## plant bugs and see that the cases kill them
 	@scripts/setup
 	$(PYTHON_BIN)/python scripts/mutate.py
+
+fuzz: ## call every operation of the doors' OpenAPI documents with good and bad input; FUZZ_CALLS=5000 for long
+	@scripts/setup lab
+	$(PYTHON_BIN)/pytest -s -m fuzz
 
 bench: ## data plane: the VIP beside the direct path, OVN's own load balancer and a proxy; how evenly it spreads
 	@scripts/setup bench

@@ -154,6 +154,12 @@ def test_what_is_no_query_is_answered(caller: Caller, query: str):
         caller.send("GET", f"{path}?{query}")
 
 
+def test_a_path_with_a_line_break_is_no_path_of_the_door(caller: Caller):
+    for path in PLACES:
+        answer = caller.send("GET", f"{path}/a%0Ab")
+        assert answer.status_code == 404
+
+
 @FEWER
 @given(
     name=st.sampled_from(["x-project-id", "authorization", "origin", "content-length", "content-type", "if-match"]),

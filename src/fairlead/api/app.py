@@ -5,6 +5,7 @@
 """
 
 import logging
+import re
 from collections.abc import Callable
 from time import perf_counter
 from urllib.parse import urlsplit
@@ -60,9 +61,17 @@ def make_app(
     routes = [
         Route("/", index),
         *metrics.routes(),
-        *(Mount(path, app=_door(door, path)) for path, door in doors.items()),
+        *(_Door(path, app=_door(door, path)) for path, door in doors.items()),
     ]
     return _identified(Starlette(routes=routes), authenticate, house.new_id, metrics)
+
+
+class _Door(Mount):
+    """All that is below its path, even with a line break in it: the door says that there is no such thing."""
+
+    def __init__(self, path: str, app: ASGIApp) -> None:
+        super().__init__(path, app)
+        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
 
 
 def _door(app: ASGIApp, path: str) -> ASGIApp:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.model.owner import Owner
@@ -72,10 +72,13 @@ async def read_json(request: Request) -> object:
     too_large = ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
     too_deep = ApiError(400, f"The request body has more than {DEEPEST_BODY} levels.", "MalformedRequestBody")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY:
-            raise too_large
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LARGEST_BODY:
+                raise too_large
+    except ClientDisconnect:
+        raise ApiError(400, "The connection ended before the body did.", "MalformedRequestBody") from None
     try:
         decoded: object = msgspec.json.decode(bytes(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

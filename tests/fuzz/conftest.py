@@ -1,0 +1,25 @@
+"""One server for all of it. Where there is no ovsdb-server it is skipped; on CI that is a failure."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fuzz.machine import SCHEMA, SERVER, Machine, machine
+from fuzz.world import World
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    if not (SERVER.exists() and SCHEMA.exists()):
+        reason = f"needs {SERVER} and {SCHEMA} (packages ovn-common, openvswitch)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with machine(tmp_path_factory.mktemp("fuzz")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def world(server: Machine) -> World:
+    made = World(server.client)
+    made.seed()
+    return made

@@ -1,0 +1,120 @@
+"""A Fairlead server of its own over a real ovsdb-server: processes of this test alone, ended by their own ids."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+SERVER, SCHEMA = Path("/usr/sbin/ovsdb-server"), Path("/usr/share/ovn/ovn-nb.ovsschema")
+PATIENCE = 60.0
+"""Seconds for a start, and for the reconciler to come to rest."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    url: str
+    client: httpx.Client
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def get(self, path: str) -> Any:
+        return self.client.get(path).raise_for_status().json()
+
+    def rest(self) -> None:
+        """Wait until the reconciler has nothing to do."""
+        deadline = time.monotonic() + PATIENCE
+        while self.get("/operator/statistics")["waiting"]:
+            assert time.monotonic() < deadline, "the reconciler does not come to rest"
+            time.sleep(0.1)
+
+    def memory(self) -> int:
+        """Bytes that the server holds."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s*(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def mistakes(self) -> list[str]:
+        """Lines of the log that speak of a mistake of the server's own."""
+        return [line for line in self.log.read_text().splitlines() if re.search(r"Traceback| ERROR | CRITICAL ", line)]
+
+    def send_raw(self, request: bytes) -> bytes:
+        """What comes back for bytes that need not be HTTP; empty when the server hangs up."""
+        host, port = self.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            found = b""
+            while part := connection.recv(65536):
+                found += part
+            return found
+
+
+@contextmanager
+def machine(folder: Path) -> Iterator[Machine]:
+    with ExitStack() as stack:
+        remote = stack.enter_context(_northbound(folder))
+        log = stack.enter_context((folder / "log").open("wb"))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            listen = f"127.0.0.1:{probe.getsockname()[1]}"
+        environment = {
+            "FAIRLEAD_SERVER_LISTEN": listen,
+            "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
+            "FAIRLEAD_OVN_NORTHBOUND": remote,
+        }
+        argv = [sys.executable, "-m", "fairlead.cli", "server"]
+        process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
+        stack.callback(_end, process)
+        client = stack.enter_context(httpx.Client(base_url=f"http://{listen}", timeout=PATIENCE))
+        made = Machine(f"http://{listen}", client, process, folder / "log")
+        _await_ready(made)
+        yield made
+
+
+def _await_ready(made: Machine) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if made.client.get("/readyz").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        assert made.process.poll() is None, made.log.read_text()
+        assert time.monotonic() < deadline, "the server does not get ready"
+        time.sleep(0.05)
+
+
+@contextmanager
+def _northbound(folder: Path) -> Iterator[str]:
+    database, remote = folder / "nb.db", folder / "nb.sock"
+    subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA], check=True)
+    options = [f"--remote=punix:{remote}", f"--unixctl={folder}/ctl", "--no-chdir", "-vconsole:off"]
+    process = subprocess.Popen([SERVER, str(database), *options], env={**os.environ, "OVS_RUNDIR": str(folder)})
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not remote.exists():
+            assert time.monotonic() < deadline, "ovsdb-server does not start"
+            time.sleep(0.02)
+        yield f"unix:{remote}"
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

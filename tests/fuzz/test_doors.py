@@ -1,0 +1,133 @@
+"""Every operation of every door's own document, with what it allows and with what it does not, on a real server.
+
+make fuzz                          the calls that CI makes, the same in every run but for the ids
+FUZZ_CALLS=5000 make fuzz       so many calls of each door, and others in every run
+"""
+
+import os
+from random import Random
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from fuzz.machine import Machine
+from fuzz.world import World
+from harness.values import NETWORKS
+
+pytestmark = pytest.mark.fuzz
+CALLS = {"network": 400, "load-balancer": 400, "operator": 60}
+"""Of each door."""
+LONG = int(os.environ.get("FUZZ_CALLS", "0"))
+OFTEN = {"post": 9, "put": 9, "get": 4, "delete": 2}
+"""More is made than is taken away."""
+REFRESH = 10
+"""Calls after which it is looked again at what there is."""
+SLOWEST = 10.0
+"""Seconds for one answer, on a machine that others use too."""
+MOST_MEMORY = 400 * 2**20
+"""Bytes."""
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
+
+schemathesis.openapi.format("cidr", NETWORKS)
+
+
+def operations(server: Machine, door: str) -> list[Any]:
+    document = server.get(f"/{door}/openapi.json")
+    found = [result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]
+    return [operation for operation in found for _ in range(OFTEN[operation.method] if _can_be_had(operation) else 1)]
+
+
+def _can_be_had(operation: Any) -> bool:
+    return any(status.startswith("2") for status in operation.definition.raw["responses"])
+
+
+@pytest.mark.parametrize("door", CALLS)
+def test_every_call_is_answered_as_the_document_says(server: Machine, world: World, door: str):
+    known = operations(server, door)
+    session, counted = requests.Session(), dict.fromkeys(("calls", "good"), 0)
+
+    @settings(
+        max_examples=LONG or CALLS[door],
+        derandomize=not LONG,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data(), seed=st.integers(0, 2**32))
+    def call(data: st.DataObject, seed: int) -> None:
+        random = Random(seed)
+        if counted["calls"] % REFRESH == 0:
+            world.refresh()
+        case = draw(data, random.choice(known), random, world)
+        answer = case.call(base_url=f"{server.url}/{door}", session=session, timeout=SLOWEST)
+        assert answer.status_code < 500 or answer.status_code == 501, answer.text
+        case.validate_response(answer, checks=CHECKS)
+        counted["calls"] += 1
+        counted["good"] += answer.status_code < 300
+
+    call()
+    print(door, counted)
+    assert counted["good"] > counted["calls"] / 5, f"too much is refused to say anything: {counted}"
+
+
+def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> Case:
+    """Mostly what the document allows, and mostly about what there is."""
+    mode = GenerationMode.POSITIVE if random.random() < 0.8 else GenerationMode.NEGATIVE
+    case: Case = data.draw(operation.as_strategy(generation_mode=mode))
+    case.path_parameters = world.path(operation.path, case.path_parameters or {}, random)
+    if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+        case.body = world.body(case.body, random)
+    if case.query and random.random() < 0.7:  # filters by chance find nothing, one after the other
+        case.query = dict(random.sample(sorted(case.query.items()), 1))
+    return case
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\0", b"GET", b"GET / HTTP/9.9\r\n\r\n", b"G\0T / HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /network/v2.0/networks HTTP/1.1\r\nhost: x\r\ncontent-length: nine\r\n\r\n",
+        b"POST /network/v2.0/networks HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /network/v2.0/networks HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{}",
+        b"POST /network/v2.0/networks HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n{}",
+        b"POST /network/v2.0/networks HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /network/v2.0/networks?\xff\xfe HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"GET /%ff%00%0a/\xe9 HTTP/1.1\r\nhost: \xff\r\nconnection: close\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000 + b"\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+    ids=lambda request: repr(request[:40]),
+)  # fmt: skip
+def test_what_is_no_request_ends_nothing(server: Machine, request_bytes: bytes):
+    answer = server.send_raw(request_bytes)
+    assert b" 500 " not in answer.split(b"\r\n", 1)[0]
+    assert server.get("/")
+
+
+def test_afterwards_ovn_is_what_the_model_says(server: Machine, world: World):
+    """The last of this file: nothing waits, nothing is pending, no row is wrong, and the log knows of no mistake."""
+    server.rest()
+    plan = server.get("/operator/plan")["plan"]
+    assert plan == {}
+    for line in server.client.get("/metrics").text.splitlines():
+        if line.startswith("fairlead_owners{"):
+            assert 'status="PENDING' not in line
+    world.refresh()
+    for kind in ("network", "router", "port", "loadbalancer"):
+        for identity in world.ids[kind]:
+            shown = server.get(f"/operator/owners/{kind}/{identity}")
+            assert shown["status"] == "ACTIVE" or (shown["status"] == "ERROR" and shown["error"]), shown
+    assert server.memory() < MOST_MEMORY
+    assert server.mistakes() == []

@@ -1,0 +1,166 @@
+"""What exists on the server under test, and requests that speak of it.
+
+Drawn from the document alone, ids name nothing and addresses fit nowhere: every answer would be a 404. So most requests
+get real ids where the document asks for one, and values that can go together; some stay as wild as they were drawn.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import httpx
+
+LISTS = {
+    "network": "/network/v2.0/networks",
+    "subnet": "/network/v2.0/subnets",
+    "port": "/network/v2.0/ports",
+    "router": "/network/v2.0/routers",
+    "loadbalancer": "/load-balancer/v2.0/lbaas/loadbalancers",
+    "listener": "/load-balancer/v2.0/lbaas/listeners",
+    "pool": "/load-balancer/v2.0/lbaas/pools",
+}
+REFERENCES = {
+    "network_id": "network",
+    "vip_network_id": "network",
+    "subnet_id": "subnet",
+    "vip_subnet_id": "subnet",
+    "port_id": "port",
+    "vip_port_id": "port",
+    "loadbalancer_id": "loadbalancer",
+    "listener_id": "listener",
+    "default_pool_id": "pool",
+}
+NOT_YET = frozenset(
+    {"vip_qos_policy_id", "vip_sg_ids", "additional_vips", "availability_zone", "flavor_id", "allowed_cidrs",
+     "client_authentication", "client_ca_tls_container_ref", "client_crl_container_ref", "default_tls_container_ref",
+     "hsts_include_subdomains", "hsts_max_age", "hsts_preload", "insert_headers", "l7policies", "sni_container_refs",
+     "alpn_protocols", "tls_ciphers", "tls_versions", "ca_tls_container_ref", "crl_container_ref", "healthmonitor",
+     "tls_container_ref", "tls_enabled", "tenant_id", "project_id", "backup", "request_sriov", "connection_limit",
+     "gateway_ip", "allocation_pools", "host_routes", "dns_nameservers", "ipv6_ra_mode", "ipv6_address_mode",
+     "ip_version", "mtu", "persistence_granularity", "vip_address"}
+)  # fmt: skip
+"""Attributes that are refused, or that fit to nothing when they are drawn alone: mostly left out."""
+KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
+"""How often a body, an attribute and an id stay as they were drawn."""
+
+
+class World:
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+        self.ids: Mapping[str, list[str]] = {}
+        self.members: list[tuple[str, str]] = []
+        """(pool, member)"""
+        self._meant: Mapping[str, Callable[[Random], Any]] = {
+            "cidr": lambda random: f"10.{random.randrange(250)}.{random.randrange(250)}.0/24",
+            "address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
+            "ip_address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
+            "protocol": lambda random: random.choice(["TCP", "UDP", "TCP", "HTTPS"]),
+            "lb_algorithm": lambda random: random.choice(["ROUND_ROBIN", "SOURCE_IP", "SOURCE_IP_PORT"]),
+            "provider": lambda random: "ovn",
+            "session_persistence": lambda random: random.choice([None, {"type": "SOURCE_IP"}]),
+            "name": lambda random: random.choice(["a", "b", "", "web", "ü", "x" * 255]),
+            "mac_address": lambda random: f"02:00:00:00:00:{random.randrange(256):02x}",
+            "destination": lambda random: f"172.16.{random.randrange(4)}.0/24",
+            "nexthop": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
+            "loadbalancer": self._tree,
+        }
+
+    def refresh(self) -> None:
+        found = {}
+        for kind, path in LISTS.items():
+            answer = self._client.get(path, params={"fields": "id", "limit": 200}).raise_for_status().json()
+            found[kind] = [item["id"] for item in answer[path.rsplit("/", 1)[1]]]
+        self.ids = found
+        self.members = []
+        for pool in found["pool"][:20]:
+            answer = self._client.get(f"{LISTS['pool']}/{pool}/members", params={"limit": 20}).json()
+            self.members += [(pool, member["id"]) for member in answer.get("members", ())]
+
+    def seed(self) -> None:
+        """One of everything, so that there is something to speak of."""
+        for number, cidrs in enumerate((["10.0.0.0/24"], ["10.0.1.0/24", "fd00:1::/64"])):
+            network = self._post("network", name=f"seed{number}")["id"]
+            for cidr in cidrs:
+                version = 6 if ":" in cidr else 4
+                self._post("subnet", network_id=network, cidr=cidr, ip_version=version)
+            self._post("port", network_id=network)
+            self._post("router", name=f"seed{number}")
+            self.refresh()
+            self._post("loadbalancer", **self._tree(Random(number)))
+        self.refresh()
+
+    def _post(self, kind: str, **attributes: Any) -> Any:
+        answer = self._client.post(LISTS[kind], json={kind: attributes})
+        assert answer.is_success or answer.status_code == 409, answer.text
+        return answer.json().get(kind)
+
+    def path(self, template: str, drawn: Mapping[str, Any], random: Random) -> dict[str, Any]:
+        """The parameters of a path with ids of what there is."""
+        if not drawn or random.random() < KEEP_ID:
+            return dict(drawn)
+        if "{pool_id}" in template:
+            pool, member = random.choice(self.members or [("", "")])
+            known = {"pool_id": pool or self._one("pool", random), "id": member}
+            return {name: known[name] or value for name, value in drawn.items()}
+        known = {**drawn}
+        kind = template.split("/{", maxsplit=1)[0].rsplit("/", 1)[1].removesuffix("s")
+        if "id" in drawn and self.ids.get(kind):
+            known["id"] = self._one(kind, random)
+        if "owner" in drawn:
+            kind = random.choice(["network", "router", "port", "loadbalancer"])
+            known["owner"] = f"{kind}/{self._one(kind, random)}"
+        return {name: value for name, value in known.items() if name in drawn}
+
+    def body(self, drawn: Any, random: Random) -> Any:
+        return drawn if random.random() < KEEP_WILD else self._tame(drawn, random)
+
+    def _tame(self, value: Any, random: Random) -> Any:
+        match value:
+            case list():
+                return [self._tame(item, random) for item in value]
+            case dict():
+                kept = {name: item for name, item in value.items() if self._keeps(name, item, random)}
+                return {name: self._attribute(name, item, random) for name, item in kept.items()}
+            case _:
+                return value
+
+    def _keeps(self, name: str, value: Any, random: Random) -> bool:
+        return name not in NOT_YET or value is None or random.random() < KEEP_ODD
+
+    def _attribute(self, name: str, value: Any, random: Random) -> Any:
+        if random.random() < KEEP_ODD:
+            return value
+        if name in REFERENCES:
+            return self._one(REFERENCES[name], random) or value
+        if name in self._meant:
+            return self._meant[name](random)
+        return self._tame(value, random)
+
+    def _one(self, kind: str, random: Random) -> str | None:
+        found = self.ids.get(kind)
+        return random.choice(found) if found else None
+
+    def _tree(self, random: Random) -> Any:
+        """A load balancer that can be had."""
+        ports = random.sample(range(1, 65536), random.randrange(4))
+        return {
+            "name": f"lb{random.randrange(100)}",
+            "vip_subnet_id": self._one("subnet", random),
+            "listeners": [
+                {
+                    "protocol": protocol,
+                    "protocol_port": port,
+                    "default_pool": {
+                        "name": f"pool{port}",
+                        "protocol": protocol,
+                        "lb_algorithm": random.choice(["SOURCE_IP", "SOURCE_IP_PORT"]),
+                        "members": [
+                            {"address": f"10.0.0.{number}", "protocol_port": 80, "weight": random.randrange(257)}
+                            for number in range(1, random.randrange(2, 8))
+                        ],
+                    },
+                }
+                for port in ports
+                for protocol in [random.choice(["TCP", "UDP"])]
+            ],
+        }
