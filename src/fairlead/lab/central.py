@@ -26,6 +26,12 @@ def start(layout: Layout) -> None:
         run_database(layout, directory / database)
     execute(layout, "ovn-nbctl", "init")
     execute(layout, "ovn-sbctl", "init")
+    run_northd(layout)
+
+
+def run_northd(layout: Layout) -> None:
+    """Returns when it runs."""
+    directory = layout.node_directory(CENTRAL)
     databases = (f"--ovnnb-db={layout.northbound}", f"--ovnsb-db={layout.southbound}")
     execute(layout, "ovn-northd", *databases, *detached(directory / "ovn-northd"))
 

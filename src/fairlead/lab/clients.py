@@ -167,7 +167,7 @@ def _classify_number(error: OSError) -> str:
 async def _ask(traffic: Traffic, client: socket.socket, source_port: int) -> str:
     match traffic.protocol:
         case Protocol.TCP:
-            return await (_ask_line(traffic.size, client) if traffic.size else _ask_http(client))
+            return await (ask_line(b"x" * traffic.size, client) if traffic.size else _ask_http(client))
         case Protocol.UDP:
             return await _ask_datagram(traffic.size, client, source_port)
         case _:
@@ -190,9 +190,9 @@ async def _ask_http(client: socket.socket) -> str:
             raise Garbled(Failure.GARBLED)
 
 
-async def _ask_line(size: int, client: socket.socket) -> str:
+async def ask_line(payload: bytes, client: socket.socket) -> str:
+    """One exchange on a TCP connection that goes on; answers who is at its other end."""
     loop = asyncio.get_running_loop()
-    payload = b"x" * size
     await loop.sock_sendall(client, payload + b"\n")
     answer = bytearray()
     while not answer.endswith(b"\n"):

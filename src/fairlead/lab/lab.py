@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from fairlead.lab import central, chassis, databases, namespaces, records, workload
+from fairlead.lab import central, chassis, databases, load, namespaces, records, workload
 from fairlead.lab.chassis import DatapathType
 from fairlead.lab.clients import Traffic, TrafficResult
 from fairlead.lab.databases import PATIENCE_SECONDS
@@ -159,6 +159,11 @@ class Lab:
     def hold(self, place: str, traffic: Traffic) -> AbstractContextManager[Held]:
         """Keep one connection open for the length of a `with` block."""
         return holding(self.command(place, _client_argv(self._with_ports(place, traffic), "--hold")))
+
+    def load(self, place: str, steady: load.Load) -> AbstractContextManager[load.Running]:
+        """Steady traffic from a workload for the length of a `with` block, or until it is stopped."""
+        first = records.take_source_ports(self.layout, place, steady.held + steady.count)
+        return load.running(self.command(place, load.argv(replace(steady, source_port_from=first))))
 
     def _with_ports(self, place: str, traffic: Traffic) -> Traffic:
         if traffic.source_port_from is not None:

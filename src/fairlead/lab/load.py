@@ -1,0 +1,116 @@
+"""Steady traffic from a workload while the world changes: what it is, what it saw, and how it is run.
+
+The program that sends it is `fairlead.lab.steady`.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead.lab.clients import Protocol
+from fairlead.lab.errors import ConnectionLost
+from fairlead.lab.processes import Command
+
+STARTED = "= started"
+END_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    to: str
+    port: int
+    protocol: Protocol = Protocol.TCP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """`rate` new connections a second, `count` at most; `held` established ones, each asked every `period` seconds.
+
+    The targets take turns. After `seconds` all ends by itself.
+    """
+
+    targets: tuple[Target, ...]
+    rate: float
+    count: int
+    held: int
+    seconds: float
+    period: float = 2.0
+    timeout: float = 5.0
+    source_port_from: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A connection that failed: when (Unix time), how, and with whom it was if it was established."""
+
+    at: float
+    kind: str
+    target: Target
+    source_port: int
+    member: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadResult:
+    """`answers`: new connections by the member that answered; `held`: established ones that live, by member."""
+
+    answers: dict[str, int] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    asked: int = 0
+    """Exchanges on established connections."""
+    broken: list[Broken] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
+    """When (Unix time) packets left that had to be sent again: datagrams, and first segments as far as time tells."""
+
+    @property
+    def opened(self) -> int:
+        return sum(self.answers.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A load that goes on; `stop` ends it, `finish` lets it go on to its own end; both say what it saw."""
+
+    process: "subprocess.Popen[str]"
+
+    def stop(self) -> LoadResult:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        return self.finish()
+
+    def finish(self) -> LoadResult:
+        answer = self.process.stdout.read() if self.process.stdout is not None else ""
+        self.process.wait(END_SECONDS)
+        return msgspec.json.decode(answer, type=LoadResult)
+
+
+@contextmanager
+def running(command: Command) -> Iterator[Running]:
+    with subprocess.Popen(
+        command.argv, env=command.full_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            if process.stdout is None or process.stdout.readline().strip() != STARTED:
+                raise ConnectionLost("the load did not start")
+            yield Running(process=process)
+        finally:
+            process.kill()
+
+
+def argv(load: Load) -> tuple[str, ...]:
+    return (sys.executable, "-m", "fairlead.lab.steady", msgspec.json.encode(load).decode())
+
+
+def total(results: Sequence[LoadResult]) -> Mapping[str, int]:
+    """Figures of several clients."""
+    return {
+        "opened": sum(result.opened for result in results),
+        "held": sum(sum(result.held.values()) for result in results),
+        "asked": sum(result.asked for result in results),
+        "broken": sum(len(result.broken) for result in results),
+        "again": sum(len(result.again) for result in results),
+    }

@@ -1,0 +1,145 @@
+"""Steady traffic as a program, to be run inside the namespace of a workload: new connections, and ones that stay.
+
+Bounded in count and in time, whoever forgets it; it ends early when its standard input is closed, and then prints what
+it saw as one JSON object. Each connection has a source port of its own. An established connection that fails is told
+with the member that it was with, and is not opened again.
+
+A datagram without an answer is sent again after a second, from the same port, as TCP does with its first segment: one
+packet may be lost, a connection must not. How often that happened is counted for both.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic, time
+
+import msgspec
+
+from fairlead.lab.clients import CHUNK, Garbled, Protocol, Traffic, ask_line, classify, open_socket
+from fairlead.lab.load import STARTED, Broken, Load, LoadResult, Target
+
+AGAIN_SECONDS = 1.0
+
+
+async def run(load: Load, ended: asyncio.Event) -> LoadResult:
+    result, answers, held = LoadResult(), Counter[str](), Counter[str]()
+    ports = iter(range(load.source_port_from, load.source_port_from + load.held + load.count))
+    keepers = [
+        asyncio.create_task(_keep(load, load.targets[number % len(load.targets)], next(ports), result, ended))
+        for number in range(load.held)
+    ]
+    asking: set[asyncio.Task[None]] = set()
+    begun, number = monotonic(), 0
+    while number < load.count and not ended.is_set() and monotonic() < begun + load.seconds:
+        asking.add(
+            task := asyncio.create_task(
+                _ask(load, load.targets[number % len(load.targets)], next(ports), result, answers)
+            )
+        )
+        task.add_done_callback(asking.discard)
+        number += 1
+        await _pause(ended, begun + number / load.rate)
+    ended.set()
+    await asyncio.gather(*asking)
+    for member in await asyncio.gather(*keepers):
+        held[member] += 1
+    del held[""]
+    result.answers, result.held = dict(answers), dict(held)
+    return result
+
+
+async def _pause(ended: asyncio.Event, until: float) -> None:
+    try:
+        async with asyncio.timeout(max(0.0, until - monotonic())):
+            await ended.wait()
+    except TimeoutError:
+        pass
+
+
+def _traffic(load: Load, target: Target) -> Traffic:
+    return Traffic(to=target.to, port=target.port, protocol=target.protocol, timeout=load.timeout)
+
+
+async def _ask(load: Load, target: Target, port: int, result: LoadResult, answers: Counter[str]) -> None:
+    began, traffic = monotonic(), _traffic(load, target)
+    try:
+        async with asyncio.timeout(load.timeout):
+            with open_socket(traffic, port) as client:
+                await asyncio.get_running_loop().sock_connect(client, (target.to, target.port))
+                answers[await _talk(traffic, client, b"%d" % port, result)] += 1
+    except (OSError, Garbled) as error:
+        result.broken.append(Broken(at=time(), kind=classify(error), target=target, source_port=port))
+    else:
+        took = monotonic() - began
+        if target.protocol is Protocol.TCP and took > AGAIN_SECONDS:
+            result.again.append(time() - took)
+
+
+async def _talk(traffic: Traffic, client: socket.socket, payload: bytes, result: LoadResult) -> str:
+    if traffic.protocol is Protocol.TCP:
+        return await ask_line(payload, client)
+    loop = asyncio.get_running_loop()
+    while True:
+        await loop.sock_sendall(client, payload)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_SECONDS):
+                while True:
+                    name, _, echoed = (await loop.sock_recv(client, CHUNK)).partition(b" ")
+                    if echoed == payload:  # else an answer to one that was sent twice
+                        return name.decode()
+        result.again.append(time() - AGAIN_SECONDS)
+
+
+async def _keep(load: Load, target: Target, port: int, result: LoadResult, ended: asyncio.Event) -> str:
+    """Talk until the end. Answers the member that the connection is with; "" when it failed."""
+    member, traffic, asked = "", _traffic(load, target), 0
+    try:
+        with open_socket(traffic, port) as client:
+            async with asyncio.timeout(load.timeout):
+                await asyncio.get_running_loop().sock_connect(client, (target.to, target.port))
+            while not ended.is_set():
+                async with asyncio.timeout(load.timeout):
+                    name = await _talk(traffic, client, b"%d-%d" % (port, asked), result)
+                if member not in ("", name):
+                    raise Garbled(f"moved-to-{name}")
+                member, asked = name, asked + 1
+                result.asked += 1
+                await _pause(ended, monotonic() + load.period)
+    except (OSError, Garbled) as error:
+        kind = classify(error)
+        result.broken.append(Broken(at=time(), kind=kind, target=target, source_port=port, member=member or "nobody"))
+        return ""
+    return member
+
+
+async def _main(load: Load) -> LoadResult:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def heard() -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            loop.remove_reader(sys.stdin.fileno())
+            ended.set()
+
+    loop.add_reader(sys.stdin.fileno(), heard)
+    print(STARTED, flush=True)
+    return await run(load, ended)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fairlead.lab.steady", description="Steady traffic; ends with stdin."
+    )
+    parser.add_argument("load", help="JSON: targets, rate, count, held, seconds, period, timeout, source_port_from")
+    load = msgspec.json.decode(parser.parse_args(arguments).load, type=Load)
+    print(msgspec.json.encode(asyncio.run(_main(load))).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

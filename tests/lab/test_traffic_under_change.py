@@ -1,0 +1,305 @@
+"""Connections go on, whatever happens to the server, to OVN's central and to the members of a pool.
+
+What happens to an established connection of a member that is removed, disabled or has weight 0: it goes on as long as
+its two ends want; only new ones go elsewhere. So nothing that is asked for here may break a single connection.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, time
+
+import bcrypt
+import openstack
+import openstack.connection
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic
+from fairlead.lab.load import Load, LoadResult, Running, Target, total
+from fairlead.lab.service import Service
+from lab.northbound import Northd, breaking, monitoring
+from lab.servers import Server, rows_of, serving, until
+from lab.site import PORT, Balancer, Site, free_port
+
+pytestmark = pytest.mark.lab
+
+DEAD_SECONDS = 120
+CHANGES = 20
+MEMBERS = ("m0", "m1", "m2", "m3")
+GUESTS = ("g0", "g1")
+"""Members that come and go; their machines run all the time."""
+CLIENTS = {"near1": "chassis1", "near2": "chassis2", "far1": "chassis1", "far2": "chassis2"}
+"""On the switch of the VIP, and behind a router."""
+KINDS = [(version, protocol) for version in (4, 6) for protocol in Protocol]
+LEAST = 2000
+"""Connections in flight or being opened across a run."""
+
+
+@dataclass
+class Home:
+    """One store, and the server that serves it now; each one before it was ended."""
+
+    lab: Lab
+    folder: Path
+    port: int
+    stack: ExitStack
+    server: Server
+    diary: list[tuple[float, str]] = field(default_factory=list)
+
+    def start(self, port: int = 0, **options: str) -> Server:
+        """End the one that runs, if it still does, and start another."""
+        self.stack.close()
+        serve = serving(self.lab, self.folder, port=port or self.port, FAIRLEAD_OVN_MARK="traffic", **options)
+        self.server = self.stack.enter_context(serve)
+        return self.server
+
+    def note(self, what: str) -> None:
+        self.diary.append((time(), what))
+
+    def before(self, moment: float) -> str:
+        """What was the last to happen before it."""
+        return next((what for at, what in reversed(self.diary) if at <= moment), "nothing")
+
+
+@dataclass(frozen=True)
+class Scene:
+    home: Home
+    site: Site
+    balancers: Sequence[Balancer]
+
+    def targets(self) -> tuple[Target, ...]:
+        protocols = [protocol for _, protocol in KINDS]
+        return tuple(
+            Target(to=balancer.vip, port=80, protocol=protocol)
+            for balancer, protocol in zip(self.balancers, protocols, strict=True)
+        )
+
+    def add(self, place: int, name: str) -> None:
+        """To the pool of one balancer; returns when every chassis has it."""
+        balancer, (version, _) = self.balancers[place], KINDS[place]
+        self.site.cloud.load_balancer.create_member(
+            balancer.pool, name=name, address=self.site.address(name, version), protocol_port=PORT
+        )
+        self.site.settle(balancer.id)
+
+    def remove(self, place: int, name: str) -> None:
+        balancer = self.balancers[place]
+        self.site.cloud.load_balancer.delete_member(self.site.member(balancer, name), balancer.pool)
+        self.site.settle(balancer.id)
+
+
+@pytest.fixture(scope="module")
+def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Four balancers, TCP and UDP over IPv4 and IPv6, before the same four members and a guest."""
+    folder, port = tmp_path_factory.mktemp("traffic"), free_port()
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        server = first.enter_context(serving(lab, folder, port=port, FAIRLEAD_OVN_MARK="traffic"))
+        home = Home(lab=lab, folder=folder, port=port, stack=first, server=server)
+        site = Site(lab=lab, service=Service(url=server.url, folder=folder), cloud=connect(server.url), url=server.url)
+        stack.callback(site.cloud.close)
+        stack.callback(clear, site, home)
+        site.network("blue", "10.0.0.0/24", "fd00:a::/64")
+        site.network("green", "10.0.1.0/24", "fd00:b::/64")
+        site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
+        servers = {name: f"chassis{1 + place % 2}" for place, name in enumerate((*MEMBERS, *GUESTS))}
+        for name in (*servers, *CLIENTS):
+            stack.callback(lab.remove_workload, name)
+        site.machines("blue", servers, serve=[PORT])
+        site.machines("blue", {name: CLIENTS[name] for name in ("near1", "near2")})
+        site.machines("green", {name: CLIENTS[name] for name in ("far1", "far2")})
+        made = [
+            stack.enter_context(
+                site.balancer(f"blue-v{version}", [*MEMBERS, "g0"], protocol=protocol.value.upper(), version=version)
+            )
+            for version, protocol in KINDS
+        ]
+        yield Scene(home=home, site=site, balancers=made)
+
+
+def clear(site: Site, home: Home) -> None:
+    """When all was deleted there is no row."""
+    router = site.cloud.network.find_router("r1")
+    for port in site.cloud.network.ports(device_id=router.id):
+        site.cloud.network.remove_interface_from_router(router, port_id=port.id)
+    site.cloud.network.delete_router(router)
+    for port in site.cloud.network.ports():
+        site.cloud.network.delete_port(port)
+    for network in site.cloud.network.networks():
+        site.cloud.network.delete_network(network)
+    until(home.server.has_nothing_to_do)
+    assert rows_of(home.lab, "traffic") == {}
+    assert home.lab.status().is_healthy, "a daemon of the lab ended by itself"
+
+
+def connect(url: str) -> openstack.connection.Connection:
+    return openstack.connection.Connection(
+        auth_type="none",
+        auth={"endpoint": url},
+        network_endpoint_override=f"{url}/network",
+        load_balancer_endpoint_override=f"{url}/load-balancer",
+    )
+
+
+@contextmanager
+def loaded(scene: Scene, *, rate: float, held: int, seconds: float) -> Iterator[list[Running]]:
+    """All clients send. `rate` and `held` are of each."""
+    load = Load(targets=scene.targets(), rate=rate, count=int(rate * seconds) + 1, held=held, seconds=seconds)
+    with ExitStack() as stack:
+        yield [stack.enter_context(scene.home.lab.load(client, load)) for client in CLIENTS]
+
+
+def check_nothing_broke(results: Sequence[LoadResult], home: Home, held: int) -> None:
+    """No connection. In the moment in which Open vSwitch changes a pool a first packet may be lost, and is sent again;
+    nothing else that happens may lose even that.
+    """
+    lost = [at for result in results for at in result.again]
+    print(total(results), [home.before(at) for at in sorted(lost)])
+    broken = sorted(((each.at, each) for result in results for each in result.broken), key=lambda pair: pair[0])
+    assert broken == [], f"meanwhile: {home.diary}"
+    assert [home.before(at) for at in lost if "pool" not in home.before(at)] == []
+    assert len(lost) < LEAST / 20
+    assert total(results)["held"] == held * len(CLIENTS)
+    assert total(results)["opened"] + total(results)["held"] >= LEAST
+
+
+def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
+    """Or all that follows would prove nothing."""
+    with ExitStack() as stack:
+        balancer = stack.enter_context(scene.site.balancer("blue-v4", ["m0"]))
+        load = Load(
+            targets=(Target(to=balancer.vip, port=80),), rate=20, count=40, held=5, seconds=5, timeout=0.5, period=0.1
+        )
+        with lab.load("near1", load) as running:
+            scene.site.cloud.load_balancer.delete_member(scene.site.member(balancer, "m0"), balancer.pool)
+            scene.site.settle(balancer.id)
+            refused = lab.traffic("near1", Traffic(to=balancer.vip, port=80))
+            assert refused.errors == {"refused": 1}
+            lab.exec("m0", ["ip", "route", "add", "blackhole", scene.site.address("near1")])
+            try:
+                result = running.finish()
+            finally:
+                lab.exec("m0", ["ip", "route", "delete", "blackhole", scene.site.address("near1")])
+    assert {each.kind for each in result.broken if not each.member} == {"refused"}
+    assert [each.member for each in result.broken if each.member] == ["m0"] * 5
+
+
+def test_members_come_and_go_and_everything_is_killed_and_no_connection_notices(scene: Scene, lab: Lab, tmp_path: Path):
+    """20 members added and 20 removed, the server killed, OVN's database and northd killed, a look at everything."""
+    home, held, least = scene.home, 48, monotonic() + LEAST / 70
+    with loaded(scene, rate=20, held=held, seconds=170) as running:
+        for place in range(len(KINDS)):
+            home.note(f"the guest that was there at the start leaves pool {place}")
+            scene.remove(place, "g0")
+        for change in range(CHANGES):
+            place, name = change % len(KINDS), GUESTS[change // len(KINDS) % 2]
+            home.note(f"{name} joins pool {place}")
+            scene.add(place, name)
+            home.note(f"{name} leaves pool {place}")
+            scene.remove(place, name)
+        for happens in (kill_the_server, look_at_everything, kill_the_database, kill_northd):
+            home.note(happens.__name__)
+            happens(scene)
+        with monitoring(lab, tmp_path) as monitor:
+            home.note("another configuration, and back")
+            upgrade(scene, tmp_path)
+            assert monitor.writes() == []
+        until(lambda: monotonic() > least, LEAST / 70)
+        results = [each.stop() for each in running]
+    check_nothing_broke(results, home, held)
+    assert min(result.held.get("g0", 0) for result in results) > 0, "connections of the member that left go on"
+    for place in range(len(KINDS)):
+        scene.add(place, "g0")
+
+
+def kill_the_server(scene: Scene) -> None:
+    scene.home.server.kill()
+    until(scene.home.start().is_ready)
+    until(scene.home.server.has_nothing_to_do)
+
+
+def look_at_everything(scene: Scene) -> None:
+    assert scene.home.server.client.post("/operator/resync").json() == {"changed": 0}
+
+
+def kill_the_database(scene: Scene) -> None:
+    with breaking(scene.home.lab) as northbound:
+        northbound.kill()
+        until(lambda: not scene.home.server.is_ready(), 1)
+        northbound.start()
+        until(scene.home.server.is_ready, 5)
+    until(scene.home.server.has_nothing_to_do)
+    scene.home.lab.wait_synced()
+
+
+def kill_northd(scene: Scene) -> None:
+    Northd(scene.home.lab).restart()
+    scene.home.lab.wait_synced()
+
+
+def upgrade(scene: Scene, folder: Path) -> None:
+    """As a new version starts: asked to end, another configuration; and back to the old one."""
+    home, users = scene.home, folder / "users"
+    users.write_text(f"ann:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}:shop:admin\n")
+    home.server.process.terminate()
+    assert home.server.process.wait(10) == 0
+    changed = home.start(
+        free_port(),
+        FAIRLEAD_SERVER_AUTHENTICATION="http_basic",
+        FAIRLEAD_SERVER_PASSWORD_FILE=str(users),
+        FAIRLEAD_LOG_LEVEL="debug",
+        FAIRLEAD_NETWORK_MTU="1400",
+        FAIRLEAD_OVN_NORTHBOUND=f"unix:{folder}/nothing.sock,{home.lab.northbound}",
+    )
+    changed.client.auth = ("ann", "secret")
+    until(changed.is_ready)
+    until(changed.has_nothing_to_do)
+    changed.process.terminate()
+    assert changed.process.wait(10) == 0
+    until(home.start().is_ready)
+    until(home.server.has_nothing_to_do)
+
+
+def test_established_connections_of_a_member_that_is_removed_disabled_or_has_weight_0_go_on(scene: Scene):
+    held = 48
+    with loaded(scene, rate=1, held=held, seconds=100) as running:
+        for place, balancer in enumerate(scene.balancers):
+            scene.remove(place, "m1")
+            scene.site.set_member(balancer, "m2", is_admin_state_up=False)
+            scene.site.set_member(balancer, "m3", weight=0)
+        with loaded(scene, rate=20, held=0, seconds=2) as later:
+            new = [each.finish() for each in later]
+        results = [each.stop() for each in running]
+    for place, balancer in enumerate(scene.balancers):
+        scene.add(place, "m1")
+        scene.site.set_member(balancer, "m2", is_admin_state_up=True)
+        scene.site.set_member(balancer, "m3", weight=1)
+    assert [each for result in (*results, *new) for each in result.broken] == []
+    for result in results:
+        assert {"m1", "m2", "m3"} <= set(result.held)
+    for result in new:
+        assert "m0" in result.answers
+        assert result.answers.keys() & {"m1", "m2", "m3"} == set()
+
+
+def test_two_minutes_without_a_server_break_nothing_and_its_start_writes_nothing(
+    scene: Scene, lab: Lab, tmp_path: Path
+):
+    home, held = scene.home, 48
+    home.note("the server is dead")
+    home.server.kill()
+    with loaded(scene, rate=5, held=held, seconds=DEAD_SECONDS) as running, monitoring(lab, tmp_path) as monitor:
+        results = [each.finish() for each in running]
+        assert monitor.writes() == []
+        check_nothing_broke(results, home, held)
+        until(home.start().is_ready)
+        until(lambda: figures(home.server)["resyncs"] > 0)
+        until(home.server.has_nothing_to_do)
+        assert (figures(home.server)["waiting"], figures(home.server)["applied"]) == (0, 0)
+        assert monitor.writes() == []
+
+
+def figures(server: Server) -> dict[str, int]:
+    said: dict[str, int] = server.client.get("/operator/statistics").json()
+    return said
