@@ -42,7 +42,6 @@ from fairlead.drivers.ovsdb_protocol import (
     NotConnected,
     Remote,
     TransactionError,
-    without_collector,
 )
 from fairlead.model.owner import Owner, creation_order
 
@@ -168,8 +167,7 @@ class OvnDriver:
         match event:
             case Contents(tables=tables):
                 self._replica = Replica(self._mark)
-                with without_collector():
-                    self._replica.change(tables, {})
+                self._replica.change(tables, {})
             case Changes(tables=tables):
                 for owner in sorted(self._replica.change(tables, self._expected), key=creation_order):
                     self._report(owner)

@@ -16,7 +16,7 @@ import logging
 import math
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self, assert_never, cast
 
@@ -47,6 +47,7 @@ from fairlead.drivers.ovsdb_protocol import (
     merge_row,
     read_result,
     read_results,
+    without_collector,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -157,7 +158,8 @@ class _Link(asyncio.Protocol):
     def request(
         self, method: str, params: Json, on_reply: Callable[[Reply], None] | None = None
     ) -> asyncio.Future[Reply]:
-        """Send. `on_reply` is called in the order of the stream; whoever awaits the future runs later."""
+        """Send. `on_reply` is called in the order of the stream; who awaits the future runs later, and then has but the
+        error: the contents of a database should not live longer than they have to."""
         if self._reason is not None:
             raise NotConnected(self._reason)
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -183,10 +185,8 @@ class _Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._liveness.heard(self._loop.time())
         try:
-            for message in self._framer.feed(data):
-                if self._reason is not None:
-                    return
-                self._dispatch(message)
+            with without_collector():
+                self._dispatch_all(data)
         except ProtocolError as error:
             self.leave(str(error))
 
@@ -203,6 +203,13 @@ class _Link(asyncio.Protocol):
         self._on_end(self, self._reason)
 
     # Internals
+
+    def _dispatch_all(self, data: bytes) -> None:
+        """When it returns, what the messages were made of is gone again, unless their receivers keep it."""
+        for message in self._framer.feed(data):
+            if self._reason is not None:
+                return
+            self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:
         match message:
@@ -221,6 +228,7 @@ class _Link(asyncio.Protocol):
         future, on_reply = self._waiting.pop(reply.id, (None, None))
         if on_reply is not None:
             on_reply(reply)
+            reply = replace(reply, result=None)
         if future is not None and not future.done():
             future.set_result(reply)
 

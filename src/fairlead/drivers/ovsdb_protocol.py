@@ -21,7 +21,6 @@ Json = Any  # what a JSON text decodes to; callers give it a type where they rea
 MAX_MESSAGE = 1 << 30
 NO_TXN = "00000000-0000-0000-0000-000000000000"
 
-_BIG = 1 << 16
 _QUOTE, _BACKSLASH, _OPEN = b'"\\{'
 # One pattern per state. Possessive, so that no input makes them backtrack.
 _TO_BRACE = re.compile(rb'[^{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^{}"]*+)*+', re.DOTALL)  # stops at a cut string too
@@ -159,10 +158,7 @@ class Framer:
 
 def _decode(text: memoryview) -> Json:
     try:
-        if len(text) < _BIG:
-            return msgspec.json.decode(text)
-        with without_collector():
-            return msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"message is not JSON: {error}") from error
 
