@@ -48,8 +48,8 @@ bench: ## data plane: the VIP beside the direct path, OVN's own load balancer an
 	$(PYTHON_BIN)/python benchmarks/dataplane.py
 	$(PYTHON_BIN)/python benchmarks/evenness.py
 
-scale: ## control plane: up to 10,000 load balancers
-	@scripts/setup lab
+scale: ## control plane: up to 10,000 load balancers, with the real OVN; the OVSDB client. 15 minutes, needs root
+	@scripts/setup bench
 	$(PYTHON_BIN)/python benchmarks/scale.py
 
 lab: ## start a lab with a Fairlead server, to try things by hand
@@ -62,5 +62,5 @@ format: ## format the sources
 	$(PYTHON_BIN)/ruff check --fix --quiet src tests scripts benchmarks
 
 clean: ## remove labs, the Python environment and caches
-	@for lab in lab demo test bench; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
+	@for lab in lab demo test bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -22,7 +22,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,7 +39,7 @@ from watch import Watch
 
 from fairlead.lab import Lab, LabError, take_down
 from fairlead.lab.ports import Placement, workload_of_port
-from fairlead.lab.service import Service, start, stop
+from fairlead.lab.processes import MARK
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -50,9 +50,10 @@ PROBES, LISTS, RESYNCS, COUNTED = 100, 20, 3, 20
 CHANGES = {"one network": 5, "all networks": 3}
 """Changes of a member with OVN running, for each size."""
 INTERVAL = 0.005
+START_SECONDS = 120
 SYNC_SECONDS = 300
 REST_SECONDS = 60.0
-OVN_SLICE = 0.25
+OVN_SLICE, REST_SHARE = 0.25, 0.1
 BEGAN = monotonic()
 Results = dict[str, Any]
 
@@ -99,34 +100,66 @@ def render(results: Results) -> Iterator[str]:
 
 @dataclass
 class Bench:
+    """A lab, and at most one Fairlead server on its Northbound database."""
+
     lab: Lab
     listen: str
     population: Population
-    service: Service | None = None
+    process: "subprocess.Popen[bytes] | None" = None
     client: httpx.Client = field(default_factory=httpx.Client)
 
-    def start(self) -> None:
-        self.service = start(self.lab.layout, self.listen)
-        self.client = httpx.Client(base_url=self.service.url, timeout=120)
+    def start(self, program: Sequence[str] = ("-m", "fairlead.cli", "server"), **environment: str) -> None:
+        """Returns when it serves. Its id is where a lab that is taken down looks for it."""
+        folder = self.lab.layout.directory / "fairlead"
+        folder.mkdir(exist_ok=True)
+        environment |= {
+            MARK: str(self.lab.layout.directory),
+            "FAIRLEAD_SERVER_LISTEN": self.listen,
+            "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
+            "FAIRLEAD_OVN_NORTHBOUND": self.lab.northbound,
+        }
+        with (folder / "server.log").open("ab") as log:
+            argv = [sys.executable, *program]
+            self.process = subprocess.Popen(argv, env={**os.environ, **environment}, stdout=log, stderr=log)
+        (folder / "server.pid").write_text(str(self.process.pid))
+        self.client = httpx.Client(base_url=f"http://{self.listen}", timeout=120)
         self.population.client = self.client
+        await_answer(self.client, self.process)
 
     def stop(self) -> None:
         self.client.close()
-        if self.service:
-            stop(self.lab.layout, self.service)
-            self.service = None
+        if self.process:
+            self.process.terminate()
+            self.process.wait(START_SECONDS)
+            self.process = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.listen}"
 
     @property
     def pid(self) -> int:
-        assert self.service
-        assert self.service.process
-        return self.service.process.pid
+        assert self.process
+        return self.process.pid
 
     def northd(self, order: str) -> None:
         self.lab.exec("central", ["ovn-appctl", "-t", "ovn-northd", order])
 
     def change(self) -> MemberChange:
         return MemberChange(self.client, self.population.first["pools"][0]["id"])
+
+
+def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
+    deadline = monotonic() + START_SECONDS
+    while True:
+        try:
+            client.get("/")
+        except httpx.TransportError:
+            if process.poll() is not None or monotonic() > deadline:
+                raise SystemExit("scale: the server does not serve") from None
+            sleep(0.01)
+        else:
+            return
 
 
 def measure_all(sizes: list[int]) -> dict[int, Results]:
@@ -174,16 +207,19 @@ def changes_alone(bench: Bench) -> Results:
     change, row, vip = bench.change(), *row_of(bench)
     with Watch(bench.lab, row, vip) as watch:
         answered, there = [], []
+        worked = seconds(bench.pid)
         for _ in range(PROBES):
             watch.forget()
             began = perf_counter()
             change.do()
             answered.append((perf_counter() - began) * 1000)
             there.append((watch.northbound.wait()[0] - began) * 1000)
+        worked = seconds(bench.pid) - worked
     return {
         "POST until ACTIVE, ms p50 / p99": quantiles(posts(bench, PROBES)),
         "member PUT answered, ms p50 / p99": quantiles(answered),
         "member PUT until the Northbound has it, ms p50 / p99": quantiles(there),
+        "member PUT, processor time of the server, ms": round(worked * 1000 / PROBES, 1),
     }
 
 
@@ -214,15 +250,21 @@ def reads(bench: Bench) -> Results:
 def beginning(bench: Bench) -> Results:
     began = perf_counter()
     bench.start()
-    result: Results = {"start until it serves, s": round(perf_counter() - began, 2)}
+    result: Results = {
+        "start until it serves, s": round(perf_counter() - began, 2),
+        "start, processor time, s": seconds(bench.pid),
+    }
     result["memory of the server after its start, MB (highest)"] = memory(bench.pid)
-    took, changed = [], 0
+    took, changed, worked = [], 0, seconds(bench.pid)
     with waiting(bench) as waited:
         for _ in range(RESYNCS):
             began = perf_counter()
             changed += bench.client.post("/operator/resync").raise_for_status().json()["changed"]
             took.append(perf_counter() - began)
     result["full resync, s"] = round(statistics.median(took), 2)
+    result["full resync, processor time with what is asked meanwhile, s"] = round(
+        (seconds(bench.pid) - worked) / RESYNCS, 2
+    )
     result["owners that the resync changed"] = changed
     result["GET one while a resync runs, ms p50 / highest"] = extremes(waited)
     return result
@@ -259,28 +301,14 @@ def counts(bench: Bench) -> Results:
     say("counting")
     path = bench.lab.layout.directory / "counts"
     make_counts(path)
-    environment = {
-        VARIABLE: str(path),
-        "FAIRLEAD_SERVER_LISTEN": bench.listen,
-        "FAIRLEAD_STORE_PATH": str(bench.lab.layout.directory / "fairlead" / "fairlead.db"),
-        "FAIRLEAD_OVN_NORTHBOUND": bench.lab.northbound,
-        "FAIRLEAD_LOG_LEVEL": "warning",
-    }
-    argv = [sys.executable, str(Path(__file__).parent / "counted.py")]
-    with (
-        subprocess.Popen(argv, env={**os.environ, **environment}) as process,
-        httpx.Client(base_url=f"http://{bench.listen}", timeout=60) as client,
-    ):
-        try:
-            await_answer(client, process)
-            bench.client = bench.population.client = client
-            made: list[str] = []
-            result = counted(client, path, "POST", partial(one_post, bench, made))
-            for each in made:
-                bench.population.delete(each)
-            return result | counted(client, path, "member PUT", bench.change().do)
-        finally:
-            process.terminate()
+    made: list[str] = []
+    bench.start([str(Path(__file__).parent / "counted.py")], **{VARIABLE: str(path)})
+    result = counted(bench.client, path, "POST", partial(one_post, bench, made))
+    for each in made:
+        bench.population.delete(each)
+    result |= counted(bench.client, path, "member PUT", bench.change().do)
+    bench.stop()
+    return result
 
 
 def one_post(bench: Bench, made: list[str]) -> None:
@@ -306,19 +334,6 @@ def counted(client: httpx.Client, path: Path, kind: str, do: Callable[[], object
     return result | {f"{kind}: {name}": round((after[name] - before[name]) / COUNTED, 2) for name in NAMES}
 
 
-def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
-    deadline = monotonic() + 60
-    while True:
-        try:
-            client.get("/")
-        except httpx.TransportError:
-            if process.poll() is not None or monotonic() > deadline:
-                raise SystemExit("scale: the server that counts does not serve") from None
-            sleep(0.02)
-        else:
-            return
-
-
 # With OVN
 
 
@@ -332,9 +347,7 @@ def bind(bench: Bench, numbers: range) -> list[str]:
             if not found:
                 port = {"name": name, "network_id": bench.population.networks[number]}
                 bench.client.post("/network/v2.0/ports", json={"port": port}).raise_for_status()
-            bench.lab.add_workload(
-                workload_of_port(bench.service.url, name, Placement(name=name, chassis=node.name))  # type: ignore[union-attr]
-            )
+            bench.lab.add_workload(workload_of_port(bench.url, name, Placement(name=name, chassis=node.name)))
             made.append(name)
     return made
 
@@ -420,23 +433,24 @@ def programs(lab: Lab) -> dict[str, list[int]]:
 def processor_time(bench: Bench) -> dict[str, float]:
     """Seconds; of the two nodes, the mean."""
     pids = {"Fairlead": [bench.pid], **programs(bench.lab)}
-    return {name: statistics.mean(map(ticks, each)) / os.sysconf("SC_CLK_TCK") for name, each in pids.items()}
+    return {name: statistics.mean(map(seconds, each)) for name, each in pids.items()}
 
 
-def ticks(pid: int) -> int:
+def seconds(pid: int) -> float:
+    """Of processor time, in hundredths: what a busy machine changes least."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def await_rest(lab: Lab) -> None:
     """Until OVN works no more: northd looks at everything again for each change of its own."""
     pids = [pid for each in programs(lab).values() for pid in each]
     deadline = monotonic() + REST_SECONDS
-    before = sum(map(ticks, pids))
+    before = sum(map(seconds, pids))
     while monotonic() < deadline:
         sleep(OVN_SLICE)
-        now = sum(map(ticks, pids))
-        if now - before <= 2:
+        now = sum(map(seconds, pids))
+        if now - before <= REST_SHARE * OVN_SLICE:
             return
         before = now
     raise SystemExit(f"scale: OVN does not come to rest in {REST_SECONDS:.0f} s")
