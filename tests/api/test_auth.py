@@ -54,3 +54,7 @@ def test_without_authentication_everybody_is_administrator_of_the_project_he_nam
     who = asyncio.run(anybody(None, "p1"))
     assert who is not None
     assert (who.project_id, who.is_admin) == ("p1", True)
+    for header, project in ((None, "default"), ("\0\x85", "default"), ("p\0" * 40, "p" * 36)):
+        who = asyncio.run(anybody(None, header))
+        assert who is not None
+        assert who.project_id == project

@@ -2,20 +2,15 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api import network, octavia
 from fairlead.api.auth import HttpBasic, anybody
 from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, Identity
-from harness.api import inside
-from harness.documented import Documented
-from harness.served import make_whole
+from harness.caller import Caller
 from harness.values import FEW, JSON, NEARLY
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
@@ -31,53 +26,10 @@ PLACES = {
 FEWER = settings(FEW, max_examples=60)
 
 
-class Caller:
-    """Calls the whole application; an answer is what the document says, short if it is an error, and never ours."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        self._stack = AsyncExitStack()
-        self._documents: dict[str, Documented] = {}
-
-    def open(self, folder: Any) -> "Caller":
-        self._runner.run(self._open(folder))
-        return self
-
-    async def _open(self, folder: Any) -> None:
-        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, ""))
-        house, whole = make_whole(place, anybody)
-        transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
-        self.client = await self._stack.enter_async_context(
-            httpx.AsyncClient(transport=transport, base_url="http://door")
-        )
-        for path, make_door in (("/network", network.make_door), ("/load-balancer", octavia.make_door)):
-            document = (await self.client.get(f"{path}/openapi.json")).json()
-            self._documents[path] = Documented(make_door(house), document["components"])
-
-    def close(self) -> None:
-        self._runner.run(self._stack.aclose())
-        self._runner.close()
-
-    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        async def request() -> httpx.Response:
-            return await self.client.request(method, path, **options)
-
-        answer: httpx.Response = self._runner.run(request())
-        assert answer.status_code < 500 or answer.status_code == 501, answer.text
-        assert answer.status_code < 300 or len(answer.content) < 10_000, "an error is to be read"
-        door = next(known for known in self._documents if path.startswith(known))
-        where = answer.request.url.path.removeprefix(door)
-        self._documents[door].check(method, where, answer.status_code, answer.content)
-        return answer
-
-    def make(self, path: str, root: str, **attributes: Any) -> Any:
-        return self.send("POST", path, json={root: attributes}).json()[root]
-
-
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
     """With one of everything behind it."""
-    made = Caller().open(tmp_path_factory.mktemp("bodies"))
+    made = Caller(tmp_path_factory.mktemp("bodies"))
     net = made.make(f"{NETWORK}/networks", "network", name="net", tags=["a"])["id"]
     made.make(f"{NETWORK}/subnets", "subnet", network_id=net, cidr="10.0.0.0/24", ip_version=4)
     made.make(f"{NETWORK}/ports", "port", network_id=net, name="port")

@@ -19,7 +19,7 @@ from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
-from fairlead.api.octavia import specs
+from fairlead.api.octavia import limits, specs
 from fairlead.api.openapi import Operation, operations
 from harness.api import Inside, play
 from harness.documented import Documented
@@ -120,10 +120,10 @@ def test_limits_are_stated_where_they_are_enforced(doors):
     body = doors["load-balancer"][1]["paths"][f"{octavia.PREFIX}/loadbalancers"]["post"]["requestBody"]
     tree = body["content"]["application/json"]["schema"]["properties"]["loadbalancer"]["properties"]
     listeners = tree["listeners"]["anyOf"][0]
-    assert listeners["maxItems"] == specs.MOST_LISTENERS
+    assert listeners["maxItems"] == limits.LISTENERS
     assert listeners["items"]["properties"]["protocol_port"] == {"type": "integer", "minimum": 1, "maximum": 65535}
     pool = listeners["items"]["properties"]["default_pool"]["anyOf"][0]["properties"]
-    assert pool["members"]["anyOf"][0]["maxItems"] == specs.MOST_MEMBERS
+    assert pool["members"]["anyOf"][0]["maxItems"] == limits.MEMBERS
 
 
 def test_a_wrong_answer_is_found(doors):

@@ -45,7 +45,8 @@ class User:
 
 async def anybody(authorization: str | None, project_id: str | None) -> Identity | None:
     """No authentication: everybody is the administrator, of the project that he names."""
-    return Identity(user="anybody", project_id=(project_id or DEFAULT_PROJECT)[:LONGEST_PROJECT], roles=ROLES)
+    named = "".join(filter(str.isprintable, project_id or ""))
+    return Identity(user="anybody", project_id=named[:LONGEST_PROJECT] or DEFAULT_PROJECT, roles=ROLES)
 
 
 def read_password_file(path: Path) -> dict[str, User]:

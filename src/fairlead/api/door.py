@@ -13,13 +13,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Changes, Snapshot, owner_of
 from fairlead.model.status import Applied
-from fairlead.store.model import Model
+from fairlead.store.codec import encode
+from fairlead.store.model import Change, Model
 
 LARGEST_BODY = 4 * 2**20
 """Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
+LARGEST_DOCUMENT = 5 * 2**18
+"""Bytes that a network with its subnets, or a load balancer with all that it holds, may take in the store. It is
+written whole at each change; etcd takes 1.5 MiB at once by default. The most listeners, pools and members that are
+allowed take 0.7 MiB with common names."""
 DEEPEST_BODY = 20
 """Levels of objects and lists. A load balancer with all that it holds has eight."""
+LONGEST_QUERY = 2**15
+"""Bytes: some 800 ids to filter by."""
 LONGEST_MESSAGE = 2000
 """Characters: a message names what was wrong, and does not send it back whole."""
 JsonObject = dict[str, Any]
@@ -56,6 +64,10 @@ class House:
     """Of a new network, in bytes."""
     resync_owner: Callable[[Owner], None]
 
+    async def write(self, change: Change) -> Snapshot:
+        """`Model.write`, if no document gets too large. Raises ApiError 400 too."""
+        return await self.model.write(lambda snapshot: _bounded(change(snapshot)))
+
 
 class ApiError(Exception):
     """What a caller is told. `kind` is the error's name where the door's format has one."""
@@ -65,6 +77,18 @@ class ApiError(Exception):
         self.status = status
         self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
         self.kind = kind
+
+
+def _bounded(changes: Changes) -> Changes:
+    for aggregate in changes.puts:
+        size = len(encode(aggregate))
+        if size > LARGEST_DOCUMENT:
+            text = (
+                f"{owner_of(aggregate)} would take {size} bytes with all that it holds, and at most {LARGEST_DOCUMENT}"
+                " can be stored; give it fewer parts, or shorter names, descriptions and tags."
+            )
+            raise ApiError(400, text, "DocumentTooLarge")
+    return changes
 
 
 async def read_json(request: Request) -> object:

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 Item: TypeAlias = Mapping[str, Any]
 LARGEST_PAGE = 1000
+MOST_SORT_KEYS = 16
+"""Each orders the whole list once more."""
 
 
 class BadQuery(Exception):
@@ -61,6 +63,8 @@ def select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[
     `matchers` answer for attributes that a filter may name and that are not one plain value: they give all values that
     count as a match. Raises BadQuery for a filter or a sort key that no item has, and for an unknown marker.
     """
+    if len(query.sort) > MOST_SORT_KEYS:
+        raise BadQuery(f"A list is sorted by at most {MOST_SORT_KEYS} keys.")
     found = [item for item in items if _admits(item, query, matchers)]
     for name, descending in reversed(query.sort):
         if found and name not in found[0]:

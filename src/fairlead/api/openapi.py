@@ -11,10 +11,20 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Mount, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from fairlead import __version__
-from fairlead.api.door import JsonObject, base_url, json_response, read_json
+from fairlead.api.door import (
+    DEEPEST_BODY,
+    LARGEST_BODY,
+    LARGEST_DOCUMENT,
+    LONGEST_QUERY,
+    ApiError,
+    JsonObject,
+    base_url,
+    json_response,
+    read_json,
+)
 from fairlead.api.fields import Parser, Schema, object_schema
 
 View: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -32,6 +42,10 @@ _UNAUTHORIZED = object_schema(
     {"error": object_schema({"code": {"type": "integer"}, "title": TEXT, "message": TEXT}, ("code", "message"))},
     ("error",),
 )
+LIMITS = (
+    f"A body has at most {LARGEST_BODY} bytes and {DEEPEST_BODY} levels, a query string at most {LONGEST_QUERY} bytes."
+    f" A network with its subnets, or a load balancer with all that it holds, takes at most {LARGEST_DOCUMENT} bytes."
+)
 _ELSEWHERE = object_schema({"error": TEXT}, ["error"])
 """Who is refused before he is at a door (by the Origin that he names) is told so in this form."""
 _WORDS = {
@@ -46,6 +60,7 @@ _WORDS = {
     409: "It does not fit to what is there.",
     412: "It has another revision than the one that If-Match asks for.",
     413: "The body is too large.",
+    414: "The query string is too long.",
     501: "Asked for is what cannot be had here; the message names it.",
     503: "The store or OVN cannot be reached; nothing was written.",
 }
@@ -78,6 +93,11 @@ class Operation(Route):
         match, child = super().matches(scope)
         return match, {**child, "operation": self}
 
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(scope["query_string"]) > LONGEST_QUERY:
+            raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
+        await super().handle(scope, receive, send)
+
 
 async def read_body(request: Request) -> Any:
     """The body, read as the route declares it. Raises ApiError."""
@@ -104,7 +124,7 @@ def describe(title: str, error: Schema, routes: Iterable[BaseRoute]) -> JsonObje
         paths.setdefault(path, {})[operation.method.lower()] = _describe(operation)
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": __version__},
+        "info": {"title": title, "version": __version__, "description": LIMITS},
         "paths": paths,
         "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED, "Elsewhere": _ELSEWHERE}},
     }
@@ -135,7 +155,7 @@ def _describe(operation: Operation) -> JsonObject:
 
 
 def _answers(operation: Operation) -> Mapping[int, Schema | None]:
-    failures = [400, 404, *operation.fails]
+    failures = [400, 404, 414, *operation.fails]
     if operation.method != "GET":
         failures += [409, 501, 503]
     if operation.takes is not None:

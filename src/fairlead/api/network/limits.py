@@ -20,6 +20,8 @@ HOST_ROUTES = 20
 """Of one subnet (neutron.conf, max_subnet_host_routes)."""
 ROUTES = 30
 """Of one router (neutron.conf, max_routes)."""
+INTERFACES = 256
+"""Of one router. Ours: a router is compiled whole, and a new subnet is compared with all that it has."""
 BULK = 1000
 """Resources in one request. Ours: they are written in one transaction, and nobody else is served meanwhile."""
 LEAST_MTU = 68

@@ -239,7 +239,7 @@ def _sift(found: Iterable[Port], filters: Filters) -> tuple[Iterable[Port], Filt
             raise errors.bad_request(
                 f"'{text}' is not a filter for fixed_ips; give subnet_id=, ip_address= or ip_address_substr="
             )
-        wanted.setdefault(key, set()).add(value)
+        wanted.setdefault(key, set()).add(parsers.canonical_address(value) if key == "ip_address" else value)
     rest = {name: texts for name, texts in filters.items() if name not in ("fixed_ips", "security_groups")}
     if "security_groups" in filters:
         return (), rest
@@ -250,7 +250,7 @@ def _fits(fixed: FixedIP, wanted: dict[str, set[str]]) -> bool:
     text = str(fixed.address)
     return (
         fixed.subnet_id in wanted.get("subnet_id", {fixed.subnet_id})
-        and text in {parsers.canonical_address(item) for item in wanted.get("ip_address", {text})}
+        and text in wanted.get("ip_address", {text})
         and any(part in text for part in wanted.get("ip_address_substr", {""}))
     )
 

@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from fairlead.api.door import JsonObject
-from fairlead.api.fields import Schema
-from fairlead.api.listing import Page, Query, TagFilter, filter_text
+from fairlead.api.fields import Schema, array_schema
+from fairlead.api.listing import MOST_SORT_KEYS, Page, Query, TagFilter, filter_text
 from fairlead.api.network.attributes import Attribute, Attributes
 from fairlead.api.network.errors import bad_request, bad_resource
 from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
@@ -15,8 +15,8 @@ from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
 TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 OTHER: Mapping[str, Schema] = {
     "fields": TEXTS,
-    "sort_key": TEXTS,
-    "sort_dir": {"type": "array", "items": {"enum": ["asc", "desc"]}},
+    "sort_key": array_schema(TEXT, MOST_SORT_KEYS),
+    "sort_dir": array_schema({"enum": ["asc", "desc"]}, MOST_SORT_KEYS),
     "limit": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
     "marker": IDENTITY,
     "page_reverse": {"type": "boolean"},

@@ -28,7 +28,7 @@ from fairlead.api.network.collection import (
     revised,
     sift_nothing,
 )
-from fairlead.api.network.limits import BULK, FIXED_IPS, ROUTES
+from fairlead.api.network.limits import BULK, FIXED_IPS, INTERFACES, ROUTES
 from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
@@ -247,6 +247,8 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
 
 def _check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
     """A router can tell two subnets apart only if they do not overlap. Raises ApiError 400."""
+    if len(snapshot.router_interfaces.get(router.id, NONE)) >= INTERFACES:
+        raise errors.bad_resource("router", f"A router has at most {INTERFACES} interfaces")
     for old in _router_subnets(snapshot, router):
         for new in subnets:
             if old.id == new.id:

@@ -133,7 +133,7 @@ class Views(Generic[R]):
         def change(snapshot: Snapshot) -> Changes:
             return in_turn(snapshot, [partial(_create, collection, *item) for item in calls])
 
-        snapshot = await self._house.model.write(change)
+        snapshot = await self._house.write(change)
         made = [self._encode(request, snapshot, call.new_id) for call, _ in calls]
         return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
@@ -211,7 +211,7 @@ class Views(Generic[R]):
                 raise errors.revision_mismatch(expected or 0, current)
             return change(snapshot, resource)
 
-        return await self._house.model.write(decide)
+        return await self._house.write(decide)
 
     def _find(self, request: Request, snapshot: Snapshot, key: str) -> R:
         found = self._collection.find(snapshot, key)

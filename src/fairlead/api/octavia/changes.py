@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
-from fairlead.api.octavia import decode, specs
+from fairlead.api.octavia import decode, limits, specs
 from fairlead.api.octavia.decode import Birth, Caller
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, not_found
 from fairlead.api.octavia.vip import choose_vip, may_use
@@ -316,10 +316,9 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
 def _check_size(balancer: lb.LoadBalancer) -> None:
     """A load balancer is one document: it is written whole at each change."""
     sizes = {
-        f"at most {specs.MOST_LISTENERS} listeners": len(balancer.listeners) > specs.MOST_LISTENERS,
-        f"at most {specs.MOST_POOLS} pools": len(balancer.pools) > specs.MOST_POOLS,
-        f"at most {specs.MOST_MEMBERS} members in all": sum(len(p.members) for p in balancer.pools)
-        > specs.MOST_MEMBERS,
+        f"at most {limits.LISTENERS} listeners": len(balancer.listeners) > limits.LISTENERS,
+        f"at most {limits.POOLS} pools": len(balancer.pools) > limits.POOLS,
+        f"at most {limits.MEMBERS} members in all": sum(len(p.members) for p in balancer.pools) > limits.MEMBERS,
     }
     for limit, exceeded in sizes.items():
         if exceeded:

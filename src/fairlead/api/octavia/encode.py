@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from fairlead.api.door import House, JsonObject
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
-from fairlead.api.octavia import specs
+from fairlead.api.octavia import limits, specs
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
 from fairlead.model.network import Resource
@@ -47,22 +47,22 @@ POOL = _shown(
     specs.POOL_POST,
     *("healthmonitor", "listener_id", "loadbalancer_id"),
     loadbalancers=_ONE,
-    listeners=_ids_of(specs.MOST_LISTENERS),
-    members=_ids_of(specs.MOST_MEMBERS),
+    listeners=_ids_of(limits.LISTENERS),
+    members=_ids_of(limits.MEMBERS),
 )
 LISTENER = _shown(specs.LISTENER_POST, "default_pool", "loadbalancer_id", loadbalancers=_ONE)
 LOAD_BALANCER = _shown(
     specs.LOAD_BALANCER_POST,
     vip_vnic_type=TEXT,
-    listeners=_ids_of(specs.MOST_LISTENERS),
-    pools=_ids_of(specs.MOST_POOLS),
+    listeners=_ids_of(limits.LISTENERS),
+    pools=_ids_of(limits.POOLS),
 )
 LOAD_BALANCER_TREE: Shown = {
     **LOAD_BALANCER,
-    "listeners": array_schema(object_schema(LISTENER, LISTENER), specs.MOST_LISTENERS),
+    "listeners": array_schema(object_schema(LISTENER, LISTENER), limits.LISTENERS),
     "pools": array_schema(
-        object_schema({**POOL, "members": array_schema(object_schema(MEMBER, MEMBER), specs.MOST_MEMBERS)}, POOL),
-        specs.MOST_POOLS,
+        object_schema({**POOL, "members": array_schema(object_schema(MEMBER, MEMBER), limits.MEMBERS)}, POOL),
+        limits.POOLS,
     ),
 }
 

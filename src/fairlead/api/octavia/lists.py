@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, json_response
-from fairlead.api.fields import Schema
-from fairlead.api.listing import BadQuery, Item, Page, Query, TagFilter, select
+from fairlead.api.fields import Schema, array_schema
+from fairlead.api.listing import MOST_SORT_KEYS, BadQuery, Item, Page, Query, TagFilter, select
 from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
@@ -19,8 +20,8 @@ _WORDS: Mapping[str, Schema] = {
     "marker": IDENTITY,
     "page_reverse": {"type": "boolean"},
     "sort": TEXT,
-    "sort_key": TEXTS,
-    "sort_dir": {"type": "array", "items": {"enum": ["asc", "desc"]}},
+    "sort_key": array_schema(TEXT, MOST_SORT_KEYS),
+    "sort_dir": array_schema({"enum": ["asc", "desc"]}, MOST_SORT_KEYS),
     **dict.fromkeys(_TAG_WORDS, TEXT),
 }
 """What a query string may hold beside filters."""
@@ -78,7 +79,7 @@ def _tags(request: Request) -> Callable[[str], frozenset[str]]:
 def _sort(request: Request) -> tuple[tuple[str, bool], ...]:
     given = request.query_params
     keys = [part.partition(":")[::2] for part in given.get("sort", "").split(",") if part]
-    keys += list(zip(given.getlist("sort_key"), [*given.getlist("sort_dir"), *[""] * 99], strict=False))
+    keys += zip_longest(given.getlist("sort_key"), given.getlist("sort_dir"), fillvalue="")
     for _, direction in keys:
         if direction not in ("", "asc", "desc"):
             raise ApiError(400, f"The sort direction '{direction}' is not valid; it is asc or desc.")

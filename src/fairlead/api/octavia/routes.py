@@ -8,7 +8,7 @@ from starlette.responses import Response
 from fairlead.api.door import House, json_response
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
 from fairlead.api.listing import LARGEST_PAGE
-from fairlead.api.octavia import encode, specs
+from fairlead.api.octavia import encode, limits, specs
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import list_query
 from fairlead.api.octavia.views import Views
@@ -108,7 +108,7 @@ def _member_routes(views: Views) -> list[Operation]:
     create = specs.body(root, specs.MEMBER_POST, argument="member_")
     update = specs.body(root, specs.MEMBER_PUT, argument="member_")
     each = specs.nested(specs.MEMBER_POST, "member")
-    batch: Parser[tuple[Values, ...]] = specs.under("members", list_of(each, specs.MOST_MEMBERS), "a list")
+    batch: Parser[tuple[Values, ...]] = specs.under("members", list_of(each, limits.MEMBERS), "a list")
     additive = {"additive_only": FLAG}
     return [
         _list(path, "members", views.list_members, shown),

@@ -31,25 +31,20 @@ from fairlead.api.fields import (
     uuid,
     word_of,
 )
+from fairlead.api.octavia import limits
 from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, PersistenceType, PoolProtocol
 
-LONGEST_TIMEOUT = 2_073_600_000
-LARGEST_NUMBER = 2**31 - 1
-MOST_MEMBERS = 1_000
-MOST_LISTENERS = 200
-MOST_POOLS = 200
-"""Of one load balancer, as it is one document."""
 COOKIE_NAME = re.compile(r"[^\s,;\\]+")
 _T = TypeVar("_T")
 DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin_state_up": False}
 """What a null in a PUT means, for attributes of every resource (it does switch off, as it does in Octavia)."""
 
 
-@reads({"type": "string", "maxLength": 255, "pattern": r"^[^\s,;\\\u0000]+$"})
+@reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": r"^[^\s,;\\\u0000]+$"})
 def cookie_name(value: object) -> str:
-    name = text()(value)
+    name = text(limits.LONGEST_TEXT)(value)
     if not COOKIE_NAME.fullmatch(name):
         raise ValueError("Value should have no spaces, commas, semicolons or backslashes.")
     return name
@@ -95,17 +90,17 @@ def read_values(values: Mapping[str, object], spec: Spec, *, argument: str) -> V
 
 
 _EVERYWHERE: Spec = {
-    "name": Field(text()),
+    "name": Field(text(limits.LONGEST_TEXT)),
     "admin_state_up": Field(boolean),
-    "tags": Field(list_of(text(), 100)),
+    "tags": Field(list_of(text(limits.LONGEST_TEXT), limits.TAGS)),
 }
-_DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text())}
-_CREATED: Spec = {"project_id": Field(text(36)), "tenant_id": Field(text(36))}
+_DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text(limits.LONGEST_TEXT))}
+_CREATED: Spec = {"project_id": Field(text(limits.LONGEST_PROJECT)), "tenant_id": Field(text(limits.LONGEST_PROJECT))}
 
 _TLS: Spec = {
-    "alpn_protocols": Field(list_of(text(32))),
-    "tls_ciphers": Field(text(2048)),
-    "tls_versions": Field(list_of(text(32))),
+    "alpn_protocols": Field(list_of(text(limits.LONGEST_WORD), limits.NOT_YET)),
+    "tls_ciphers": Field(text(limits.LONGEST_CIPHERS)),
+    "tls_versions": Field(list_of(text(limits.LONGEST_WORD), limits.NOT_YET)),
 }
 
 MEMBER_PUT: Spec = {
@@ -113,7 +108,7 @@ MEMBER_PUT: Spec = {
     "backup": Field(boolean),
     "monitor_address": Field(address),
     "monitor_port": Field(integer(1, 65535)),
-    "weight": Field(integer(0, 256)),
+    "weight": Field(integer(0, limits.LARGEST_WEIGHT)),
 }
 MEMBER_POST: Spec = {
     **MEMBER_PUT,
@@ -128,24 +123,24 @@ SESSION_PERSISTENCE: Spec = {
     "type": Field(word_of(PersistenceType), required=True),
     "cookie_name": Field(cookie_name),
     "persistence_granularity": Field(address),
-    "persistence_timeout": Field(integer(1, LARGEST_NUMBER)),
+    "persistence_timeout": Field(integer(1, limits.LARGEST_NUMBER)),
 }
 
 POOL_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
-    "ca_tls_container_ref": Field(text()),
-    "crl_container_ref": Field(text()),
+    "ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
+    "crl_container_ref": Field(text(limits.LONGEST_TEXT)),
     "lb_algorithm": Field(word_of(Algorithm)),
     "session_persistence": Field(nested(SESSION_PERSISTENCE, "pool.session_persistence")),
-    "tls_container_ref": Field(text()),
+    "tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "tls_enabled": Field(boolean),
 }
 POOL_IN_TREE: Spec = {
     **POOL_PUT,
     **_CREATED,
     "healthmonitor": Field(mapping),
-    "members": Field(list_of(nested(MEMBER_POST, "member"), MOST_MEMBERS)),
+    "members": Field(list_of(nested(MEMBER_POST, "member"), limits.MEMBERS)),
     "protocol": Field(word_of(PoolProtocol)),
 }
 POOL_POST: Spec = {
@@ -158,28 +153,28 @@ POOL_POST: Spec = {
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
-    "allowed_cidrs": Field(list_of(cidr)),
-    "client_authentication": Field(text()),
-    "client_ca_tls_container_ref": Field(text()),
-    "client_crl_container_ref": Field(text()),
-    "connection_limit": Field(integer(-1, LARGEST_NUMBER)),
+    "allowed_cidrs": Field(list_of(cidr, limits.CIDRS)),
+    "client_authentication": Field(text(limits.LONGEST_TEXT)),
+    "client_ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
+    "client_crl_container_ref": Field(text(limits.LONGEST_TEXT)),
+    "connection_limit": Field(integer(-1, limits.LARGEST_NUMBER)),
     "default_pool_id": Field(uuid),
-    "default_tls_container_ref": Field(text()),
+    "default_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "hsts_include_subdomains": Field(boolean),
-    "hsts_max_age": Field(integer(0, LARGEST_NUMBER)),
+    "hsts_max_age": Field(integer(0, limits.LARGEST_NUMBER)),
     "hsts_preload": Field(boolean),
     "insert_headers": Field(mapping),
-    "sni_container_refs": Field(list_of(text())),
-    "timeout_client_data": Field(integer(0, LONGEST_TIMEOUT)),
-    "timeout_member_connect": Field(integer(0, LONGEST_TIMEOUT)),
-    "timeout_member_data": Field(integer(0, LONGEST_TIMEOUT)),
-    "timeout_tcp_inspect": Field(integer(0, LONGEST_TIMEOUT)),
+    "sni_container_refs": Field(list_of(text(limits.LONGEST_TEXT), limits.NOT_YET)),
+    "timeout_client_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
+    "timeout_member_connect": Field(integer(0, limits.LONGEST_TIMEOUT)),
+    "timeout_member_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
+    "timeout_tcp_inspect": Field(integer(0, limits.LONGEST_TIMEOUT)),
 }
 LISTENER_IN_TREE: Spec = {
     **LISTENER_PUT,
     **_CREATED,
     "default_pool": Field(nested(POOL_IN_TREE, "pool")),
-    "l7policies": Field(list_of(mapping, 100)),
+    "l7policies": Field(list_of(mapping, limits.NOT_YET)),
     "protocol": Field(word_of(ListenerProtocol), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
@@ -188,17 +183,17 @@ LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, requir
 LOAD_BALANCER_PUT: Spec = {
     **_DESCRIBED,
     "vip_qos_policy_id": Field(uuid),
-    "vip_sg_ids": Field(list_of(uuid)),
+    "vip_sg_ids": Field(list_of(uuid, limits.NOT_YET)),
 }
 LOAD_BALANCER_POST: Spec = {
     **LOAD_BALANCER_PUT,
     **_CREATED,
-    "additional_vips": Field(list_of(mapping, 100)),
-    "availability_zone": Field(text()),
+    "additional_vips": Field(list_of(mapping, limits.NOT_YET)),
+    "availability_zone": Field(text(limits.LONGEST_TEXT)),
     "flavor_id": Field(uuid),
-    "listeners": Field(list_of(nested(LISTENER_IN_TREE, "listener"), MOST_LISTENERS)),
-    "pools": Field(list_of(nested(POOL_IN_TREE, "pool"), MOST_POOLS)),
-    "provider": Field(text(64)),
+    "listeners": Field(list_of(nested(LISTENER_IN_TREE, "listener"), limits.LISTENERS)),
+    "pools": Field(list_of(nested(POOL_IN_TREE, "pool"), limits.POOLS)),
+    "provider": Field(text(limits.LONGEST_PROVIDER)),
     "vip_address": Field(address),
     "vip_network_id": Field(uuid),
     "vip_port_id": Field(uuid),

@@ -77,7 +77,7 @@ class Views:
             raise ApiError(400, f"Provider '{provider}' is not enabled.")
         caller = self._caller(request, values.get("project_id") or values.get("tenant_id"), provider)
         made = self._house.new_id()
-        snapshot = await self._house.model.write(lambda old: changes.create_load_balancer(old, values, caller, made))
+        snapshot = await self._house.write(lambda old: changes.create_load_balancer(old, values, caller, made))
         balancer = snapshot.load_balancers[made]
         where = encode.standing(self._house, snapshot, balancer)
         return json_response({"loadbalancer": encode.encode_tree(balancer, where)}, 201)
@@ -90,17 +90,13 @@ class Views:
         changes.find_load_balancer(self._snapshot, balancer_id, identity(request))
         values = await read_body(request)
         caller = self._caller(request)
-        snapshot = await self._house.model.write(
-            lambda old: changes.update_load_balancer(old, values, caller, balancer_id)
-        )
+        snapshot = await self._house.write(lambda old: changes.update_load_balancer(old, values, caller, balancer_id))
         return self._load_balancer(snapshot, request)
 
     async def delete_load_balancer(self, request: Request) -> Response:
         caller, balancer_id = self._caller(request), request.path_params["id"]
         cascade = request.query_params.get("cascade", "").lower() in ("true", "1")
-        await self._house.model.write(
-            lambda old: changes.delete_load_balancer(old, caller, balancer_id, cascade=cascade)
-        )
+        await self._house.write(lambda old: changes.delete_load_balancer(old, caller, balancer_id, cascade=cascade))
         return Response(status_code=NO_CONTENT)
 
     async def show_statuses(self, request: Request) -> Response:
@@ -140,7 +136,7 @@ class Views:
             made.append(listener_id)
             return result
 
-        return self._listener(await self._house.model.write(change), made[-1], request, 201)
+        return self._listener(await self._house.write(change), made[-1], request, 201)
 
     async def show_listener(self, request: Request) -> Response:
         return self._listener(self._snapshot, request.path_params["id"], request)
@@ -150,12 +146,12 @@ class Views:
         changes.find_listener(self._snapshot, listener_id, identity(request))
         values = await read_body(request)
         caller = self._caller(request)
-        snapshot = await self._house.model.write(lambda old: changes.update_listener(old, values, caller, listener_id))
+        snapshot = await self._house.write(lambda old: changes.update_listener(old, values, caller, listener_id))
         return self._listener(snapshot, listener_id, request)
 
     async def delete_listener(self, request: Request) -> Response:
         caller, listener_id = self._caller(request), request.path_params["id"]
-        await self._house.model.write(lambda old: changes.delete_listener(old, caller, listener_id))
+        await self._house.write(lambda old: changes.delete_listener(old, caller, listener_id))
         return Response(status_code=NO_CONTENT)
 
     def _listener(self, snapshot: Snapshot, listener_id: str, request: Request, status: int = 200) -> Response:
@@ -183,7 +179,7 @@ class Views:
             made.append(pool_id)
             return result
 
-        return self._pool(await self._house.model.write(change), made[-1], request, 201)
+        return self._pool(await self._house.write(change), made[-1], request, 201)
 
     async def show_pool(self, request: Request) -> Response:
         return self._pool(self._snapshot, request.path_params["id"], request)
@@ -193,12 +189,12 @@ class Views:
         changes.find_pool(self._snapshot, pool_id, identity(request))
         values = await read_body(request)
         caller = self._caller(request)
-        snapshot = await self._house.model.write(lambda old: changes.update_pool(old, values, caller, pool_id))
+        snapshot = await self._house.write(lambda old: changes.update_pool(old, values, caller, pool_id))
         return self._pool(snapshot, pool_id, request)
 
     async def delete_pool(self, request: Request) -> Response:
         caller, pool_id = self._caller(request), request.path_params["id"]
-        await self._house.model.write(lambda old: changes.delete_pool(old, caller, pool_id))
+        await self._house.write(lambda old: changes.delete_pool(old, caller, pool_id))
         return Response(status_code=NO_CONTENT)
 
     def _pool(self, snapshot: Snapshot, pool_id: str, request: Request, status: int = 200) -> Response:
@@ -224,7 +220,7 @@ class Views:
             made.append(member_id)
             return result
 
-        return self._member(await self._house.model.write(change), made[-1], request, 201)
+        return self._member(await self._house.write(change), made[-1], request, 201)
 
     async def show_member(self, request: Request) -> Response:
         return self._member(self._snapshot, request.path_params["id"], request)
@@ -235,14 +231,12 @@ class Views:
         changes.find_member(pool, member_id)
         values = await read_body(request)
         caller = self._caller(request)
-        snapshot = await self._house.model.write(
-            lambda old: changes.update_member(old, values, caller, pool_id, member_id)
-        )
+        snapshot = await self._house.write(lambda old: changes.update_member(old, values, caller, pool_id, member_id))
         return self._member(snapshot, member_id, request)
 
     async def delete_member(self, request: Request) -> Response:
         caller, pool_id, member_id = self._caller(request), request.path_params["pool_id"], request.path_params["id"]
-        await self._house.model.write(lambda old: changes.delete_member(old, caller, pool_id, member_id))
+        await self._house.write(lambda old: changes.delete_member(old, caller, pool_id, member_id))
         return Response(status_code=NO_CONTENT)
 
     async def replace_members(self, request: Request) -> Response:
@@ -250,9 +244,7 @@ class Views:
         additive = request.query_params.get("additive_only", "").lower() in ("true", "1")
         bodies = await read_body(request)
         caller = self._caller(request)
-        await self._house.model.write(
-            lambda old: changes.replace_members(old, bodies, caller, pool_id, additive=additive)
-        )
+        await self._house.write(lambda old: changes.replace_members(old, bodies, caller, pool_id, additive=additive))
         return Response(status_code=ACCEPTED)
 
     def _member(self, snapshot: Snapshot, member_id: str, request: Request, status: int = 200) -> Response:

@@ -1,0 +1,25 @@
+"""Every limit of this door, and where it comes from. What has none is bounded by the size of a document or a body."""
+
+LISTENERS = 200
+POOLS = 200
+MEMBERS = 1_000
+"""Of one load balancer, in all of its pools together. These three are ours: it is one document, written whole."""
+TAGS = 100
+"""Of one resource. Ours: a tag is read with every document."""
+CIDRS = 1_000
+"""Of one listener. Ours."""
+NOT_YET = 100
+"""Items of a list that is refused whatever it holds."""
+LONGEST_TEXT = 255
+"""Characters of a name, a description or a tag (octavia, common/constants.py and api/v2/types)."""
+LONGEST_PROJECT = 36
+LONGEST_PROVIDER = 64
+LONGEST_CIPHERS = 2048
+LONGEST_WORD = 32
+"""Characters (octavia, db/models.py): of a project's id, a provider, TLS ciphers, the name of a protocol or version."""
+LARGEST_WEIGHT = 256
+"""Octavia API reference, "Create Member"."""
+LONGEST_TIMEOUT = 2_073_600_000
+"""Milliseconds, 24 days (octavia, common/constants.py, MAX_TIMEOUT)."""
+LARGEST_NUMBER = 2**31 - 1
+"""Of connections and of seconds: a column of Octavia's database."""

@@ -1,0 +1,139 @@
+"""What an aggregate may hold is bounded, by whatever way its parts come: all at once or one by one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
+from fairlead.api.listing import MOST_SORT_KEYS
+from fairlead.api.network.limits import INTERFACES, ROUTES, SUBNETS, TAGS
+from fairlead.api.octavia import limits
+from harness.caller import Caller
+
+NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    made = Caller(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def net(caller: Caller) -> str:
+    made: str = caller.make(f"{NETWORK}/networks", "network")["id"]
+    caller.make(f"{NETWORK}/subnets", "subnet", network_id=made, cidr="10.0.0.0/24")
+    return made
+
+
+def refused(caller: Caller, method: str, path: str, body: Any, words: str) -> None:
+    answer = caller.send(method, path, json=body)
+    assert (answer.status_code, words in answer.text) == (400, True), answer.text
+
+
+def listener(port: int, **more: Any) -> dict[str, Any]:
+    return {"protocol": "TCP", "protocol_port": port, **more}
+
+
+def pool(number: int, **more: Any) -> dict[str, Any]:
+    return {"name": f"p{number}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP", **more}
+
+
+def member(number: int, **more: Any) -> dict[str, Any]:
+    return {"address": f"10.1.{number // 250}.{number % 250}", "protocol_port": 80, "weight": 0, **more}
+
+
+def test_a_load_balancer_has_so_many_listeners_and_pools(caller: Caller, net: str):
+    listeners = [listener(port) for port in range(1, limits.LISTENERS + 1)]
+    pools = [pool(number) for number in range(limits.POOLS)]
+    body = {"vip_network_id": net, "listeners": listeners, "pools": pools}
+    made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", **body)["id"]
+    one_more = listener(9999, loadbalancer_id=made)
+    words = f"at most {limits.LISTENERS} listeners"
+    refused(caller, "POST", f"{BALANCER}/listeners", {"listener": one_more}, words)
+    words = f"at most {limits.POOLS} pools"
+    refused(caller, "POST", f"{BALANCER}/pools", {"pool": pool(9999, loadbalancer_id=made)}, words)
+    more = {**body, "listeners": [*listeners, listener(9999)]}
+    words = "listeners. Value: '[{'protocol"
+    refused(caller, "POST", f"{BALANCER}/loadbalancers", {"loadbalancer": more}, words)
+
+
+def test_a_load_balancer_has_so_many_members(caller: Caller, net: str):
+    body = {"vip_network_id": net, "pools": [pool(0), pool(1)]}
+    made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", **body)["pools"]
+    members = [f"{BALANCER}/pools/{each['id']}/members" for each in made]
+    batch = [member(number) for number in range(limits.MEMBERS)]
+    assert caller.send("PUT", members[0], json={"members": batch}).status_code == 202
+    words = f"at most {limits.MEMBERS} members"
+    for path in members:
+        refused(caller, "POST", path, {"member": member(9999)}, words)
+    refused(caller, "PUT", f"{members[0]}?additive_only=true", {"members": [member(9999)]}, words)
+    refused(caller, "PUT", members[1], {"members": [*batch, member(9999)]}, f"at most {limits.MEMBERS} items")
+
+
+def test_a_document_has_a_size(caller: Caller, net: str):
+    """The parts that are allowed can be larger than what is written in one go."""
+    tags = [f"{number:03}" + "\U0001f4a9" * 252 for number in range(limits.TAGS)]
+    made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", vip_network_id=net)["id"]
+    count = 0
+    while caller.send(
+        "POST", f"{BALANCER}/pools", json={"pool": pool(count, loadbalancer_id=made, tags=tags)}
+    ).is_success:
+        count += 1
+    assert count == LARGEST_DOCUMENT // (limits.TAGS * 1011)
+    words = f"loadbalancer/{made} would take"
+    refused(caller, "POST", f"{BALANCER}/pools", {"pool": pool(99, loadbalancer_id=made, tags=tags)}, words)
+    assert caller.send("PUT", f"{BALANCER}/loadbalancers/{made}", json={"loadbalancer": {"name": "x"}}).is_success
+
+
+def test_a_network_has_so_many_subnets(caller: Caller, net: str):
+    def subnet(number: int) -> dict[str, Any]:
+        return {"network_id": net, "cidr": f"10.1.{number}.0/24"}
+
+    many = [subnet(number) for number in range(SUBNETS - 1)]
+    assert caller.send("POST", f"{NETWORK}/subnets", json={"subnets": many}).status_code == 201
+    refused(caller, "POST", f"{NETWORK}/subnets", {"subnet": subnet(255)}, f"at most {SUBNETS} subnets")
+
+
+def test_a_resource_has_so_many_tags(caller: Caller, net: str):
+    path = f"{NETWORK}/networks/{net}/tags"
+    assert caller.send("PUT", path, json={"tags": [str(number) for number in range(TAGS)]}).is_success
+    refused(caller, "PUT", f"{path}/more", None, f"at most {TAGS} are allowed")
+    refused(caller, "POST", path, {"tags": ["more"]}, f"at most {TAGS} are allowed")
+
+
+def test_a_router_has_so_many_interfaces_and_routes(caller: Caller, net: str):
+    router = caller.make(f"{NETWORK}/routers", "router")["id"]
+    ports = [{"network_id": other} for other in _networks(caller, INTERFACES + 1)]
+    made = caller.send("POST", f"{NETWORK}/ports", json={"ports": ports}).json()["ports"]
+    add = f"{NETWORK}/routers/{router}/add_router_interface"
+    for port in made[:-1]:
+        assert caller.send("PUT", add, json={"port_id": port["id"]}).status_code == 200
+    refused(caller, "PUT", add, {"port_id": made[-1]["id"]}, f"at most {INTERFACES} interfaces")
+    routes = [{"destination": f"172.16.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(ROUTES + 1)]
+    path = f"{NETWORK}/routers/{router}"
+    assert caller.send("PUT", f"{path}/add_extraroutes", json={"router": {"routes": routes[:-1]}}).status_code == 200
+    for where in (path, f"{path}/add_extraroutes"):
+        refused(caller, "PUT", where, {"router": {"routes": routes}}, f"exceeds the maximum {ROUTES}")
+
+
+def _networks(caller: Caller, count: int) -> list[str]:
+    """Each with a subnet of its own."""
+    made = caller.send("POST", f"{NETWORK}/networks", json={"networks": [{}] * count}).json()["networks"]
+    ids: list[str] = [network["id"] for network in made]
+    subnets = [
+        {"network_id": each, "cidr": f"10.{1 + number // 256}.{number % 256}.0/24"} for number, each in enumerate(ids)
+    ]
+    assert caller.send("POST", f"{NETWORK}/subnets", json={"subnets": subnets}).status_code == 201
+    return ids
+
+
+def test_a_query_has_a_length_and_so_many_sort_keys(caller: Caller):
+    for path in (f"{NETWORK}/ports", f"{BALANCER}/loadbalancers"):
+        assert caller.send("GET", f"{path}?name={'x' * LONGEST_QUERY}").status_code == 414
+        query = "&".join(["sort_key=name"] * (MOST_SORT_KEYS + 1))
+        answer = caller.send("GET", f"{path}?{query}")
+        assert (answer.status_code, f"at most {MOST_SORT_KEYS} keys" in answer.text) == (400, True)
