@@ -93,6 +93,7 @@ class Kernel:
             compile_owner=compile_owner,
             snapshot=lambda: model.snapshot,
             clock=time.monotonic,
+            deleted=model.deleted,
         )
 
     async def __aenter__(self) -> "Kernel":

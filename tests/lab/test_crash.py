@@ -300,3 +300,27 @@ def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(l
             check(server, ledger)
             check_rows(lab, tmp_path)
             tear_down(server, lab)
+
+
+def test_many_deletions_that_were_acknowledged_are_done_by_the_next_server(lab: Lab, tmp_path: Path):
+    """The brake on mass deletions is for a store that is not the right one; this one knows what it deleted."""
+    chance, ledger = random.Random(12), Ledger()
+    with breaking(lab) as northbound:
+        with serving(lab, tmp_path, **MARK) as server:
+            subnet = build(server)
+            for _ in range(30):
+                create(server.client, subnet, ledger, chance)
+            until(lambda: all_active(server))
+            until(server.has_nothing_to_do)
+            northbound.kill()
+            for identity in list(ledger.names)[:25]:
+                good(server.client.delete(f"{LBS}/{identity}?cascade=true"))
+                del ledger.names[identity]
+                ledger.gone.add(identity)
+            server.kill()
+            northbound.start()
+        with serving(lab, tmp_path, **MARK) as server:
+            until(server.has_nothing_to_do)
+            check(server, ledger)
+            check_rows(lab, tmp_path)
+            tear_down(server, lab)

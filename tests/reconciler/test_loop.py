@@ -231,3 +231,34 @@ def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
         assert reconciler.unsettled() == 0.0
 
     asyncio.run(run())
+
+
+def test_the_brake_knows_what_was_deleted_on_purpose():
+    """Rows of what a store deleted before it was killed go; those of what it never had stay."""
+
+    async def run() -> None:
+        nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
+        before = make(driver := FakeDriver(), apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
+        await before.resync()
+        while await before.step():
+            pass
+        model, known = apply_changes(Snapshot(), Changes(), 2), {Owner(Kind.NETWORK, f"net{n}") for n in range(12)}
+
+        async def deleted() -> frozenset[Owner]:
+            return frozenset(known)
+
+        after = Reconciler(
+            driver=driver, compile_owner=compile_owner, snapshot=lambda: model, clock=lambda: 0.0, deleted=deleted
+        )
+        with pytest.raises(MassDelete, match="18 of 30"):
+            await after.resync()
+        while await after.step():
+            pass
+        assert len(driver.rows) == 18
+        known |= set(driver.rows)
+        assert await after.resync() == 18
+        while await after.step():
+            pass
+        assert driver.rows == {}
+
+    asyncio.run(run())

@@ -295,3 +295,20 @@ def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(
         await other.close()
 
     asyncio.run(run())
+
+
+def test_what_was_deleted_is_known_also_after_a_restart(tmp_path: Path):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda *_: None)
+        for name in ("kept", "gone"):
+            await model.write(partial(put, name))
+        await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"),)))
+        await store.close()
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda *_: None)
+        deleted = await model.deleted()
+        assert {str(owner) for owner in deleted} == {"network/gone", "vip-network/gone", "vip-network/kept"}
+        await store.close()
+
+    asyncio.run(run())

@@ -7,7 +7,7 @@ slices, so that doors answer and changes are applied while it looks at ten thous
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -33,8 +33,8 @@ CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 
 
 class MassDelete(Exception):
-    """A resync would delete more than 30 % of more than 20 owners, or any because nothing was ever stored (is it the
-    right store?): somebody has to say that this is meant.
+    """A resync would delete more than 30 % of more than 20 owners that the store does not know to have deleted, or any
+    because nothing was ever stored (is it the right store?): somebody has to say that this is meant.
 
     Everything else that the resync found has been set right all the same.
     """
@@ -83,11 +83,24 @@ class _Memory:
     """Owners for which there was or came something to do since a resync has read the dataplane."""
 
 
+async def _nothing() -> frozenset[Owner]:
+    return frozenset()
+
+
 class Reconciler:
-    """`snapshot` gives the newest model; `clock` the seconds that back-off counts."""
+    """`snapshot` gives the newest model; `clock` the seconds that back-off counts.
+
+    `deleted` gives the owners that are known to have been deleted on purpose.
+    """
 
     def __init__(
-        self, *, driver: Driver, compile_owner: Compile, snapshot: Callable[[], Snapshot], clock: Callable[[], float]
+        self,
+        *,
+        driver: Driver,
+        compile_owner: Compile,
+        snapshot: Callable[[], Snapshot],
+        clock: Callable[[], float],
+        deleted: Callable[[], Awaitable[frozenset[Owner]]] = _nothing,
     ) -> None:
         self.statistics = Statistics()
         self._driver = driver
@@ -95,6 +108,7 @@ class Reconciler:
         self._snapshot = snapshot
         self._clock = clock
         self._queue = Queue()
+        self._deleted = deleted
         self._memory = _Memory()
         self._watchers: list[Callable[[Work], None]] = []
         self._wake = asyncio.Event()
@@ -189,11 +203,24 @@ class Reconciler:
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
             self.statistics.resync_changes += wrong + len(gone)
         self.statistics.resyncs += 1
-        many = len(actual) > BRAKE_OWNERS and len(gone) > BRAKE_SHARE * len(actual)
-        if gone and not force and (many or snapshot.revision == 0):
-            raise MassDelete(f"a resync would delete the rows of {len(gone)} of {len(actual)} owners")
+        if not force:
+            await self._brake(snapshot, gone, len(actual))
         self.mark(gone)
         return wrong + len(gone)
+
+    async def _brake(self, snapshot: Snapshot, gone: list[Owner], owners: int) -> None:
+        """Raises MassDelete. What the store knows that it deleted is meant: it goes all the same."""
+
+        def holds(some: list[Owner]) -> bool:
+            many = owners > BRAKE_OWNERS and len(some) > BRAKE_SHARE * owners
+            return bool(some) and (many or snapshot.revision == 0)
+
+        if holds(gone):
+            meant = await self._deleted()
+            strange = [owner for owner in gone if owner not in meant]
+            if holds(strange):
+                self.mark(owner for owner in gone if owner in meant)
+                raise MassDelete(f"a resync would delete the rows of {len(strange)} of {owners} owners")
 
     async def step(self) -> bool:
         """Work on the next owner that is ready; False when none is."""

@@ -64,6 +64,9 @@ class Store(Protocol):
         What it answers survives the loss of the process and of power. Raises Conflict and StoreUnavailable.
         """
 
+    async def deleted(self) -> set[str]:
+        """The keys of documents that once were, as far back as the feed goes. Raises StoreUnavailable."""
+
     async def changes(self, after: int) -> list[Batch]:
         """Every transaction after this revision until now, in order. Raises Compacted and StoreUnavailable."""
 

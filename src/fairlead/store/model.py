@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
-from fairlead.model.owner import Owner
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
@@ -70,6 +70,13 @@ class Model:
                         self._take_in(batch)
             except Compacted:
                 await self.catch_up()
+
+    async def deleted(self) -> frozenset[Owner]:
+        """Owners that this store had and has no more, as far back as it knows. Raises StoreUnavailable."""
+        gone = {Owner.parse(key) for key in await self._store.deleted() if not key.startswith(CLAIM)}
+        networks = {owner.id for owner in gone if owner.kind is Kind.NETWORK} | set(self.snapshot.networks)
+        unused = {Owner(Kind.VIP_NETWORK, network) for network in networks - set(self.snapshot.network_vips)}
+        return frozenset(gone | unused)
 
     async def catch_up(self) -> None:
         """Know all that is stored by now. Raises StoreUnavailable."""

@@ -73,6 +73,9 @@ class SqliteStore:
         self._written.set()
         return revision
 
+    async def deleted(self) -> set[str]:
+        return await self._run(self._deleted)
+
     async def changes(self, after: int) -> list[Batch]:
         return await self._run(lambda: self._feed(after))
 
@@ -197,6 +200,10 @@ class SqliteStore:
         )
         self._sql.execute("DELETE FROM change WHERE revision <= ?", (revision - FEED,))
         return int(revision)
+
+    def _deleted(self) -> set[str]:
+        gone = "SELECT DISTINCT key FROM change WHERE value IS NULL AND key NOT IN (SELECT key FROM document)"
+        return {key for (key,) in self._sql.execute(gone)}
 
     def _feed(self, after: int) -> list[Batch]:
         self._sql.execute("BEGIN")  # the feed and its end, as of one moment
