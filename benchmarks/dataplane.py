@@ -20,8 +20,8 @@ for each way, after the rounds, and says what two ways have to do however busy t
 
 Open vSwitch 3.1 in user space loses the translation of a connection whose source port comes back while the switch
 remembers it, and tens of thousands of ports come back each second. So connection tracking is emptied before each
-measurement, and no two services share a port at the member: Linux starts the time stamps of each pair of addresses and
-ports anywhere, so a SYN that comes another way than an old connection of the same ports may look older than it.
+measurement. The member's kernel still remembers, and takes a SYN that looks older for one of an old connection; Linux
+starts the time stamps of each pair of addresses and ports anywhere, so no two services share a port of the member.
 """
 
 import argparse
