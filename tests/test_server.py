@@ -1,12 +1,17 @@
 """Where the server listens."""
 
+import asyncio
 import socket
 import stat
 from pathlib import Path
 
 import pytest
 
-from fairlead.server import _open_socket
+from fairlead.config import OvnOptions
+from fairlead.server import Kernel, _open_socket, compile_owner
+from fairlead.store.interface import StoreUnavailable
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
@@ -33,3 +38,33 @@ def test_an_address_in_use_is_named():
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen on {listen}: Address already in use"):
             _open_socket(listen)
+
+
+class UnreadableModel(Model):
+    """Its store cannot be read the first time."""
+
+    reads = 0
+
+    async def catch_up(self) -> None:
+        self.reads += 1
+        if self.reads == 1:
+            raise StoreUnavailable("the disk says no")
+        await super().catch_up()
+
+
+def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who takes over must know what the last one stored; the next look would be an hour later."""
+    monkeypatch.setattr("fairlead.server.OVN_PATIENCE", 0.0)
+    monkeypatch.setattr("fairlead.server.STORE_PAUSE", 0.01)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = UnreadableModel(store, compile_owner)
+        async with Kernel(model, OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock")) as kernel:
+            kernel._resync_wanted.set()
+            async with asyncio.timeout(5):
+                while model.reads < 2:  # noqa: ASYNC110 - a task of the kernel's
+                    await asyncio.sleep(0.01)
+        await store.close()
+
+    asyncio.run(run())

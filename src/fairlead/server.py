@@ -43,6 +43,8 @@ LOG = logging.getLogger(__name__)
 OVN_PATIENCE = 5.0
 """Seconds that the start waits for OVN before the doors open without it."""
 RESYNC_INTERVAL = 3600.0
+STORE_PAUSE = 1.0
+"""Seconds until a store that could not be read is tried again: nothing else says that it can be read now."""
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
@@ -137,8 +139,12 @@ class Kernel:
             except MassDelete as brake:
                 LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
                 self._synced.set()
-            except (DriverError, StoreError) as error:
-                LOG.warning("no resync: %s", error)
+            except DriverError as error:
+                LOG.warning("no resync: %s; there will be one when OVN is back", error)
+            except StoreError as error:
+                LOG.warning("no resync: %s; trying again", error)
+                await asyncio.sleep(STORE_PAUSE)
+                self._resync_wanted.set()
             else:
                 LOG.info("resync: %d owners differ", changed)
                 self.reconciler.retry_now()

@@ -139,15 +139,18 @@ def tear_down(server: Server, lab: Lab) -> None:
 
 
 def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
+    """In every fifth life OVN's database dies too, shortly before the server could learn what became of its writes."""
     chance, ledger = random.Random(7), Ledger()
     with serving(lab, tmp_path, **MARK) as server:
         subnet = build(server)
-    for _ in range(KILLS):
-        with serving(lab, tmp_path, **MARK) as server:
+    for life in range(KILLS):
+        with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
             writer = Thread(target=write_until_it_dies, args=(server, subnet, ledger, chance))
             writer.start()
             dies = monotonic() + chance.uniform(0, LONGEST_LIFE)
             writer.join(dies - monotonic())
+            if life % 5 == 0:
+                northbound.kill()
             server.kill()
             writer.join()
     assert ledger.acknowledged > KILLS

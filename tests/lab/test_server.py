@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, take_down
+from lab.northbound import breaking
 from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, Server, serving, until
 from lab.site import free_port
 
@@ -215,16 +216,20 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
             "id"
         ]
         until(lambda: second.client.get(f"{POOLS}/{pool}").status_code == 200)
-        said = {server.client.get("/readyz").text for server in (first, second)}
-        assert said == {"ready\n", "ready: another server writes\n"}
-        holder, other = (first, second) if first.client.get("/readyz").text == "ready\n" else (second, first)
         writers = [
             Writer(number=number, server=(first, second)[number % 2], pool=pool, balancer=balancer)
             for number in range(WRITERS)
         ]
         with ThreadPoolExecutor(WRITERS) as threads:
             runs = [threads.submit(writer.run) for writer in writers]
+            until(lambda: sum(writer.acknowledged for writer in writers) > WRITERS * ROUNDS / 2, 60)
+            with breaking(own_lab) as northbound:
+                northbound.kill()
+                until(lambda: not first.is_ready() and not second.is_ready())
+                northbound.start()
+                until(lambda: first.is_ready() and second.is_ready(), 5)
             until(lambda: sum(writer.acknowledged for writer in writers) > WRITERS * ROUNDS, 60)
+            holder, other = holder_first(first, second)
             holder.kill()
             killed = monotonic()
             stored = {address for writer in writers for address in writer.weights.keys() - writer.unsure}
@@ -251,6 +256,13 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
         with serving(own_lab, tmp_path) as fresh:
             until(fresh.has_nothing_to_do)
         tear_down(other)
+
+
+def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
+    """One writes and the other says so; they may need a moment to settle it."""
+    texts = {"ready\n", "ready: another server writes\n"}
+    until(lambda: {server.client.get("/readyz").text for server in (first, second)} == texts, 5)
+    return (first, second) if first.client.get("/readyz").text == "ready\n" else (second, first)
 
 
 def still_wanted(addresses: set[str], writers: list[Writer]) -> set[str]:
