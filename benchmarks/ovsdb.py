@@ -172,6 +172,8 @@ def northbound(folder: Path) -> Iterator[str]:
             deadline = monotonic() + 10
             while not remote.exists() and monotonic() < deadline:
                 sleep(0.02)
+            ready = ["ovsdb-client", "--timeout=10", "wait", f"unix:{remote}", DATABASE, "connected"]
+            subprocess.run(ready, check=True)
             yield f"unix:{remote}"
         finally:
             process.terminate()

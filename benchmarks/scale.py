@@ -362,6 +362,7 @@ def unbind(bench: Bench, names: list[str]) -> None:
 
 def changes_with_ovn(bench: Bench, which: str) -> Results:
     """The share of each: Fairlead until the Northbound has it, northd until the Southbound has it, then the nodes."""
+    say(f"changes with {which} bound on both nodes")
     change, (row, vip) = bench.change(), row_of(bench)
     shares: dict[str, list[float]] = {name: [] for name in ("Fairlead", "northd", "nodes", "all")}
     worked: list[Mapping[str, float]] = []
