@@ -19,6 +19,8 @@ LISTS = {
     "listener": "/load-balancer/v2.0/lbaas/listeners",
     "pool": "/load-balancer/v2.0/lbaas/pools",
 }
+KINDS = {path.rsplit("/", 1)[1]: kind for kind, path in LISTS.items()} | {"network-ip-availabilities": "network"}
+TAGS = ["a", "b c", "d/e", "ü"]
 REFERENCES = {
     "network_id": "network",
     "vip_network_id": "network",
@@ -50,6 +52,8 @@ class World:
         self.ids: Mapping[str, list[str]] = {}
         self.members: list[tuple[str, str]] = []
         """(pool, member)"""
+        self.interfaces: Mapping[str, str] = {}
+        """router -> one of its ports"""
         self._meant: Mapping[str, Callable[[Random], Any]] = {
             "cidr": lambda random: f"10.{random.randrange(250)}.{random.randrange(250)}.0/24",
             "address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
@@ -62,6 +66,7 @@ class World:
             "mac_address": lambda random: f"02:00:00:00:00:{random.randrange(256):02x}",
             "destination": lambda random: f"172.16.{random.randrange(4)}.0/24",
             "nexthop": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
+            "tags": lambda random: random.sample(TAGS, random.randrange(len(TAGS) + 1)),
             "loadbalancer": self._tree,
         }
 
@@ -71,6 +76,9 @@ class World:
             answer = self._client.get(path, params={"fields": "id", "limit": 200}).raise_for_status().json()
             found[kind] = [item["id"] for item in answer[path.rsplit("/", 1)[1]]]
         self.ids = found
+        query = {"device_owner": "network:router_interface"}
+        ports = self._client.get(LISTS["port"], params=query).raise_for_status().json()["ports"]
+        self.interfaces = {port["device_id"]: port["id"] for port in ports}
         self.members = []
         for pool in found["pool"][:20]:
             answer = self._client.get(f"{LISTS['pool']}/{pool}/members", params={"limit": 20}).json()
@@ -95,21 +103,24 @@ class World:
         return answer.json().get(kind)
 
     def path(self, template: str, drawn: Mapping[str, Any], random: Random) -> dict[str, Any]:
-        """The parameters of a path with ids of what there is."""
+        """The parameters of a path with names of what there is."""
         if not drawn or random.random() < KEEP_ID:
             return dict(drawn)
+        kind = KINDS.get(template.split("/{", maxsplit=1)[0].rsplit("/", 1)[1], "")
+        known: dict[str, Any] = {"id": self._one(kind, random), "alias": "router", "tag": random.choice(TAGS)}
         if "{pool_id}" in template:
             pool, member = random.choice(self.members or [("", "")])
-            known = {"pool_id": pool or self._one("pool", random), "id": member}
-            return {name: known[name] or value for name, value in drawn.items()}
-        known = {**drawn}
-        kind = template.split("/{", maxsplit=1)[0].rsplit("/", 1)[1].removesuffix("s")
-        if "id" in drawn and self.ids.get(kind):
-            known["id"] = self._one(kind, random)
-        if "owner" in drawn:
+            known |= {"pool_id": pool or self._one("pool", random), "id": member}
+        if "{owner}" in template:
             kind = random.choice(["network", "router", "port", "loadbalancer"])
             known["owner"] = f"{kind}/{self._one(kind, random)}"
-        return {name: value for name, value in known.items() if name in drawn}
+        if template.endswith("remove_router_interface") and self.interfaces:
+            known["id"] = random.choice(sorted(self.interfaces))
+        return {name: known.get(name) or value for name, value in drawn.items()}
+
+    def leaving(self, router: str) -> Any:
+        """A body that takes an interface from the router."""
+        return {"port_id": self.interfaces.get(router)}
 
     def body(self, drawn: Any, random: Random) -> Any:
         return drawn if random.random() < KEEP_WILD else self._tame(drawn, random)
