@@ -3,8 +3,8 @@
 Items are encoded resources. A filter compares texts, as a query string has nothing else.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 Item: TypeAlias = Mapping[str, Any]
@@ -15,6 +15,38 @@ MOST_SORT_KEYS = 16
 
 class BadQuery(Exception):
     """The message says which part of the query string and what would be right."""
+
+
+class Lazy(Item):
+    """An item that is encoded when somebody asks for more than its `plain` attributes: of ten thousand in a list most
+    are only sorted, and not shown."""
+
+    __slots__ = ("_encode", "_item", "_plain", "_resource")
+
+    def __init__(self, resource: object, plain: Mapping[str, Callable[[Any], Any]], encode: Callable[[], Item]) -> None:
+        self._resource = resource
+        self._plain = plain
+        self._encode = encode
+        self._item: Item | None = None
+
+    @property
+    def item(self) -> Item:
+        if self._item is None:
+            self._item = self._encode()
+        return self._item
+
+    def __getitem__(self, name: str) -> Any:
+        plain = self._plain.get(name)
+        return self.item[name] if plain is None else plain(self._resource)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._plain or name in self.item
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.item)
+
+    def __len__(self) -> int:
+        return len(self.item)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +103,10 @@ def select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[
             raise BadQuery(f"Supplied sort key '{name}' is not valid.")
         found.sort(key=lambda item: _sortable(item[name]), reverse=descending)
     page = _page(found, query)
-    if not query.fields:
-        return page
-    cut = [{name: value for name, value in item.items() if name in query.fields} for item in page.items]
-    return Page(items=cut, next_marker=page.next_marker, previous_marker=page.previous_marker)
+    items = [item.item if isinstance(item, Lazy) else item for item in page.items]
+    if query.fields:
+        items = [{name: value for name, value in item.items() if name in query.fields} for item in items]
+    return replace(page, items=items)
 
 
 def _admits(item: Item, query: Query, matchers: Mapping[str, Callable[[Item], Iterable[object]]]) -> bool:

@@ -1,8 +1,9 @@
 """Values of the model to bodies of the Octavia API. Every status is derived here, at the moment it is asked for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from fairlead.api.door import House, JsonObject
@@ -223,17 +224,7 @@ def _brief(body: JsonObject, *more: str) -> JsonObject:
 
 
 def _resource(resource: Resource, where: Standing) -> JsonObject:
-    return {
-        "id": resource.id,
-        "name": resource.name,
-        "description": resource.description,
-        "project_id": resource.project_id,
-        "tenant_id": resource.project_id,
-        "created_at": _time(resource.created_at),
-        "updated_at": _time(resource.updated_at),
-        "tags": list(resource.tags),
-        "provisioning_status": where.of(resource),
-    }
+    return {**{name: plain(resource) for name, plain in PLAIN.items()}, "provisioning_status": where.of(resource)}
 
 
 def _persistence(pool: Pool) -> JsonObject | None:
@@ -245,6 +236,19 @@ def _persistence(pool: Pool) -> JsonObject | None:
         "persistence_timeout": pool.persistence.timeout,
         "persistence_granularity": str(pool.persistence.granularity) if pool.persistence.granularity else None,
     }
+
+
+PLAIN: Mapping[str, Callable[[Resource], Any]] = {
+    "id": attrgetter("id"),
+    "name": attrgetter("name"),
+    "description": attrgetter("description"),
+    "project_id": attrgetter("project_id"),
+    "tenant_id": attrgetter("project_id"),
+    "created_at": lambda resource: _time(resource.created_at),
+    "updated_at": lambda resource: _time(resource.updated_at),
+    "tags": attrgetter("tags"),
+}
+"""Attributes that an answer has as the resource has them."""
 
 
 def _ids(identities: Iterable[str]) -> list[dict[str, Any]]:

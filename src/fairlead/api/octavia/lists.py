@@ -45,7 +45,7 @@ def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
     return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_WORDS}
 
 
-def list_response(request: Request, plural: str, items: Iterable[JsonObject]) -> Response:
+def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
     query = _query(request)
     try:
         page = select(items, query, _MATCHERS)

@@ -1,11 +1,12 @@
 """The requests of the Octavia API: read the body, hand the change to the model, encode what is true afterwards."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, House, Identity, JsonObject, identity, json_response
+from fairlead.api.listing import Item, Lazy
 from fairlead.api.octavia import changes, encode
 from fairlead.api.octavia.decode import Birth, Caller
 from fairlead.api.octavia.errors import forbidden
@@ -13,6 +14,7 @@ from fairlead.api.octavia.lists import list_response
 from fairlead.api.openapi import read_body
 from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS
 from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot
 
@@ -60,15 +62,19 @@ class Views:
     def _standing(self, balancer: LoadBalancer) -> encode.Standing:
         return encode.standing(self._house, self._snapshot, balancer)
 
+    def _later(self, encoder: Callable[..., JsonObject], balancer: LoadBalancer, *part: Resource) -> Item:
+        """The load balancer, or a part of it, for a list: encoded when it is shown."""
+        resource = part[0] if part else balancer
+        return Lazy(resource, encode.PLAIN, lambda: encoder(balancer, *part, self._standing(balancer)))
+
     # load balancers
 
     async def list_load_balancers(self, request: Request) -> Response:
         items = self._visible(identity(request), self._narrowed(request))
         if wanted := set(request.query_params.getlist("name")):
             items = (item for item in items if item.name in wanted)
-        return list_response(
-            request, "loadbalancers", (encode.encode_load_balancer(item, self._standing(item)) for item in items)
-        )
+        lazy = (self._later(encode.encode_load_balancer, item) for item in items)
+        return list_response(request, "loadbalancers", lazy)
 
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
@@ -121,11 +127,10 @@ class Views:
     async def list_listeners(self, request: Request) -> Response:
         return list_response(request, "listeners", self._listeners(request))
 
-    def _listeners(self, request: Request) -> Iterator[JsonObject]:
+    def _listeners(self, request: Request) -> Iterator[Item]:
         narrowed = self._narrowed(request, self._snapshot.listener_owner)
         for balancer in self._visible(identity(request), narrowed):
-            where = self._standing(balancer)
-            yield from (encode.encode_listener(balancer, listener, where) for listener in balancer.listeners)
+            yield from (self._later(encode.encode_listener, balancer, listener) for listener in balancer.listeners)
 
     async def create_listener(self, request: Request) -> Response:
         values = await read_body(request)
@@ -164,11 +169,10 @@ class Views:
     async def list_pools(self, request: Request) -> Response:
         return list_response(request, "pools", self._pools(request))
 
-    def _pools(self, request: Request) -> Iterator[JsonObject]:
+    def _pools(self, request: Request) -> Iterator[Item]:
         narrowed = self._narrowed(request, self._snapshot.pool_owner)
         for balancer in self._visible(identity(request), narrowed):
-            where = self._standing(balancer)
-            yield from (encode.encode_pool(balancer, pool, where) for pool in balancer.pools)
+            yield from (self._later(encode.encode_pool, balancer, pool) for pool in balancer.pools)
 
     async def create_pool(self, request: Request) -> Response:
         values = await read_body(request)
