@@ -65,19 +65,20 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
     sizes = sorted(map(int, options.sizes.split(",")))
+    results: Results = {"sizes": {size: {} for size in sizes}}
+    failure = ""
     try:
         take_down(LAB)
-        results: Results = {"sizes": measure_all(sizes)}
+        measure_all(results["sizes"])
     except LabError as error:
-        print(f"scale: {error}", file=sys.stderr)
-        return 1
+        failure = str(error)
     finally:
         take_down(LAB)
     if not options.no_ovsdb:
         results["ovsdb"] = ovsdb.measure(100_000, 3, say)
-    say("done")
+    say(failure or "done")
     print(json.dumps(results, indent=2) if options.json else "\n".join(render(results)))
-    return 0
+    return bool(failure)
 
 
 def say(text: str) -> None:
@@ -89,7 +90,7 @@ def render(results: Results) -> Iterator[str]:
     yield f"| load balancers | {' | '.join(f'{size:,}' for size in columns)} |"
     yield "|---" * (len(columns) + 1) + "|"
     for name in next(iter(columns.values())):
-        yield f"| {name} | {' | '.join(str(column[name]) for column in columns.values())} |"
+        yield f"| {name} | {' | '.join(str(column.get(name, '')) for column in columns.values())} |"
     if "ovsdb" in results:
         yield ""
         yield from ovsdb.render(results["ovsdb"])
@@ -162,23 +163,21 @@ def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> No
             return
 
 
-def measure_all(sizes: list[int]) -> dict[int, Results]:
+def measure_all(results: dict[int, Results]) -> None:
+    """What was measured before something failed is kept."""
     lab = Lab.up(LAB, chassis=2, progress=say)
     bench = Bench(lab, f"127.0.0.1:{free_port()}", Population(httpx.Client()))
-    results: dict[int, Results] = {}
     try:
         bench.start()
         bench.population.make_networks()
         bind(bench, range(1))
-        for size in sizes:
-            results[size] = measure(bench, size)
+        for size, result in results.items():
+            measure(bench, size, result)
     finally:
         bench.stop()
-    return results
 
 
-def measure(bench: Bench, size: int) -> Results:
-    result: Results = {}
+def measure(bench: Bench, size: int, result: Results) -> None:
     bench.northd("pause")
     say(f"making {size:,} load balancers")
     result["made, load balancers a second"] = round(bench.population.grow(size))
@@ -197,7 +196,6 @@ def measure(bench: Bench, size: int) -> Results:
     result |= changes_with_ovn(bench, "all networks")
     result |= memory_of_ovn(bench.lab)
     unbind(bench, added)
-    return result
 
 
 # Fairlead by itself
@@ -366,9 +364,10 @@ def changes_with_ovn(bench: Bench, which: str) -> Results:
     change, (row, vip) = bench.change(), row_of(bench)
     shares: dict[str, list[float]] = {name: [] for name in ("Fairlead", "northd", "nodes", "all")}
     worked: list[Mapping[str, float]] = []
+    rested = []
     with Watch(bench.lab, row, vip) as watch:
         for _ in range(CHANGES[which]):
-            await_rest(bench.lab)
+            rested.append(await_rest(bench.lab))
             watch.forget()
             before = processor_time(bench)
             began = perf_counter()
@@ -386,6 +385,7 @@ def changes_with_ovn(bench: Bench, which: str) -> Results:
     result: Results = {
         f"OVN, {which} bound: member PUT until both nodes have the flow, ms": f"{medians[3]}",
         f"OVN, {which} bound: of these Fairlead / northd and Southbound / nodes, ms": " / ".join(medians[:3]),
+        f"OVN, {which} bound: had come to rest before the change": f"{sum(rested)} of {len(rested)}",
         f"OVN, {which} bound: processor time of one change, ms": ", ".join(
             f"{name} {statistics.median(each[name] for each in worked) * 1000:,.0f}" for name in worked[0]
         ),
@@ -443,8 +443,8 @@ def seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def await_rest(lab: Lab) -> None:
-    """Until OVN works no more: northd looks at everything again for each change of its own."""
+def await_rest(lab: Lab) -> bool:
+    """Until OVN works no more: northd looks at everything again for each change of its own. Says whether it rests."""
     pids = [pid for each in programs(lab).values() for pid in each]
     deadline = monotonic() + REST_SECONDS
     before = sum(map(seconds, pids))
@@ -452,9 +452,10 @@ def await_rest(lab: Lab) -> None:
         sleep(OVN_SLICE)
         now = sum(map(seconds, pids))
         if now - before <= REST_SHARE * OVN_SLICE:
-            return
+            return True
         before = now
-    raise SystemExit(f"scale: OVN does not come to rest in {REST_SECONDS:.0f} s")
+    say(f"OVN does not come to rest in {REST_SECONDS:.0f} s")
+    return False
 
 
 def memory_of_ovn(lab: Lab) -> Results:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Settings
 from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, parse_remotes
-from fairlead.lab import Lab
+from fairlead.lab import Lab, LabError
 
 PATIENCE_SECONDS = 120.0
 _GROUP = re.compile(r"group:(\d+)")
@@ -44,7 +44,7 @@ class Seen:
         """The first that holds, since the last `forget`."""
         with self._news:
             if not self._news.wait_for(lambda: any(holds(value) for _, value in self._told), PATIENCE_SECONDS):
-                raise SystemExit(f"scale: nothing came from {self._place} for {PATIENCE_SECONDS:.0f} s")
+                raise LabError(f"nothing came from {self._place} for {PATIENCE_SECONDS:.0f} s")
             return next(each for each in self._told if holds(each[1]))
 
 
