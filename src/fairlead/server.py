@@ -24,6 +24,7 @@ from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
 from fairlead.api.door import House
 from fairlead.api.metrics import Dataplane
+from fairlead.api.wire import BoundedHttp
 from fairlead.compilers.providers import PROVIDERS
 from fairlead.config import Configuration, OvnOptions, split_listen
 from fairlead.dataplane.rows import Rows
@@ -198,6 +199,7 @@ async def _listen(app: ASGIApp, configuration: Configuration) -> None:
         log_config=None,
         access_log=False,
         lifespan="off",
+        http=BoundedHttp,
         timeout_graceful_shutdown=5,
         ssl_certfile=options.tls_certificate or None,
         ssl_keyfile=options.tls_key or None,

@@ -1,5 +1,6 @@
 """A Fairlead server of its own over a real ovsdb-server: processes of this test alone, ended by their own ids."""
 
+import contextlib
 import os
 import re
 import signal
@@ -50,14 +51,17 @@ class Machine:
 
     def send_raw(self, request: bytes) -> bytes:
         """What comes back for bytes that need not be HTTP; empty when the server hangs up."""
-        host, port = self.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        found = b""
+        with self.connect() as connection, contextlib.suppress(ConnectionError):
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
-            found = b""
             while part := connection.recv(65536):
                 found += part
-            return found
+        return found
+
+    def connect(self) -> socket.socket:
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=10)
 
 
 @contextmanager

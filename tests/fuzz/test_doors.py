@@ -4,6 +4,7 @@ make fuzz                          the calls that CI makes, the same in every ru
 FUZZ_CALLS=5000 make fuzz       so many calls of each door, and others in every run
 """
 
+import contextlib
 import os
 from collections import Counter
 from random import Random
@@ -128,6 +129,18 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
 def test_what_is_no_request_ends_nothing(server: Machine, request_bytes: bytes):
     answer = server.send_raw(request_bytes)
     assert b" 500 " not in answer.split(b"\r\n", 1)[0]
+    assert server.get("/")
+
+
+@pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nx: "], ids=["path", "header"])
+def test_a_head_without_an_end_takes_no_memory(server: Machine, head: bytes):
+    before, sent = server.memory(), 0
+    with server.connect() as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(head)
+        while sent < 64 * 2**20:
+            connection.sendall(b"a" * 2**16)
+            sent += 2**16
+    assert server.memory() - before < 16 * 2**20
     assert server.get("/")
 
 
