@@ -139,6 +139,7 @@ class Kernel:
                 changed = await self.reconciler.resync()
             except MassDelete as brake:
                 LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
+                self.reconciler.retry_now()
                 self._synced.set()
             except DriverError as error:
                 LOG.warning("no resync: %s; there will be one when OVN is back", error)

@@ -58,3 +58,26 @@ def test_the_dataplane_that_comes_back_ends_every_back_off():
     queue.retry_now(0.0)
     assert {queue.pop(0.0), queue.pop(0.0)} == {A, B}
     assert len(queue) == 0
+
+
+def test_what_fails_for_hours_is_still_tried_again():
+    """Doubled without an end, the wait would be too large a number after 1,024 failures: an hour and a half."""
+    queue, now = Queue(), 0.0
+    queue.add(A, now)
+    for _ in range(3000):
+        assert queue.pop(now) == A
+        queue.failed(A, now)
+        now += LONGEST_BACKOFF
+    assert queue.next_due() == now
+
+
+def test_what_cannot_be_reached_says_when_it_is_back_and_is_hardly_tried_until_then():
+    queue = Queue()
+    queue.add(A, 0.0)
+    assert queue.pop(0.0) == A
+    queue.unreachable(A, 0.0)
+    assert queue.pop(LONGEST_BACKOFF) is None
+    queue.retry_now(LONGEST_BACKOFF)
+    assert queue.pop(LONGEST_BACKOFF) == A
+    queue.failed(A, LONGEST_BACKOFF)
+    assert queue.next_due() == LONGEST_BACKOFF + FIRST_BACKOFF, "that was no failure of the owner's"

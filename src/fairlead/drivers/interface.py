@@ -22,6 +22,10 @@ class Unavailable(DriverError):
     """The dataplane cannot be reached. Nothing was changed, or it is unknown."""
 
 
+class Unreachable(Unavailable):
+    """There is no connection, and nothing was sent. The driver goes on trying, and says when there is one."""
+
+
 class Standby(Unavailable):
     """Another server is the one that writes: it will do what is to be done, and this one will see it."""
 

@@ -17,7 +17,7 @@ from fairlead.dataplane.ovn import (
     OvnRow,
 )
 from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
-from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
+from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable, Unreachable
 from fairlead.drivers.ovn_codec import (
     Encoder,
     Mark,
@@ -161,7 +161,7 @@ class OvnDriver:
 
     def _require_connection(self) -> None:
         if not self.connected:
-            raise Unavailable("not connected to the OVN Northbound database")
+            raise Unreachable("not connected to the OVN Northbound database")
 
     def _see(self, event: Event) -> None:
         match event:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
-from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable
+from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unreachable
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
@@ -246,7 +246,10 @@ class Reconciler:
             self.statistics.failed += 1
             self._memory.believed.pop(owner, None)
             self._remember_failure(owner, error)
-            self._queue.failed(owner, self._clock())
+            if isinstance(error, Unreachable):
+                self._queue.unreachable(owner, self._clock())
+            else:
+                self._queue.failed(owner, self._clock())
         else:
             self._queue.done(owner)
 

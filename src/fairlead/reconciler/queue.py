@@ -3,7 +3,8 @@
 * Coalescing: an owner waits once, however often it is named; a burst of changes to it is one apply.
 * Fairness: first come, first served by owner; an owner named again while it waits keeps its place, and one that is
   named again while it is worked on goes to the end.
-* Back-off: an owner that failed waits, twice as long each time, and keeps nobody else waiting.
+* Back-off: an owner that failed waits, twice as long each time, and keeps nobody else waiting. While the dataplane
+  cannot be reached all of them wait for its return.
 """
 
 import heapq
@@ -13,6 +14,10 @@ from fairlead.model.owner import Owner
 
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 5.0
+DOUBLINGS = 16
+"""More than the longest back-off needs; without an end the number grows until it is none."""
+UNREACHABLE_PAUSE = 60.0
+"""Seconds. Its return is told (`retry_now`); until then ten thousand owners must not be tried over and over."""
 
 
 class Queue:
@@ -46,9 +51,16 @@ class Queue:
         failures = self._failures.get(owner, 0)
         self._failures[owner] = failures + 1
         if owner not in self._ready:
-            due = now + min(FIRST_BACKOFF * 2**failures, LONGEST_BACKOFF)
-            self._delayed[owner] = due
-            heapq.heappush(self._due, (due, str(owner), owner))
+            self._delay(owner, now + min(FIRST_BACKOFF * 2 ** min(failures, DOUBLINGS), LONGEST_BACKOFF))
+
+    def unreachable(self, owner: Owner, now: float) -> None:
+        """Nobody could be asked: no failure of the owner's."""
+        if owner not in self._ready:
+            self._delay(owner, now + UNREACHABLE_PAUSE)
+
+    def _delay(self, owner: Owner, due: float) -> None:
+        self._delayed[owner] = due
+        heapq.heappush(self._due, (due, str(owner), owner))
 
     def done(self, owner: Owner) -> None:
         """Nothing is left to try for it; if it was named again meanwhile, its wait begins now."""
