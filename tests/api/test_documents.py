@@ -28,8 +28,8 @@ from harness.served import make_whole
 DOORS = ("network", "load-balancer", "operator")
 
 
-@pytest.fixture
-def doors(tmp_path: Path) -> dict[str, tuple[Starlette, dict[str, Any]]]:
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette, dict[str, Any]]]:
     """Each door, and the document that it serves to a stranger."""
     found: dict[str, tuple[Starlette, dict[str, Any]]] = {}
 
@@ -41,7 +41,7 @@ def doors(tmp_path: Path) -> dict[str, tuple[Starlette, dict[str, Any]]]:
             for name, door in zip(DOORS, made, strict=True):
                 found[name] = (door, (await client.get(f"/{name}/openapi.json")).json())
 
-    play(octavia.make_door, tmp_path, story)
+    play(octavia.make_door, tmp_path_factory.mktemp("doors"), story)
     return found
 
 

@@ -5,6 +5,7 @@ body is what is enforced; what it says of answers is held against every answer i
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import cache
 from inspect import getdoc
 from typing import Any, TypeAlias
 
@@ -109,12 +110,15 @@ async def read_body(request: Request) -> Any:
 def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:
     """The routes, and the one that describes them. `error` is the door's format of errors."""
 
+    @cache
+    def described() -> JsonObject:
+        return describe(title, error, complete)
+
     async def show(request: Request) -> Response:
         """This document."""
-        return json_response({**described, "servers": [{"url": base_url(request)}]})
+        return json_response({**described(), "servers": [{"url": base_url(request)}]})
 
     complete = [*routes, Operation("GET", DOCUMENT, show, gives={200: {"type": "object"}})]
-    described = describe(title, error, complete)
     return complete
 
 
