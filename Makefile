@@ -23,7 +23,7 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
 	$(PYTHON_BIN)/mypy --no-error-summary
 	$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache
-	$(PYTHON_BIN)/pytest -m "$(MARKED)" --ignore=tests/fuzz
+	$(PYTHON_BIN)/pytest -n auto -m "$(MARKED)" --ignore=tests/fuzz
 
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
 	@scripts/setup lab

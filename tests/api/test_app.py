@@ -12,9 +12,11 @@ from fairlead.api.door import House, Identity
 from fairlead.api.metrics import Dataplane
 from fairlead.api.octavia import make_door
 from fairlead.compilers.ovn import compile_owner
+from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.loop import Reconciler
+from fairlead.store.interface import StoreUnavailable
 from harness.api import NOON, Inside, inside
 
 ADMIN = Identity(user="a", project_id="p", roles=ROLES)
@@ -105,3 +107,21 @@ def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_p
 
     clock = [0.0]
     assert asyncio.run(run()) == "not ready: another server has the lock; a change waits for 31 s\n"
+
+
+def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
+    async def deleted() -> frozenset[Owner]:
+        raise StoreUnavailable("the disk is gone")
+
+    async def run() -> tuple[int, object]:
+        async with inside(make_door, tmp_path, "") as place:
+            place.driver.rows = {Owner(Kind.NETWORK, "n"): by_key([LogicalSwitch(name="n")])}
+            reconciler = Reconciler(
+                driver=place.driver, compile_owner=compile_owner, snapshot=Snapshot, clock=lambda: 0.0, deleted=deleted
+            )
+            app = make_app(_house(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=True))
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+                answer = await client.post("/operator/resync")
+                return answer.status_code, answer.json()
+
+    assert asyncio.run(run()) == (503, {"error": "the store cannot be read: the disk is gone"})

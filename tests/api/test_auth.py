@@ -41,7 +41,11 @@ def test_anything_else_is_nobody(users, header):
     assert asyncio.run(HttpBasic(users)(header, None)) is None
 
 
-@pytest.mark.parametrize("line", ["ann", "ann:x:p:admin", f"ann:{HASH}:p", f"ann:{HASH}:p:king", f"ann:{HASH}:p:"])
+@pytest.mark.parametrize(
+    "line",
+    ["ann", "ann:x:p:admin", f"ann:{HASH}:p", f"ann:{HASH}:p:king", f"ann:{HASH}:p:"],
+    ids=["no hash", "no bcrypt", "no roles", "no such role", "empty role"],
+)
 def test_a_bad_line_is_told_with_its_number_and_without_its_hash(tmp_path: Path, line: str):
     path = tmp_path / "users"
     path.write_text(f"\n{line}\n")

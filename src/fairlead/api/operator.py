@@ -20,6 +20,7 @@ from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.reconciler.loop import MassDelete, Reconciler, Statistics
+from fairlead.store.interface import StoreError
 
 
 def _each(schema: Schema) -> Schema:
@@ -96,6 +97,7 @@ def make_door(house: House, reconciler: Reconciler) -> Starlette:
         ApiError: _api_error,
         DriverError: _unavailable,
         MassDelete: _mass_delete,
+        StoreError: _store_error,
         Unsupported: _unsupported,
         HTTPException: _http_error,
     }
@@ -140,6 +142,10 @@ async def _api_error(request: Request, error: ApiError) -> Response:
 
 async def _unavailable(request: Request, error: DriverError) -> Response:
     return json_response({"error": f"OVN cannot be asked: {error}"}, 503)
+
+
+async def _store_error(request: Request, error: StoreError) -> Response:
+    return json_response({"error": f"the store cannot be read: {error}"}, 503)
 
 
 async def _mass_delete(request: Request, error: MassDelete) -> Response:
