@@ -301,6 +301,7 @@ def counts(bench: Bench) -> Results:
     make_counts(path)
     made: list[str] = []
     bench.start([str(Path(__file__).parent / "counted.py")], **{VARIABLE: str(path)})
+    bench.client.post("/operator/resync").raise_for_status()  # waits for those of the start, which compile all
     result = counted(bench.client, path, "POST", partial(one_post, bench, made))
     for each in made:
         bench.population.delete(each)
