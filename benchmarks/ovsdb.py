@@ -173,7 +173,7 @@ def northbound(folder: Path) -> Iterator[str]:
             while not remote.exists() and monotonic() < deadline:
                 sleep(0.02)
             ready = ["ovsdb-client", "--timeout=10", "wait", f"unix:{remote}", DATABASE, "connected"]
-            subprocess.run(ready, check=True)
+            subprocess.run(ready, check=True, stderr=subprocess.DEVNULL)
             yield f"unix:{remote}"
         finally:
             process.terminate()
