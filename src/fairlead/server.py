@@ -44,6 +44,8 @@ LOG = logging.getLogger(__name__)
 OVN_PATIENCE = 5.0
 """Seconds that the start waits for OVN before the doors open without it."""
 RESYNC_INTERVAL = 3600.0
+LOCK_PATIENCE = 0.5
+"""Seconds that a look at everything waits for the lock: one look is enough for a connection and its lock."""
 STORE_PAUSE = 1.0
 """Seconds until a store that could not be read is tried again: nothing else says that it can be read now."""
 
@@ -72,8 +74,7 @@ async def serve(configuration: Configuration) -> None:
             mtu=configuration.network.mtu,
             resync_owner=kernel.reconciler.distrust,
         )
-        gc.freeze()  # the loaded model lives as long as the process: looking through it for garbage is time lost
-        gc.enable()
+        stack.enter_context(_frozen())
         await _listen(make_app(house, kernel.reconciler, authenticate, kernel.dataplane), configuration)
 
 
@@ -133,6 +134,8 @@ class Kernel:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):
                     await self._resync_wanted.wait()
+            with contextlib.suppress(TimeoutError):
+                await self.driver.wait_ready(LOCK_PATIENCE)
             self._resync_wanted.clear()
             try:
                 await self._model.catch_up()  # the lock may come before what its last holder has stored
@@ -151,6 +154,24 @@ class Kernel:
                 LOG.info("resync: %d owners differ", changed)
                 self.reconciler.retry_now()
                 self._synced.set()
+
+
+@contextlib.contextmanager
+def _frozen() -> Iterator[None]:
+    """What lives is looked through for garbage once, and never again: with ten thousand load balancers every client
+    would wait for half a second. Frozen objects are freed when nothing refers to them, like all others."""
+
+    def freeze(phase: str, information: dict[str, int]) -> None:
+        if phase == "stop" and information["generation"] == 2:
+            gc.freeze()
+
+    gc.freeze()
+    gc.callbacks.append(freeze)
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(freeze)
 
 
 async def _watched(work: Callable[[], Awaitable[None]]) -> None:

@@ -312,3 +312,40 @@ def test_what_was_deleted_is_known_also_after_a_restart(tmp_path: Path):
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.model.PAGE", 2)
+    network = DOCUMENTS["network/net1"]
+
+    class Meddled(SqliteStore):
+        """After the first page another server deletes what was read, changes it, and adds behind and before."""
+
+        async def range(self, prefix: str, *, after: str = "", limit: int | None = None):
+            found = await super().range(prefix, after=after, limit=limit)
+            if not after:
+                await other.write(
+                    lambda _: Changes(
+                        puts=tuple(replace(network, id=name, mtu=1300) for name in ("a1", "b", "d")),
+                        deletes=(Owner(Kind.NETWORK, "a"),),
+                    )
+                )
+            return found
+
+    async def run() -> None:
+        nonlocal other
+        store = await SqliteStore.open(tmp_path / "s.db")
+        other = await Model.load(store, lambda *_: None)
+        await other.write(lambda _: Changes(puts=tuple(replace(network, id=name) for name in "abcde")))
+        late = await Meddled.open(tmp_path / "s.db")
+        started = await Model.load(late, lambda *_: None)
+        assert (started.snapshot.networks, started.snapshot.generations, started.snapshot.revision) == (
+            other.snapshot.networks,
+            other.snapshot.generations,
+            other.snapshot.revision,
+        )
+        await late.close()
+        await store.close()
+
+    other: Model
+    asyncio.run(run())

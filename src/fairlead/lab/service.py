@@ -19,7 +19,7 @@ from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
 
 DEFAULT_LISTEN = "127.0.0.1:9876"
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
 CLOUDS = """clouds:

@@ -58,6 +58,12 @@ def _address(text: str) -> IPv4Address | IPv6Address:
     return ip_address(text)
 
 
+@lru_cache(maxsize=2**12)
+def _time(text: str) -> datetime:
+    """What was made in one request has one time."""
+    return datetime.fromisoformat(text)
+
+
 def _integers(numbers: list[object]) -> tuple[int, ...]:
     """A slot table has hundreds of numbers: they are looked at here, in one go, and not one by one."""
     if set(map(type, numbers)) <= {int}:
@@ -85,7 +91,7 @@ def _make_converter() -> Converter:
     converter.register_structure_hook_func(
         _is_union_of(IPv4Network, IPv6Network), lambda text, _: None if text is None else ip_network(text)
     )
-    converter.register_structure_hook(datetime, lambda text, _: datetime.fromisoformat(text))
+    converter.register_structure_hook(datetime, lambda text, _: _time(text))
     converter.register_structure_hook_func(
         lambda form: isinstance(form, type) and issubclass(form, StrEnum), lambda text, form: form(text)
     )

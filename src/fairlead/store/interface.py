@@ -51,8 +51,11 @@ class Store(Protocol):
     async def get(self, key: str) -> Document | None:
         """Raises StoreUnavailable."""
 
-    async def range(self, prefix: str) -> tuple[list[Document], int]:
-        """The documents whose keys start with `prefix`, and the revision of the store. Raises StoreUnavailable."""
+    async def range(self, prefix: str, *, after: str = "", limit: int | None = None) -> tuple[list[Document], int]:
+        """The documents whose keys start with `prefix`, in the order of keys, and the revision of the store.
+
+        Of those behind the key `after` the first `limit`. Raises StoreUnavailable.
+        """
 
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None

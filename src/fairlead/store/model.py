@@ -22,6 +22,8 @@ ATTEMPTS = 20
 PATIENCE = 10.0
 """Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
 CLAIM = "claim/"
+PAGE = 500
+"""Documents that are read at once."""
 Change: TypeAlias = Callable[[Snapshot], Changes]
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
 Listener: TypeAlias = Callable[[tuple[Owner, ...]], None]
@@ -41,13 +43,16 @@ class Model:
     async def load(cls, store: Store, check: Check) -> "Model":
         """Raises StoreUnavailable."""
         model = cls(store, check)
-        documents, revision = await store.range("")
-        for document in documents:
-            if not document.key.startswith(CLAIM):
-                aggregate = decode(Owner.parse(document.key), document.value)
-                changes = Changes(puts=(aggregate,))
-                model.snapshot = apply_changes(model.snapshot, changes, document.revision)
-        model.snapshot = apply_changes(model.snapshot, Changes(), revision)
+        documents, began = await store.range("", limit=PAGE)
+        while documents:  # page by page: all of them at once would take as much memory as the model
+            for document in documents:
+                if not document.key.startswith(CLAIM):
+                    aggregate = decode(Owner.parse(document.key), document.value)
+                    changes = Changes(puts=(aggregate,))
+                    model.snapshot = apply_changes(model.snapshot, changes, document.revision)
+            documents, _ = await store.range("", after=documents[-1].key, limit=PAGE)
+        model.snapshot = apply_changes(model.snapshot, Changes(), began)
+        await model.catch_up()  # with what others wrote between two pages
         return model
 
     def subscribe(self, listener: Listener) -> None:

@@ -62,8 +62,8 @@ class SqliteStore:
     async def get(self, key: str) -> Document | None:
         return await self._run(lambda: self._get(key))
 
-    async def range(self, prefix: str) -> tuple[list[Document], int]:
-        return await self._run(lambda: self._range(prefix))
+    async def range(self, prefix: str, *, after: str = "", limit: int | None = None) -> tuple[list[Document], int]:
+        return await self._run(lambda: self._range(prefix, after, limit))
 
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
@@ -154,13 +154,13 @@ class SqliteStore:
         row = self._sql.execute("SELECT revision, value FROM document WHERE key = ?", (key,)).fetchone()
         return None if row is None else Document(key=key, revision=row[0], value=row[1])
 
-    def _range(self, prefix: str) -> tuple[list[Document], int]:
+    def _range(self, prefix: str, after: str, limit: int | None) -> tuple[list[Document], int]:
         self._sql.execute("BEGIN")
         try:
             (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
             rows = self._sql.execute(
-                "SELECT key, revision, value FROM document WHERE key >= ? AND key < ? ORDER BY key",
-                (prefix, prefix + "\U0010ffff"),
+                "SELECT key, revision, value FROM document WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
+                (prefix, prefix + "\U0010ffff", after, -1 if limit is None else limit),
             )
             return [Document(key=key, revision=written, value=value) for key, written, value in rows], revision
         finally:
