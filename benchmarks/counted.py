@@ -54,8 +54,8 @@ def count_all(counts: memoryview) -> None:
             counts[_READ] += 1
             return await super().get(key)
 
-        async def range(self, prefix: str) -> tuple[list[Document], int]:
-            documents, revision = await super().range(prefix)
+        async def range(self, prefix: str, *, after: str = "", limit: int | None = None) -> tuple[list[Document], int]:
+            documents, revision = await super().range(prefix, after=after, limit=limit)
             counts[_READ] += len(documents)
             return documents, revision
 
