@@ -45,6 +45,14 @@ MUTANTS = (
         "            self._memory.believed[owner] = desired",
         "            self._memory.believed.setdefault(owner, desired)",
     ),
+    Mutant("a backup serves beside the others", "model/loadbalancer.py", "tuple(ordinary or living)", "tuple(living)"),
+    Mutant(
+        "additional VIPs without listeners",
+        "compilers/ovn.py",
+        "for vip in balancer.vips:\n            where",
+        "for vip in [balancer.vip]:\n            where",
+    ),
+    Mutant("who may connect is not looked at", "compilers/ovn.py", "if not listener.allowed_cidrs or", "if True or"),
     Mutant("an error outlives its cure", "model/status.py", "applied.error is not None", "applied.error != applied"),
     Mutant(
         "news lost while waiting",
@@ -82,7 +90,7 @@ MUTANTS = (
         "        return index.set(key, rest) if rest else index.delete(key)",
         "        return index.delete(key)",
     ),
-    Mutant("health ignored", "compilers/ovn.py", "if member.id not in down", "if True"),
+    Mutant("health ignored", "compilers/ovn.py", "== vip.address.version], down)", "== vip.address.version])"),
     Mutant(
         "disabled members served",
         "model/loadbalancer.py",
@@ -108,7 +116,7 @@ MUTANTS = (
     Mutant(
         "options share a row",
         "compilers/ovn.py",
-        "where = (transport, _selection_fields(pool, balancer.vip.address.version))",
+        "where = (transport, _selection_fields(pool, vip.address.version))",
         "where = (transport, ())",
     ),
     Mutant("only the next router is attached", "model/snapshot.py", "            todo.extend(found - networks)\n", ""),

@@ -5,11 +5,13 @@ The language of a model, a line each:
     network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
     router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=0.0.0.0/0:10.1.0.9 disabled
     port vm1 net1 10.0.0.11 fd00::11 host=chassis1 disabled
-    web vip=10.0.0.10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{SOURCE_IP,persist=60}=-
+    web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
+    api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
     down web a
 
-A member is `name/endpoint`, `*weight`, and `!` at the end when it is disabled; `-` is a pool with no member, and a
-listener without `=` has no pool. Slot tables come from the states before, as they would in the store.
+A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
+with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
+the states before, as they would in the store.
 """
 
 import re
@@ -53,7 +55,7 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}
 HEADER = re.compile(r"^-- (\S+) (\w+) --$")
 LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
-MEMBER = re.compile(r"^(\w+)/(.+):(\d+?)(?:\*(\d+))?(!?)$")
+MEMBER = re.compile(r"^(\w+)/(.+):(\d+?)(?:\*(\d+))?(~?)(!?)$")
 
 Documents = dict[Owner, Aggregate]
 
@@ -208,13 +210,16 @@ def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
 
 def _balancer(documents: Documents, before: Documents, name: str, words: list[str]) -> Iterator[Aggregate]:
     options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=")))
-    fixed = _fixed(documents, options["on"], parse_address(options["vip"]))
-    vip = Vip(address=fixed.address, port_id=f"{name}-vip", subnet_id=fixed.subnet_id, network_id=options["on"])
+    addresses = [_fixed(documents, options["on"], parse_address(text)) for text in options["vip"].split(",")]
+    vip, *more = (
+        Vip(address=fixed.address, port_id=f"{name}-vip", subnet_id=fixed.subnet_id, network_id=options["on"])
+        for fixed in addresses
+    )
     yield Port(
         id=vip.port_id,
         network_id=vip.network_id,
         mac_address=_mac(vip.port_id),
-        fixed_ips=(fixed,),
+        fixed_ips=tuple(addresses),
         device_owner=LOAD_BALANCER_VIP,
         device_id=f"lb-{name}",
         **COMMON,
@@ -225,6 +230,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         id=name,
         provider="ovn",
         vip=vip,
+        additional_vips=tuple(more),
         admin_state_up="disabled" not in words,
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
@@ -244,6 +250,9 @@ def _listener(
         port=int(port),
         default_pool_id=pool.id if pool else None,
         admin_state_up="off" not in words,
+        allowed_cidrs=tuple(
+            parse_network(cidr) for word in words if word.startswith("allow=") for cidr in word[6:].split("+")
+        ),
         connection_limit=next((int(word[6:]) for word in words if word.startswith("limit=")), -1),
         **COMMON,
     )
@@ -283,7 +292,8 @@ def _members(balancer: str, pool: Pool, text: str) -> Iterator[Member]:
             address=parse_address(found[2].strip("[]")),
             port=int(found[3]),
             weight=int(found[4] or 1),
-            admin_state_up=not found[5],
+            backup=bool(found[5]),
+            admin_state_up=not found[6],
             **COMMON,
         )
         fresh += identity not in ordinals

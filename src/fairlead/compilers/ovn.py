@@ -18,6 +18,7 @@ from typing import assert_never
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
+    Acl,
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
@@ -27,6 +28,8 @@ from fairlead.dataplane.ovn import (
     LogicalSwitchPort,
     OvnRow,
     PortAddress,
+    PortGroup,
+    PortGroupPort,
     RouterGroup,
     StaticRoute,
     SwitchGroup,
@@ -43,6 +46,8 @@ from fairlead.model.slots import LARGEST, assign_slots, shortest_table
 from fairlead.model.snapshot import NONE, Snapshot, connected
 
 PROVIDER = "ovn"
+ACL_PRIORITY = 32_000
+"""Near the largest that ovn-nb(5) allows: what a tenant forbids for a listener no rule of anybody else permits."""
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 
 
@@ -71,6 +76,11 @@ def router_port_name(port_id: str) -> str:
 
 def vip_router_name(network_id: str) -> str:
     return f"vip-{network_id}"
+
+
+def port_group_name(network_id: str) -> str:
+    """ovn-nb(5): it is the name of an address set too, so of letters, digits and underscores only."""
+    return f"vip_{network_id.replace('-', '_')}"
 
 
 def _port(port: Port) -> Iterator[LogicalSwitchPort]:
@@ -120,7 +130,11 @@ def _interface(network: Network, fixed: FixedIP) -> str:
 
 
 def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
-    """The group of a network's load balancers, its attachments, and the router that answers for the VIPs."""
+    """The group of a network's load balancers, its attachments, and the router that answers for the VIPs.
+
+    A port group has one port at least of every switch of the domain: what is refused for a VIP is refused on the switch
+    of every client.
+    """
     yield LoadBalancerGroup(name=network_id)
     switches, routers = connected(snapshot, network_id)
     for switch in switches:
@@ -128,6 +142,12 @@ def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
     for router in routers:
         yield RouterGroup(router=router, group=network_id)
     yield from _vip_router(snapshot.networks[network_id])
+    group = port_group_name(network_id)
+    yield PortGroup(name=group)
+    yield PortGroupPort(group=group, port=vip_router_name(network_id))
+    for router in routers:
+        for port in snapshot.router_interfaces.get(router, NONE):
+            yield PortGroupPort(group=group, port=port)
 
 
 def _vip_router(network: Network) -> Iterator[OvnRow]:
@@ -144,8 +164,9 @@ def _vip_router(network: Network) -> Iterator[OvnRow]:
 
 def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
     network = snapshot.networks[balancer.vip.network_id]
-    vip = FixedIP(subnet_id=balancer.vip.subnet_id, address=balancer.vip.address)
-    yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, vip))
+    for vip in balancer.vips:
+        fixed = FixedIP(subnet_id=vip.subnet_id, address=vip.address)
+        yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, fixed))
     down = snapshot.down.get(balancer.id, frozenset())
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     for each in balancer.pools:
@@ -153,12 +174,15 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         transport = _transport(listener)
-        where = (transport, _selection_fields(pool, balancer.vip.address.version))
-        service = VirtualService(
-            vip=render_endpoint(balancer.vip.address, listener.port), backends=_backends(pool, down)
-        )
-        if balancer.admin_state_up and listener.admin_state_up:
+        if not (balancer.admin_state_up and listener.admin_state_up):
+            continue
+        for vip in balancer.vips:
+            where = (transport, _selection_fields(pool, vip.address.version))
+            service = VirtualService(
+                vip=render_endpoint(vip.address, listener.port), backends=_backends(pool, vip, down)
+            )
             services.setdefault(where, []).append(service)
+            yield from _admission(network.id, listener, transport, vip)
     for (transport, fields), entries in services.items():
         row = LoadBalancer(
             name="-".join([balancer.id, transport.value, *fields]),
@@ -171,10 +195,26 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         yield GroupMember(group=network.id, load_balancer=row.name)
 
 
+def _admission(network_id: str, listener: lb.Listener, transport: lb.Transport, vip: lb.Vip) -> Iterator[Acl]:
+    """Refuses whom the listener does not allow, before OVN looks at load balancers, without an answer.
+
+    Only new connections: the packets of an established one have its member's address by then.
+    """
+    family = f"ip{vip.address.version}"
+    cidrs = sorted(str(cidr) for cidr in listener.allowed_cidrs if cidr.version == vip.address.version)
+    if not listener.allowed_cidrs or any(cidr.endswith("/0") for cidr in cidrs):
+        return
+    words = [f"{family}.dst == {vip.address}", f"{transport.value}.dst == {listener.port}"]
+    if cidrs:
+        words.append(f"{family}.src != {{{', '.join(cidrs)}}}")
+    name, group = f"{listener.id} {vip.address}", port_group_name(network_id)
+    yield Acl(name=name, group=group, match=" && ".join(words), priority=ACL_PRIORITY)
+
+
 def _transport(listener: lb.Listener) -> lb.Transport:
     """The protocols that a switch can balance without looking inside. Raises Unsupported."""
     match listener.protocol:
-        case lb.ListenerProtocol.TCP | lb.ListenerProtocol.HTTPS | lb.ListenerProtocol.UDP:
+        case lb.ListenerProtocol.TCP | lb.ListenerProtocol.HTTPS | lb.ListenerProtocol.UDP | lb.ListenerProtocol.SCTP:
             pass
         case other:
             raise Unsupported(f"protocol {other.value}", PROVIDER)
@@ -204,8 +244,6 @@ def _refuse_pool(pool: lb.Pool) -> None:
         raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
     if pool.protocol in (lb.PoolProtocol.PROXY, lb.PoolProtocol.PROXYV2):
         raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
-    if any(member.backup for member in pool.members):
-        raise Unsupported("backup members", PROVIDER)
     if sum(member.takes_connections for member in pool.members) > LARGEST:
         raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
 
@@ -219,16 +257,18 @@ def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
         raise Unsupported("persistence_granularity", PROVIDER)
 
 
-def _backends(pool: lb.Pool | None, down: frozenset[str]) -> tuple[str, ...]:
-    """The slot table as endpoints. The slots of members that are down are lent to the living, by the same rule that
-    gave them; when one comes back, what it gets back is what is stored."""
+def _backends(pool: lb.Pool | None, vip: lb.Vip, down: frozenset[str]) -> tuple[str, ...]:
+    """The slot table as endpoints of the VIP's family: a switch translates no IPv4 into IPv6.
+
+    The slots of members that are down, or of the other family, are lent to the living, by the same rule that gave them;
+    when one comes back, what it gets back is what is stored.
+    """
     if pool is None or not pool.admin_state_up:
         return ()
-    serving = {member.ordinal: member for member in pool.members if member.takes_connections}
-    living = {ordinal: member for ordinal, member in serving.items() if member.id not in down}
-    weights = {ordinal: member.weight for ordinal, member in living.items()}
-    slots = pool.slots if len(living) == len(serving) else assign_slots(pool.slots, weights)
-    endpoints = {ordinal: render_endpoint(member.address, member.port) for ordinal, member in living.items()}
+    living = lb.serving([member for member in pool.members if member.address.version == vip.address.version], down)
+    weights = {member.ordinal: member.weight for member in living}
+    slots = pool.slots if living == lb.serving(pool.members) else assign_slots(pool.slots, weights)
+    endpoints = {member.ordinal: render_endpoint(member.address, member.port) for member in living}
     return tuple(endpoints[ordinal] for ordinal in _buckets(pool, slots))
 
 

@@ -219,6 +219,57 @@ class PortAddress:
         return f"Logical_Router_Port {self.port} += {self.network}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortGroup:
+    """What is in its `acls` holds on every switch that has one of its ports."""
+
+    name: str
+
+    @property
+    def key(self) -> Key:
+        return ("Port_Group", self.name)
+
+    def __str__(self) -> str:
+        return f"Port_Group {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortGroupPort:
+    """One element of Port_Group:ports."""
+
+    group: str
+    port: str
+
+    @property
+    def key(self) -> Key:
+        return ("in port group", self.group, self.port)
+
+    def __str__(self) -> str:
+        return f"Port_Group {self.group} += {self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acl:
+    """What becomes of a packet that matches. `group` is the row whose `acls` column holds this one."""
+
+    name: str
+    group: str
+    match: str
+    priority: int
+    direction: str = "from-lport"
+    """As it comes into a switch from a port; `to-lport`: as it leaves."""
+    action: str = "drop"
+
+    @property
+    def key(self) -> Key:
+        return ("ACL", self.name)
+
+    def __str__(self) -> str:
+        return (
+            f"ACL {self.name} group={self.group} priority={self.priority} {self.direction} {self.action} {self.match!r}"
+        )
+
+
 OvnRow: TypeAlias = (
     LogicalSwitch
     | LogicalSwitchPort
@@ -231,6 +282,9 @@ OvnRow: TypeAlias = (
     | SwitchGroup
     | RouterGroup
     | PortAddress
+    | PortGroup
+    | PortGroupPort
+    | Acl
 )
 
 
@@ -249,6 +303,10 @@ def references(row: OvnRow) -> tuple[Key, ...]:
             return (("Logical_Router", row.router), ("Load_Balancer_Group", row.group))
         case PortAddress():
             return (("Logical_Router_Port", row.port),)
+        case PortGroupPort():
+            return (("Port_Group", row.group), ("Logical_Switch_Port", row.port))
+        case Acl():
+            return (("Port_Group", row.group),)
         case _:
             return ()
 

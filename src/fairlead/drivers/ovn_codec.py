@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID, uuid5
 
 from fairlead.dataplane.ovn import (
+    Acl,
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
@@ -26,6 +27,8 @@ from fairlead.dataplane.ovn import (
     LogicalSwitchPort,
     OvnRow,
     PortAddress,
+    PortGroup,
+    PortGroupPort,
     RouterGroup,
     StaticRoute,
     SwitchGroup,
@@ -59,9 +62,11 @@ Exclusive: TypeAlias = (
     | StaticRoute
     | LoadBalancer
     | LoadBalancerGroup
+    | PortGroup
+    | Acl
 )
 """A row of ours that is a row of the database too."""
-Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress
+Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | PortGroupPort
 """A row of ours that is one element of a column."""
 
 _NAMESPACE = UUID("a3c1a5f4-6c0e-5d0b-9d5e-0b6f1a1c7e11")
@@ -75,6 +80,7 @@ HELD: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch": ("ports", "load_balancer_group"),
     "Logical_Router": ("ports", "static_routes", "load_balancer_group"),
     "Load_Balancer_Group": ("load_balancer",),
+    "Port_Group": ("ports", "acls"),
 }
 """The columns whose elements are rows of other owners, or lead to them. Others must not notice when one changes."""
 _OWN: Mapping[str, tuple[str, ...]] = {
@@ -85,6 +91,8 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "Logical_Router_Static_Route": ("ip_prefix", "nexthop", "policy"),
     "Load_Balancer": ("name", "protocol", "vips", "selection_fields", "options"),
     "Load_Balancer_Group": ("name",),
+    "Port_Group": ("name",),
+    "ACL": ("direction", "priority", "match", "action"),
 }
 
 
@@ -224,6 +232,10 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
             }
         case LoadBalancerGroup():
             return {}
+        case PortGroup():
+            return {"name": row.name}
+        case Acl():
+            return {"direction": row.direction, "priority": row.priority, "match": row.match, "action": row.action}
         case _:
             assert_never(row)
 
@@ -265,6 +277,11 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
                 selection_fields=_decode_texts(columns, "selection_fields"),
                 options=_decode_pairs(columns, "options"),
             )
+        case "Port_Group":
+            return PortGroup(name=name)
+        case "ACL":
+            texts = {column: columns.get(column, "") for column in ("direction", "match", "action")}
+            return Acl(name=key[1], group=holder, priority=columns.get("priority", 0), **texts)
         case _:
             return LoadBalancerGroup(name=_decode_group_name(name))
 
@@ -438,6 +455,9 @@ class Encoder:
             case SwitchGroup():
                 group = encode_uuid(self.uuid_of(("Load_Balancer_Group", row.group)))
                 return self._mutate(("Logical_Switch", row.switch), [["load_balancer_group", mutator, group]])
+            case PortGroupPort():
+                port = encode_uuid(self.uuid_of(("Logical_Switch_Port", row.port)))
+                return self._mutate(("Port_Group", row.group), [["ports", mutator, port]])
             case RouterGroup():
                 group = encode_uuid(self.uuid_of(("Load_Balancer_Group", row.group)))
                 return self._mutate(("Logical_Router", row.router), [["load_balancer_group", mutator, group]])
@@ -480,6 +500,8 @@ def holder_of(row: Exclusive) -> tuple[tuple[str, str], str] | None:
             return ("Logical_Router", row.router), "ports"
         case StaticRoute():
             return ("Logical_Router", row.router), "static_routes"
+        case Acl():
+            return ("Port_Group", row.group), "acls"
         case _:
             return None
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
 from fairlead.dataplane.ovn import (
+    Acl,
     GroupMember,
     LogicalRouterPort,
     LogicalSwitchPort,
     OvnRow,
     PortAddress,
+    PortGroupPort,
     RouterGroup,
     StaticRoute,
     SwitchGroup,
@@ -47,7 +49,15 @@ Tables: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Json]]]
 _Place: TypeAlias = tuple[str, str, str]
 """(UUID, column, element) of an element; (UUID, "", "") of a row itself."""
 Expected: TypeAlias = Mapping[Owner, Mapping[Key, OvnRow | None]]
-_CHILDREN = frozenset({"ports", "static_routes"})
+_CHILDREN = frozenset(
+    {
+        ("Logical_Switch", "ports"),
+        ("Logical_Router", "ports"),
+        ("Logical_Router", "static_routes"),
+        ("Port_Group", "acls"),
+    }
+)
+"""Columns that hold the rows without which these could not be; other sets refer to rows that stand alone."""
 _EMPTY_SET: Json = ["set", []]
 _EMPTY_MAP: Json = ["map", []]
 
@@ -103,7 +113,7 @@ class Replica:
                 if key in diff.deletes:
                     raise MissingReference(f"{row} refers to {diff.deletes[key]}")
         for key in diff.deletes:
-            if key[0] == "Load_Balancer":
+            if key[0] in ("Load_Balancer", "Logical_Switch_Port"):
                 self._check_memberships(key, self.uuids(owner)(key), diff)
 
     def _check_memberships(self, key: Key, uuid: str, diff: Diff) -> None:
@@ -254,7 +264,7 @@ class Replica:
 
     def _place_of(self, uuid: str, column: str, element: str) -> _Place:
         """A row in a set is a row of ours as such; of other sets, the element is."""
-        return (element, "", "") if column in _CHILDREN else (uuid, column, element)
+        return (element, "", "") if (self._entries[uuid].table, column) in _CHILDREN else (uuid, column, element)
 
     # What it means
 
@@ -273,7 +283,8 @@ class Replica:
         if target is None:
             return None
         row = _element(entry, target)
-        return (entry if entry.claim.orphan else target).claim.owner, row.key, row
+        whose = entry if entry.claim.orphan or entry.table == "Port_Group" else target
+        return whose.claim.owner, row.key, row
 
     def _derive_address(self, entry: _Entry, uuid: str, network: str) -> tuple[Owner, Key, OvnRow] | None:
         mark = self._address_owners[uuid].get(network)
@@ -296,12 +307,17 @@ class Replica:
                 return replace(row, switch=self._holder(uuid))
             case LogicalRouterPort() | StaticRoute():
                 return replace(row, router=self._holder(uuid))
+            case Acl():
+                return replace(row, group=self._holder(uuid))
             case _:
                 return row
 
     def _holder(self, uuid: str) -> str:
         """The name of the row that has this one in its set; none if that is not ours, an orphan, or one of two."""
-        claims = [self._entries[holder].claim for holder, _ in self._held.get(uuid, ()) if holder in self._entries]
+        held = (
+            (self._entries[holder], column) for holder, column in self._held.get(uuid, ()) if holder in self._entries
+        )
+        claims = [entry.claim for entry, column in held if (entry.table, column) in _CHILDREN]
         return claims[0].key[1] if len(claims) == 1 and not claims[0].orphan else ""
 
     def _clear(
@@ -338,11 +354,13 @@ class Replica:
         return row != before and not (key in mine and row == mine[key])
 
 
-def _element(holder: _Entry, target: _Entry) -> GroupMember | SwitchGroup | RouterGroup:
+def _element(holder: _Entry, target: _Entry) -> GroupMember | SwitchGroup | RouterGroup | PortGroupPort:
     name, element = holder.claim.key[1], target.claim.key[1]
     match holder.table:
         case "Load_Balancer_Group":
             return GroupMember(group=name, load_balancer=element)
+        case "Port_Group":
+            return PortGroupPort(group=name, port=element)
         case "Logical_Switch":
             return SwitchGroup(switch=name, group=element)
         case _:

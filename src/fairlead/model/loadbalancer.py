@@ -1,10 +1,10 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fairlead.model.addresses import IPAddress
+from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.network import Resource
 from fairlead.model.slots import LARGEST, SMALLEST, assign_slots
 
@@ -115,6 +115,8 @@ class Listener(Resource):
     admin_state_up: bool = True
     default_pool_id: str | None = None
     connection_limit: int = -1
+    allowed_cidrs: tuple[IPNetwork, ...] = ()
+    """Who may connect; everybody when there is none. An address of a family that none is of is for nobody."""
     timeouts: Timeouts = Timeouts()
 
 
@@ -130,11 +132,17 @@ class Vip:
 class LoadBalancer(Resource):
     provider: str
     vip: Vip
+    additional_vips: tuple[Vip, ...] = ()
+    """Further addresses of the same port; every listener is on each of them."""
     admin_state_up: bool = True
     listeners: tuple[Listener, ...] = ()
     pools: tuple[Pool, ...] = ()
     owns_vip_port: bool = True
     """Whether the VIP's port was made for this load balancer and goes with it."""
+
+    @property
+    def vips(self) -> tuple[Vip, ...]:
+        return (self.vip, *self.additional_vips)
 
 
 _TRANSPORTS: Mapping[ListenerProtocol, Transport] = {
@@ -185,9 +193,17 @@ def with_slots(pool: Pool) -> Pool:
     client's address decides, slots are found by rendezvous hashing, in which more slots move clients: such a table has
     its full size from the beginning.
     """
-    weights = {member.ordinal: member.weight for member in pool.members if member.takes_connections}
+    weights = {member.ordinal: member.weight for member in serving(pool.members)}
     smallest = LARGEST if pool.goes_by_source else SMALLEST
     return replace(pool, slots=assign_slots(pool.slots, weights, smallest))
+
+
+def serving(members: Sequence[Member], down: frozenset[str] = frozenset()) -> tuple[Member, ...]:
+    """The members that new connections go to: of those that take any and are not down the ordinary ones; the backups
+    when there is none (Octavia API reference, member `backup`)."""
+    living = [member for member in members if member.takes_connections and member.id not in down]
+    ordinary = [member for member in living if not member.backup]
+    return tuple(ordinary or living)
 
 
 def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:
