@@ -11,7 +11,7 @@ from fairlead.api import octavia
 from fairlead.api.door import Identity
 from fairlead.dataplane.ovn import LoadBalancer
 from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, FixedIP, Network, Subnet
+from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.snapshot import Changes
 from harness.api import NOON, Inside, play
 
@@ -395,7 +395,9 @@ BAD = [
     ("POST", LISTENERS, listener_of(protocol_port=80), 409, "already using protocol TCP and protocol_port 80"),
     ("POST", LISTENERS, listener_of(protocol="HTTP"), 501, "protocol HTTP"),
     ("POST", LISTENERS, listener_of(connection_limit=5), 501, "connection_limit"),
-    ("POST", LISTENERS, listener_of(allowed_cidrs=["10.0.0.0/8"]), 501, "allowed_cidrs"),
+    ("POST", LISTENERS, listener_of(allowed_cidrs=["fd00::/8"]), 400, "CIDR fd00::/8 IP version incompatible with all"),
+    ("POST", LISTENERS, listener_of(allowed_cidrs=["10.0.0.0/8"] * 101), 400, "Value should have at most 100 items."),
+    ("POST", LISTENERS, listener_of(allowed_cidrs=["10.0.0.1"]), 400, "'10.0.0.1' is not a valid IP subnet."),
     ("POST", LISTENERS, listener_of(loadbalancer_id=NOBODY), 404, f"Load Balancer {NOBODY} not found."),
     ("POST", LISTENERS, listener_of(default_pool_id=NOBODY), 404, f"Pool {NOBODY} not found."),
     ("POST", LISTENERS, listener_of(protocol="UDP", default_pool_id="{pool}"), 400, "pool protocol 'TCP' is invalid"),
@@ -407,12 +409,11 @@ BAD = [
     ("POST", POOLS, pool_of(session_persistence={"type": "APP_COOKIE"}), 400, 'Field "cookie_name" must be specified'),
     ("PUT", POOLS + "/{pool}", {"pool": {"lb_algorithm": "LEAST_CONNECTIONS"}}, 501, "lb_algorithm LEAST_CONNECTIONS"),
     ("POST", MEMBERS, member_of(address="10.0.0.11", protocol_port=8080), 409, "already using ip 10.0.0.11"),
-    ("POST", MEMBERS, member_of(address="fd00::11"), 400, "IP version incompatible with VIP 10.0.0.10"),
+    ("POST", MEMBERS, member_of(address="fd00::11"), 400, "IP version incompatible with all VIPs ['10.0.0.10'"),
     ("POST", MEMBERS, member_of(address="169.254.169.254"), 400, "is not a valid option for member address"),
     ("POST", MEMBERS, member_of(weight=257), 400, "Value should be lower or equal to 256"),
     ("POST", MEMBERS, member_of(weight=-1), 400, "Value should be greater or equal to 0"),
     ("POST", MEMBERS, member_of(subnet_id=NOBODY), 400, f"Subnet {NOBODY} not found."),
-    ("POST", MEMBERS, member_of(backup=True), 501, "backup members"),
     ("PUT", MEMBERS, {"members": "all"}, 400, "a list"),
     ("PUT", MEMBERS, {"members": [{"address": "10.0.0.9"}]}, 400, "protocol_port. Value: 'None'. Mandatory"),
     ("DELETE", f"{MEMBERS}/{NOBODY}", None, 404, f"Member {NOBODY} not found."),
@@ -457,5 +458,90 @@ def test_every_wrong_input_is_told_why_and_writes_nothing(door):
         assert await place.store.range("") == before
         await place.rest()
         assert place.driver.applies == applies
+
+    door(story)
+
+
+def test_a_load_balancer_with_an_address_of_each_family(door):
+    async def story(place: Inside) -> None:
+        balancer = await make_balancer(
+            place, vip_address="10.0.0.10", additional_vips=[{"subnet_id": SUBNET6, "ip_address": "FD00:0::10"}]
+        )
+        port = balancer["vip_port_id"]
+        assert balancer["additional_vips"] == [{"subnet_id": SUBNET6, "ip_address": "fd00::10", "port_id": port}]
+        assert [str(fixed.address) for fixed in place.model.snapshot.ports[port].fixed_ips] == ["10.0.0.10", "fd00::10"]
+        listener = await make_listener(place, balancer["id"], allowed_cidrs=["10.0.0.5/24", "fd00::/64", "10.0.0.0/24"])
+        assert listener["allowed_cidrs"] == ["10.0.0.0/24", "fd00::/64"]
+        pool = await make_pool(place, listener["id"])
+        for address in ("10.0.0.11", "fd00::11"):
+            await make_member(place, pool["id"], address)
+        rows = {str(row) for rows in place.driver.rows.values() for row in rows.values()}
+        assert any("10.0.0.10:80=10.0.0.11:8080 [fd00::10]:80=[fd00::11]:8080" in row for row in rows)
+        assert sum(row.startswith("ACL ") for row in rows) == 2
+        changed = await place.good(
+            "PUT", f"/v2.0/lbaas/listeners/{listener['id']}", {"listener": {"allowed_cidrs": None}}
+        )
+        assert changed["listener"]["allowed_cidrs"] is None
+        assert not any(str(row).startswith("ACL ") for rows in place.driver.rows.values() for row in rows.values())
+        await place.good("DELETE", f"{LBS}/{balancer['id']}?cascade=true")
+        assert not place.model.snapshot.ports
+
+    door(story)
+
+
+def test_additional_vips_of_a_port_that_was_given(door):
+    async def story(place: Inside) -> None:
+        fixed = (
+            FixedIP(subnet_id=SUBNET, address=parse_address("10.0.0.20")),
+            FixedIP(subnet_id=SUBNET6, address=parse_address("fd00::20")),
+        )
+        port = Port(id=NOBODY, network_id=NET, mac_address="02:00:00:00:00:20", fixed_ips=fixed, **COMMON)
+        await place.model.write(lambda _: Changes(puts=(port,)))
+        mine = {"vip_subnet_id": SUBNET, "vip_port_id": NOBODY}
+        for entry in ({"subnet_id": SUBNET6, "ip_address": "fd00::21"}, {"subnet_id": SUBNET6, "port_id": NET}):
+            body = {"loadbalancer": {**mine, "additional_vips": [entry]}}
+            answer = await place.call("POST", LBS, body)
+            words = f"Validation failure: Port {NOBODY} has no such address on subnet {SUBNET6}."
+            assert (answer.status_code, answer.json()["faultstring"]) == (400, words)
+        balancer = await make_balancer(place, **mine, additional_vips=[{"subnet_id": SUBNET6}])
+        assert balancer["additional_vips"][0]["ip_address"] == "fd00::20"
+        await place.good("DELETE", f"{LBS}/{balancer['id']}")
+        assert place.model.snapshot.ports[NOBODY] == port
+
+    door(story)
+
+
+@pytest.mark.parametrize(
+    ("additional", "words"),
+    [
+        ([{"subnet_id": SUBNET}], "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet."),
+        ([{"subnet_id": NOBODY}], f"Subnet {NOBODY} not found."),
+        ([{"subnet_id": SUBNET6, "ip_address": "10.0.0.9"}], "VIP address 10.0.0.9 is not a valid IP for subnet"),
+        ([{"ip_address": "fd00::9"}], "Invalid input for field/attribute subnet_id. Value: 'None'. Mandatory field"),
+        ([{"subnet_id": SUBNET6, "port_id": NOBODY}], "port_id of additional_vips: all VIPs are on one port"),
+        ([{"subnet_id": SUBNET6, "colour": "red"}], "Unknown attribute for argument additional_vips: colour"),
+    ],
+)
+def test_additional_vips_that_cannot_be(door, additional: list[dict[str, str]], words: str):
+    async def story(place: Inside) -> None:
+        body = {"loadbalancer": {"vip_subnet_id": SUBNET, "additional_vips": additional}}
+        answer = await place.call("POST", LBS, body)
+        assert answer.status_code == 400
+        assert words in answer.json()["faultstring"]
+        assert not place.model.snapshot.load_balancers
+
+    door(story)
+
+
+def test_a_backup_member_and_sctp(door):
+    async def story(place: Inside) -> None:
+        balancer = await make_balancer(place, vip_address="10.0.0.10")
+        listener = await make_listener(place, balancer["id"], protocol="SCTP")
+        pool = await make_pool(place, listener["id"], protocol="SCTP")
+        await make_member(place, pool["id"], "10.0.0.11")
+        backup = await make_member(place, pool["id"], "10.0.0.12", backup=True)
+        assert backup["backup"]
+        (row,) = [row for rows in place.driver.rows.values() for row in rows.values() if isinstance(row, LoadBalancer)]
+        assert (row.protocol, row.services[0].backends) == ("sctp", ("10.0.0.11:8080",))
 
     door(story)

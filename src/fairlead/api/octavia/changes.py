@@ -61,12 +61,13 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         tags=values.get("tags") or (),
         admin_state_up=values.get("admin_state_up") is not False,
         provider=caller.birth.provider,
-        vip=made.vip,
+        vip=made.vips[0],
+        additional_vips=made.vips[1:],
         owns_vip_port=made.is_new,
     )
     balancer = _with_tree(balancer, values, caller.birth)
     _check(snapshot, balancer, caller)
-    return Changes(puts=(made.port, balancer), reads=(Owner(Kind.NETWORK, made.vip.network_id),))
+    return Changes(puts=(made.port, balancer), reads=(Owner(Kind.NETWORK, balancer.vip.network_id),))
 
 
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
@@ -307,6 +308,7 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
                 f" {other.protocol.value} and protocol_port {other.port}",
             )
         _check_pool_of(balancer, listener)
+        _check_cidrs(balancer, listener)
     old = snapshot.load_balancers.get(balancer.id)
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
@@ -338,11 +340,23 @@ def _check_pool_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
         )
 
 
+def _check_cidrs(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+    for cidr in listener.allowed_cidrs:
+        if cidr.version not in _versions(balancer):
+            raise bad_request(f"CIDR {cidr} {_unlike_all_vips(balancer)}")
+
+
+def _versions(balancer: lb.LoadBalancer) -> set[int]:
+    return {vip.address.version for vip in balancer.vips}
+
+
+def _unlike_all_vips(balancer: lb.LoadBalancer) -> str:
+    return f"IP version incompatible with all VIPs {[str(vip.address) for vip in balancer.vips]} IP version."
+
+
 def _check_new_member(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Member, caller: Caller) -> None:
-    if member.address.version != balancer.vip.address.version:
-        raise bad_request(
-            f"Member address {member.address} IP version incompatible with VIP {balancer.vip.address} IP version."
-        )
+    if member.address.version not in _versions(balancer):
+        raise bad_request(f"Member address {member.address} {_unlike_all_vips(balancer)}")
     if member.subnet_id is not None:
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
         if network is None or not may_use(network, caller.identity):

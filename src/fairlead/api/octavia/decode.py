@@ -70,6 +70,8 @@ def update_listener(listener: Listener, values: Values, provider: str) -> Listen
     if "connection_limit" in values:
         limit = values["connection_limit"]
         changes["connection_limit"] = -1 if limit is None else limit
+    if "allowed_cidrs" in values:
+        changes["allowed_cidrs"] = tuple(dict.fromkeys(values["allowed_cidrs"] or ()))
     defaults = Timeouts()
     timeouts = {
         field: getattr(defaults, field) if values[name] is None else values[name]

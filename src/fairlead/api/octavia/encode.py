@@ -102,7 +102,10 @@ def encode_load_balancer(balancer: LoadBalancer, where: Standing) -> JsonObject:
         "vip_subnet_id": balancer.vip.subnet_id,
         "vip_network_id": balancer.vip.network_id,
         "vip_sg_ids": [],
-        "additional_vips": [],
+        "additional_vips": [
+            {"subnet_id": vip.subnet_id, "ip_address": str(vip.address), "port_id": vip.port_id}
+            for vip in balancer.additional_vips
+        ],
         "listeners": _ids(listener.id for listener in balancer.listeners),
         "pools": _ids(pool.id for pool in balancer.pools),
         "provider": balancer.provider,
@@ -144,7 +147,7 @@ def encode_listener(balancer: LoadBalancer, listener: Listener, where: Standing)
         "timeout_member_connect": listener.timeouts.member_connect,
         "timeout_member_data": listener.timeouts.member_data,
         "timeout_tcp_inspect": listener.timeouts.tcp_inspect,
-        "allowed_cidrs": None,
+        "allowed_cidrs": [str(cidr) for cidr in listener.allowed_cidrs] or None,
         "default_tls_container_ref": None,
         "sni_container_refs": [],
         "client_ca_tls_container_ref": None,

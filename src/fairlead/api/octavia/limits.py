@@ -4,10 +4,12 @@ LISTENERS = 200
 POOLS = 200
 MEMBERS = 1_000
 """Of one load balancer, in all of its pools together. These three are ours: it is one document, written whole."""
+VIPS = 15
+"""Of one load balancer, beside its first. Ours; all are addresses of one port."""
 TAGS = 100
 """Of one resource. Ours: a tag is read with every document."""
-CIDRS = 1_000
-"""Of one listener. Ours."""
+CIDRS = 100
+"""Of one listener. Ours: they are in the match of one ACL, and each becomes a flow on every node."""
 NOT_YET = 100
 """Items of a list that is refused whatever it holds."""
 LONGEST_TEXT = 255

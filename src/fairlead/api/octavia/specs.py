@@ -185,10 +185,15 @@ LOAD_BALANCER_PUT: Spec = {
     "vip_qos_policy_id": Field(uuid),
     "vip_sg_ids": Field(list_of(uuid, limits.NOT_YET)),
 }
+ADDITIONAL_VIP: Spec = {
+    "ip_address": Field(address),
+    "port_id": Field(uuid),
+    "subnet_id": Field(uuid, required=True),
+}
 LOAD_BALANCER_POST: Spec = {
     **LOAD_BALANCER_PUT,
     **_CREATED,
-    "additional_vips": Field(list_of(mapping, limits.NOT_YET)),
+    "additional_vips": Field(list_of(nested(ADDITIONAL_VIP, "additional_vips"), limits.VIPS)),
     "availability_zone": Field(text(limits.LONGEST_TEXT)),
     "flavor_id": Field(uuid),
     "listeners": Field(list_of(nested(LISTENER_IN_TREE, "listener"), limits.LISTENERS)),
@@ -200,10 +205,9 @@ LOAD_BALANCER_POST: Spec = {
     "vip_subnet_id": Field(uuid),
 }
 
-LOAD_BALANCER_NOT_YET = ("additional_vips", "availability_zone", "flavor_id", "vip_qos_policy_id", "vip_sg_ids")
+LOAD_BALANCER_NOT_YET = ("availability_zone", "flavor_id", "vip_qos_policy_id", "vip_sg_ids")
 LISTENER_NOT_YET = (
     *_TLS,
-    "allowed_cidrs",
     "client_authentication",
     "client_ca_tls_container_ref",
     "client_crl_container_ref",

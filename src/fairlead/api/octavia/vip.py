@@ -14,9 +14,9 @@ from fairlead.model.snapshot import Snapshot
 
 
 class VipPort(NamedTuple):
-    vip: Vip
+    vips: tuple[Vip, ...]
     port: Port
-    """To be written with the load balancer: new, or given and now in use."""
+    """To be written with the load balancer: new, or given and now in use. It has the addresses of all VIPs."""
     is_new: bool
 
 
@@ -32,7 +32,9 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         subnet = _choose_subnet(snapshot, network, values.get("vip_address"))
     else:
         raise bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.")
-    address = _address(snapshot, network, subnet, values.get("vip_address"), balancer_id)
+    fixed = _fixed(snapshot, network, subnet, values.get("vip_address"), balancer_id)
+    more = [_additional(snapshot, network, entry, balancer_id) for entry in values.get("additional_vips") or ()]
+    _refuse_twice([fixed, *more])
     port = Port(
         id=birth.new_id(),
         project_id=birth.project_id,
@@ -40,12 +42,12 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         name=f"octavia-lb-{balancer_id}",
         network_id=network.id,
         mac_address=choose_mac(balancer_id, lambda mac: mac in snapshot.macs),
-        fixed_ips=(FixedIP(subnet_id=subnet.id, address=address),),
+        fixed_ips=(fixed, *more),
         admin_state_up=False,
         device_id=f"lb-{balancer_id}",
         device_owner=LOAD_BALANCER_VIP,
     )
-    return VipPort(_vip(port, port.fixed_ips[0]), port, is_new=True)
+    return VipPort(tuple(_vip(port, each) for each in port.fixed_ips), port, is_new=True)
 
 
 def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> VipPort:
@@ -65,8 +67,36 @@ def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id:
     if len(fixed) != 1:
         problem = "has no such address" if not fixed else "has several addresses; say vip_subnet_id or vip_address"
         raise bad_request(f"Port {port.id} {problem}.")
+    more = [_additional_of(port, entry) for entry in values.get("additional_vips") or ()]
+    _refuse_twice([*fixed, *more])
     used = replace(port, device_id=f"lb-{balancer_id}", device_owner=LOAD_BALANCER_VIP)
-    return VipPort(_vip(used, fixed[0]), used, is_new=False)
+    return VipPort(tuple(_vip(used, each) for each in (*fixed, *more)), used, is_new=False)
+
+
+def _additional(snapshot: Snapshot, network: Network, entry: Values, balancer_id: str) -> FixedIP:
+    """A further address of the port that will be made."""
+    subnet = find_subnet(network, entry["subnet_id"])
+    if subnet is None:
+        if entry["subnet_id"] in snapshot.subnet_network:
+            raise bad_request("All VIP subnets must belong to the same network.")
+        raise missing_subresource("Subnet", entry["subnet_id"])
+    if entry.get("port_id") is not None:
+        raise bad_request("port_id of additional_vips: all VIPs are on one port; name it as vip_port_id.")
+    return _fixed(snapshot, network, subnet, entry.get("ip_address"), balancer_id)
+
+
+def _additional_of(port: Port, entry: Values) -> FixedIP:
+    """A further address that the given port has: none is added to what is somebody's own."""
+    for fixed in port.fixed_ips:
+        wanted = entry.get("ip_address") in (None, fixed.address) and entry.get("port_id") in (None, port.id)
+        if fixed.subnet_id == entry["subnet_id"] and wanted:
+            return fixed
+    raise bad_request(f"Port {port.id} has no such address on subnet {entry['subnet_id']}.")
+
+
+def _refuse_twice(fixed: list[FixedIP]) -> None:
+    if len({each.subnet_id for each in fixed}) < len(fixed):
+        raise bad_request("Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.")
 
 
 def _vip(port: Port, fixed: FixedIP) -> Vip:
@@ -120,16 +150,15 @@ def _free(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IP
     return None
 
 
-def _address(
-    snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str
-) -> IPAddress:
+def _fixed(snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str) -> FixedIP:
+    """The address that is wanted, or a free one."""
     if wanted is None:
         free = _free(snapshot, network, subnet, balancer_id)
         if free is None:
             raise ApiError(409, f"No more IP addresses available on subnet {subnet.id}.")
-        return free
+        return FixedIP(subnet_id=subnet.id, address=free)
     if not is_usable(wanted, subnet.cidr):
         raise bad_request(f"VIP address {wanted} is not a valid IP for subnet {subnet.id} ({subnet.cidr}).")
     if (network.id, wanted) in snapshot.addresses or wanted == subnet.gateway:
         raise ApiError(409, f"The VIP IP address is already in use: {wanted}")
-    return wanted
+    return FixedIP(subnet_id=subnet.id, address=wanted)
