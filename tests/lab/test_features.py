@@ -1,0 +1,98 @@
+"""End to end: what a listener, a pool and a load balancer can have beyond the plain, with real connections."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
+from lab.site import Balancer, Site, open_site
+
+pytestmark = pytest.mark.lab
+
+MEMBERS = ("m1", "m2", "spare")
+CLIENTS = {"near": "chassis1", "far": "chassis2"}
+PROTOCOLS = [Protocol.TCP, Protocol.UDP]
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """Members and near on blue, far on green across a router, each on another chassis."""
+    site = open_site(lab)
+    site.network("blue", "10.0.0.0/24", "fd00:a::/64")
+    site.network("green", "10.0.1.0/24", "fd00:b::/64")
+    site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
+    site.machines("blue", dict.fromkeys(MEMBERS, "chassis2"), serve=[8080])
+    site.machines("blue", {"near": "chassis1", "other": "chassis1"})
+    site.machines("green", {"far": "chassis2"})
+    yield site
+    for name in (*MEMBERS, "near", "other", "far"):
+        lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    site.close()
+
+
+def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 10) -> TrafficResult:
+    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=1))
+
+
+def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
+    site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=list(cidrs))
+    site.settle(balancer.id)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, version: int):
+    """From the same switch and from one across the router; the connection that is held goes on."""
+    members = ["m1", "m2"]
+    with site.balancer(f"blue-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
+        with site.lab.hold("near", Traffic(to=balancer.vip, port=80, protocol=protocol)) as held:
+            assert held.ask("before")
+            allow(site, balancer, f"{site.address('other', version)}/{32 if version == 4 else 128}")
+            assert held.ask("after")
+            for client in ("near", "far"):
+                assert ask(site, client, balancer.vip, protocol, 4).errors == {"timeout": 4}
+            assert ask(site, "other", balancer.vip, protocol).errors == {}
+        far_only = "10.0.1.0/24" if version == 4 else "fd00:b::/64"
+        allow(site, balancer, far_only)
+        assert ask(site, "far", balancer.vip, protocol).errors == {}
+        assert ask(site, "near", balancer.vip, protocol, 4).errors == {"timeout": 4}
+        allow(site, balancer)
+        for client in ("near", "far", "other"):
+            assert ask(site, client, balancer.vip, protocol).errors == {}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_each_vip_leads_to_the_members_of_its_family(site: Site, protocol: Protocol):
+    pool = {"name": "p", "protocol": protocol.value.upper(), "lb_algorithm": "SOURCE_IP_PORT"}
+    members = [
+        {"address": site.address(name, 4 if name == "m1" else 6), "protocol_port": 8080} for name in ("m1", "m2")
+    ]
+    made = site.cloud.load_balancer.create_load_balancer(
+        name="both",
+        vip_subnet_id=site.subnet("blue-v4").id,
+        additional_vips=[{"subnet_id": site.subnet("blue-v6").id}],
+        listeners=[{"protocol": pool["protocol"], "protocol_port": 80, "default_pool": {**pool, "members": members}}],
+    )
+    try:
+        site.settle(made.id)
+        for client in ("near", "far"):
+            for vip, member in ((made.vip_address, "m1"), (made.additional_vips[0]["ip_address"], "m2")):
+                result = ask(site, client, vip, protocol)
+                assert (result.errors, set(result.answers)) == ({}, {member})
+                version = "-6" if ":" in vip else "-4"
+                site.lab.exec(client, ["ping", version, "-c1", "-W2", vip])
+    finally:
+        site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_backup_serves_when_nobody_else_can(site: Site, version: int):
+    with site.balancer(f"blue-v{version}", MEMBERS, version=version) as balancer:
+        site.set_member(balancer, "spare", backup=True)
+        assert set(ask(site, "near", balancer.vip, count=40).answers) == {"m1", "m2"}
+        for name in ("m1", "m2"):
+            site.set_member(balancer, name, is_admin_state_up=False)
+        assert set(ask(site, "far", balancer.vip).answers) == {"spare"}
+        site.set_member(balancer, "m2", is_admin_state_up=True)
+        assert set(ask(site, "far", balancer.vip, count=40).answers) == {"m2"}
