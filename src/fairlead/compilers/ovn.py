@@ -218,6 +218,8 @@ def _transport(listener: lb.Listener) -> lb.Transport:
             pass
         case other:
             raise Unsupported(f"protocol {other.value}", PROVIDER)
+    if listener.l7policies:
+        raise Unsupported("L7 policies", PROVIDER)
     if listener.connection_limit != -1:
         raise Unsupported("connection_limit", PROVIDER)
     return lb.transport(listener.protocol)
@@ -240,6 +242,8 @@ def _selection_fields(pool: lb.Pool | None, version: int) -> tuple[str, ...]:
 def _refuse_pool(pool: lb.Pool) -> None:
     """Whether a listener leads to it yet or not: what cannot be had is said when it is asked for."""
     _refuse_persistence(pool.persistence)
+    if pool.health_monitor is not None:
+        raise Unsupported(f"health monitors of type {pool.health_monitor.type.value}", PROVIDER)
     if pool.algorithm is lb.Algorithm.LEAST_CONNECTIONS:
         raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
     if pool.protocol in (lb.PoolProtocol.PROXY, lb.PoolProtocol.PROXYV2):

@@ -44,6 +44,42 @@ class PersistenceType(StrEnum):
     SOURCE_IP = "SOURCE_IP"
 
 
+class MonitorType(StrEnum):
+    HTTP = "HTTP"
+    HTTPS = "HTTPS"
+    PING = "PING"
+    SCTP = "SCTP"
+    TCP = "TCP"
+    TLS_HELLO = "TLS-HELLO"
+    UDP_CONNECT = "UDP-CONNECT"
+
+
+class L7Action(StrEnum):
+    REDIRECT_PREFIX = "REDIRECT_PREFIX"
+    REDIRECT_TO_POOL = "REDIRECT_TO_POOL"
+    REDIRECT_TO_URL = "REDIRECT_TO_URL"
+    REJECT = "REJECT"
+
+
+class L7RuleType(StrEnum):
+    COOKIE = "COOKIE"
+    FILE_TYPE = "FILE_TYPE"
+    HEADER = "HEADER"
+    HOST_NAME = "HOST_NAME"
+    PATH = "PATH"
+    SSL_CONN_HAS_CERT = "SSL_CONN_HAS_CERT"
+    SSL_DN_FIELD = "SSL_DN_FIELD"
+    SSL_VERIFY_RESULT = "SSL_VERIFY_RESULT"
+
+
+class L7Comparison(StrEnum):
+    CONTAINS = "CONTAINS"
+    ENDS_WITH = "ENDS_WITH"
+    EQUAL_TO = "EQUAL_TO"
+    REGEX = "REGEX"
+    STARTS_WITH = "STARTS_WITH"
+
+
 class Transport(StrEnum):
     """What a switch sees of a listener's protocol."""
 
@@ -81,11 +117,31 @@ class Member(Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealthMonitor(Resource):
+    """Times in seconds. What is None has no meaning for this type."""
+
+    type: MonitorType
+    delay: int
+    timeout: int
+    max_retries: int
+    """Successes in a row that make a member ONLINE."""
+    max_retries_down: int = 3
+    """Failures in a row that make it ERROR."""
+    admin_state_up: bool = True
+    http_method: str | None = None
+    url_path: str | None = None
+    expected_codes: str | None = None
+    http_version: str | None = None
+    domain_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Resource):
     protocol: PoolProtocol
     algorithm: Algorithm
     admin_state_up: bool = True
     persistence: SessionPersistence | None = None
+    health_monitor: HealthMonitor | None = None
     members: tuple[Member, ...] = ()
     next_ordinal: int = 0
     slots: tuple[int, ...] = ()
@@ -109,6 +165,29 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class L7Rule(Resource):
+    type: L7RuleType
+    compare_type: L7Comparison
+    value: str
+    key: str | None = None
+    invert: bool = False
+    admin_state_up: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L7Policy(Resource):
+    """Its position is its place among the policies of its listener. It applies when all its rules do."""
+
+    action: L7Action
+    redirect_pool_id: str | None = None
+    redirect_url: str | None = None
+    redirect_prefix: str | None = None
+    redirect_http_code: int | None = None
+    admin_state_up: bool = True
+    rules: tuple[L7Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listener(Resource):
     protocol: ListenerProtocol
     port: int
@@ -118,6 +197,7 @@ class Listener(Resource):
     allowed_cidrs: tuple[IPNetwork, ...] = ()
     """Who may connect; everybody when there is none. An address of a family that none is of is for nobody."""
     timeouts: Timeouts = Timeouts()
+    l7policies: tuple[L7Policy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

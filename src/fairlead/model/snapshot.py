@@ -45,6 +45,9 @@ class Snapshot:
     macs: Map[str, str] = Map()
     pool_owner: Map[str, str] = Map()
     listener_owner: Map[str, str] = Map()
+    monitor_owner: Map[str, str] = Map()
+    l7policy_owner: Map[str, str] = Map()
+    """Id of a part -> its load balancer."""
 
     def find(self, owner: Owner) -> Aggregate | None:
         """The document of this owner; a VIP network has none."""
@@ -210,6 +213,8 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 network_vips=_joined(snapshot.network_vips, aggregate.vip.network_id, identity),
                 pool_owner=snapshot.pool_owner.update({pool.id: identity for pool in aggregate.pools}),
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
+                monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
+                l7policy_owner=snapshot.l7policy_owner.update(dict.fromkeys(_policies(aggregate), identity)),
             )
         case _:
             assert_never(aggregate)
@@ -235,6 +240,8 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 network_vips=_parted(snapshot.network_vips, aggregate.vip.network_id, identity),
                 pool_owner=_deleted(snapshot.pool_owner, (pool.id for pool in aggregate.pools)),
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
+                monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
+                l7policy_owner=_deleted(snapshot.l7policy_owner, _policies(aggregate)),
             )
         case _:
             assert_never(aggregate)
@@ -275,6 +282,14 @@ def _without_port(snapshot: Snapshot, port: Port) -> Snapshot:
     if port.network_id not in others:
         routers = _parted(routers, port.network_id, port.device_id)
     return replace(snapshot, router_interfaces=interfaces, network_routers=routers)
+
+
+def _monitors(balancer: LoadBalancer) -> Iterator[str]:
+    return (pool.health_monitor.id for pool in balancer.pools if pool.health_monitor)
+
+
+def _policies(balancer: LoadBalancer) -> Iterator[str]:
+    return (policy.id for listener in balancer.listeners for policy in listener.l7policies)
 
 
 def _joined(index: Map[str, Ids], key: str, identity: str) -> Map[str, Ids]:
