@@ -33,11 +33,11 @@ REFERENCES = {
     "default_pool_id": "pool",
 }
 NOT_YET = frozenset(
-    {"vip_qos_policy_id", "vip_sg_ids", "additional_vips", "availability_zone", "flavor_id", "allowed_cidrs",
+    {"vip_qos_policy_id", "vip_sg_ids", "availability_zone", "flavor_id",
      "client_authentication", "client_ca_tls_container_ref", "client_crl_container_ref", "default_tls_container_ref",
      "hsts_include_subdomains", "hsts_max_age", "hsts_preload", "insert_headers", "l7policies", "sni_container_refs",
      "alpn_protocols", "tls_ciphers", "tls_versions", "ca_tls_container_ref", "crl_container_ref", "healthmonitor",
-     "tls_container_ref", "tls_enabled", "tenant_id", "project_id", "backup", "request_sriov", "connection_limit",
+     "tls_container_ref", "tls_enabled", "tenant_id", "project_id", "request_sriov", "connection_limit",
      "gateway_ip", "allocation_pools", "host_routes", "dns_nameservers", "ipv6_ra_mode", "ipv6_address_mode",
      "ip_version", "mtu", "persistence_granularity", "vip_address"}
 )  # fmt: skip
