@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.api.door import House, identity
-from fairlead.model.owner import Kind
+from fairlead.model.owner import WITHOUT_ROWS, Kind
 from fairlead.model.status import derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler, Work
 
@@ -124,9 +124,13 @@ class _State(Collector):
         yield self._owners()
 
     def _owners(self) -> Metric:
-        family = GaugeMetricFamily("fairlead_owners", "Documents by kind and status.", labels=["kind", "status"])
+        family = GaugeMetricFamily(
+            "fairlead_owners", "Documents that have rows, by kind and status.", labels=["kind", "status"]
+        )
         counts: dict[tuple[Kind, str], int] = {}
         for owner, generation in self._house.model.snapshot.generations.items():
+            if owner.kind in WITHOUT_ROWS:
+                continue
             status = derive_provisioning_status(generation, self._house.applied(owner))
             counts[owner.kind, status.value] = counts.get((owner.kind, status.value), 0) + 1
         for (kind, status_name), count in sorted(counts.items()):

@@ -17,7 +17,7 @@ from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, with_docu
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
-from fairlead.model.owner import Owner
+from fairlead.model.owner import WITHOUT_ROWS, Owner
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.reconciler.loop import MassDelete, Reconciler, Statistics
 from fairlead.store.interface import StoreError
@@ -107,11 +107,16 @@ def make_door(house: House, reconciler: Reconciler) -> Starlette:
 def _find_owner(house: House, text: str) -> Owner:
     """`kind/id`, or the name or id of a load balancer, network, router or port. Raises ApiError."""
     try:
-        return Owner.parse(text)
+        owner = Owner.parse(text)
     except ValueError:
         pass
+    else:
+        if owner.kind in WITHOUT_ROWS:
+            raise ApiError(404, f"{owner} has no rows: it only says what load balancers may be")
+        return owner
     snapshot = house.model.snapshot
-    named = [owner for owner in snapshot.generations if text in (owner.id, getattr(snapshot.find(owner), "name", None))]
+    with_rows = (owner for owner in snapshot.generations if owner.kind not in WITHOUT_ROWS)
+    named = [owner for owner in with_rows if text in (owner.id, getattr(snapshot.find(owner), "name", None))]
     if not named:
         raise ApiError(404, f"nothing is called '{text}'; an owner is kind/id, an id or a name")
     if len(named) > 1:

@@ -40,8 +40,10 @@ from fairlead.dataplane.ovn import (
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import derive_mac, link_local, render_endpoint, render_interface
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.network import LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port, Router, find_subnet
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import Quota
 from fairlead.model.slots import LARGEST, assign_slots, shortest_table
 from fairlead.model.snapshot import NONE, Snapshot, connected
 
@@ -56,7 +58,7 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
     if owner.kind is Kind.VIP_NETWORK:
         return by_key(_vip_network(snapshot, owner.id)) if owner.id in snapshot.network_vips else NO_ROWS
     match snapshot.find(owner):
-        case None:
+        case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return NO_ROWS
         case Network() as network:
             return by_key([LogicalSwitch(name=network.id)])

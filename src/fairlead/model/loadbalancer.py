@@ -219,6 +219,9 @@ class LoadBalancer(Resource):
     pools: tuple[Pool, ...] = ()
     owns_vip_port: bool = True
     """Whether the VIP's port was made for this load balancer and goes with it."""
+    flavor_id: str | None = None
+    availability_zone: str | None = None
+    """Its name."""
 
     @property
     def vips(self) -> tuple[Vip, ...]:

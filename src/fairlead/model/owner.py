@@ -13,8 +13,17 @@ class Kind(StrEnum):
     VIP_NETWORK = "vip-network"
     """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own."""
     LOAD_BALANCER = "loadbalancer"
+    FLAVOR = "flavor"
+    FLAVOR_PROFILE = "flavor-profile"
+    AVAILABILITY_ZONE = "availability-zone"
+    AVAILABILITY_ZONE_PROFILE = "availability-zone-profile"
+    QUOTA = "quota"
 
 
+WITHOUT_ROWS = frozenset(
+    {Kind.FLAVOR, Kind.FLAVOR_PROFILE, Kind.AVAILABILITY_ZONE, Kind.AVAILABILITY_ZONE_PROFILE, Kind.QUOTA}
+)
+"""Documents that say what others may be: no dataplane has anything of them, and the reconciler never hears of them."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 

@@ -4,18 +4,22 @@ Maps are persistent (hash array mapped tries): a new snapshot costs what changed
 `affected` is the one place that knows who depends on whom: it names owners, and may name too many, never too few.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import ROUTER_INTERFACE, Network, Port, Router
-from fairlead.model.owner import Kind, Owner, creation_order
+from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
+from fairlead.model.quota import Quota, Usage, with_more
 
-Aggregate: TypeAlias = Network | Port | Router | LoadBalancer
+Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
+"""What an operator offers."""
+Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | Choice | Quota
 Ids: TypeAlias = Map[str, None]
 """A set of ids, as the keys of a persistent map: adding one to ten thousand copies none of them."""
 NONE: Ids = Map()
@@ -31,6 +35,13 @@ class Snapshot:
     routers: Map[str, Router] = Map()
     ports: Map[str, Port] = Map()
     load_balancers: Map[str, LoadBalancer] = Map()
+    flavors: Map[str, Flavor] = Map()
+    flavor_profiles: Map[str, FlavorProfile] = Map()
+    availability_zones: Map[str, AvailabilityZone] = Map()
+    """By name."""
+    availability_zone_profiles: Map[str, AvailabilityZoneProfile] = Map()
+    quotas: Map[str, Quota] = Map()
+    """By project."""
     generations: Map[Owner, int] = Map()
     down: Map[str, frozenset[str]] = Map()
     """Load balancer -> those of its members that their health monitor calls down."""
@@ -48,22 +59,17 @@ class Snapshot:
     monitor_owner: Map[str, str] = Map()
     l7policy_owner: Map[str, str] = Map()
     """Id of a part -> its load balancer."""
+    flavor_users: Map[str, Ids] = Map()
+    zone_users: Map[str, Ids] = Map()
+    """Flavor, availability zone -> the load balancers that have it."""
+    usage: Usage = Map()
 
     def find(self, owner: Owner) -> Aggregate | None:
         """The document of this owner; a VIP network has none."""
-        match owner.kind:
-            case Kind.NETWORK:
-                return self.networks.get(owner.id)
-            case Kind.ROUTER:
-                return self.routers.get(owner.id)
-            case Kind.PORT:
-                return self.ports.get(owner.id)
-            case Kind.LOAD_BALANCER:
-                return self.load_balancers.get(owner.id)
-            case Kind.VIP_NETWORK:
-                return None
-            case _:
-                assert_never(owner.kind)
+        if owner.kind is Kind.VIP_NETWORK:
+            return None
+        documents: Map[str, Aggregate] = getattr(self, _DOCUMENTS[owner.kind])
+        return documents.get(owner.id)
 
     def owners(self) -> list[Owner]:
         """Every owner that may have rows; those that others refer to come first."""
@@ -74,6 +80,20 @@ class Snapshot:
             *(Owner(Kind.VIP_NETWORK, identity) for identity in self.network_vips),
             *(Owner(Kind.LOAD_BALANCER, identity) for identity in self.load_balancers),
         ]
+
+
+_DOCUMENTS: Mapping[Kind, str] = {
+    Kind.NETWORK: "networks",
+    Kind.ROUTER: "routers",
+    Kind.PORT: "ports",
+    Kind.LOAD_BALANCER: "load_balancers",
+    Kind.FLAVOR: "flavors",
+    Kind.FLAVOR_PROFILE: "flavor_profiles",
+    Kind.AVAILABILITY_ZONE: "availability_zones",
+    Kind.AVAILABILITY_ZONE_PROFILE: "availability_zone_profiles",
+    Kind.QUOTA: "quotas",
+}
+"""The map of the snapshot that has the documents of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +124,16 @@ def owner_of(aggregate: Aggregate) -> Owner:
             return Owner(Kind.PORT, aggregate.id)
         case LoadBalancer():
             return Owner(Kind.LOAD_BALANCER, aggregate.id)
+        case Flavor():
+            return Owner(Kind.FLAVOR, aggregate.id)
+        case FlavorProfile():
+            return Owner(Kind.FLAVOR_PROFILE, aggregate.id)
+        case AvailabilityZone():
+            return Owner(Kind.AVAILABILITY_ZONE, aggregate.name)
+        case AvailabilityZoneProfile():
+            return Owner(Kind.AVAILABILITY_ZONE_PROFILE, aggregate.id)
+        case Quota():
+            return Owner(Kind.QUOTA, aggregate.project_id)
         case _:
             assert_never(aggregate)
 
@@ -124,6 +154,8 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
     """
     owners: set[Owner] = set()
     for owner in changed:
+        if owner.kind in WITHOUT_ROWS:
+            continue
         owners.add(owner)
         for snapshot in (old, new):
             owners.update(_dependents(snapshot, owner))
@@ -151,12 +183,17 @@ def vip_networks(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def claims(aggregate: Aggregate) -> frozenset[str]:
-    """What only one document may have: the store refuses a second one. An address per network, a MAC anywhere."""
+    """What only one document may have: the store refuses a second one. An address per network, a MAC anywhere, a
+    flavor's name."""
     match aggregate:
         case Port():
             addresses = {f"address/{aggregate.network_id}/{fixed.address}" for fixed in aggregate.fixed_ips}
             return frozenset(addresses | {f"mac/{aggregate.mac_address}"})
-        case Network() | Router() | LoadBalancer():
+        case Flavor():
+            return frozenset({f"flavor/{aggregate.name}"})
+        case Network() | Router() | LoadBalancer() | FlavorProfile():
+            return frozenset()
+        case AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return frozenset()
         case _:
             assert_never(aggregate)
@@ -176,6 +213,8 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
                 yield Owner(Kind.ROUTER, port.device_id)
                 yield from vip_networks(snapshot, port.network_id)
         case LoadBalancer() | None:
+            pass
+        case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             pass
         case unknown:
             assert_never(unknown)
@@ -197,25 +236,27 @@ def _exists(snapshot: Snapshot, owner: Owner) -> bool:
 
 
 def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
-    snapshot = replace(snapshot, generations=snapshot.generations.set(owner_of(aggregate), revision))
+    snapshot = _with_document(snapshot, aggregate, revision)
     match aggregate:
         case Network(id=identity):
             subnets = snapshot.subnet_network.update({subnet.id: identity for subnet in aggregate.subnets})
-            return replace(snapshot, networks=snapshot.networks.set(identity, aggregate), subnet_network=subnets)
-        case Router(id=identity):
-            return replace(snapshot, routers=snapshot.routers.set(identity, aggregate))
+            return replace(snapshot, subnet_network=subnets)
         case Port():
             return _with_port(snapshot, aggregate)
         case LoadBalancer(id=identity):
             return replace(
                 snapshot,
-                load_balancers=snapshot.load_balancers.set(identity, aggregate),
                 network_vips=_joined(snapshot.network_vips, aggregate.vip.network_id, identity),
                 pool_owner=snapshot.pool_owner.update({pool.id: identity for pool in aggregate.pools}),
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
                 monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
                 l7policy_owner=snapshot.l7policy_owner.update(dict.fromkeys(_policies(aggregate), identity)),
+                flavor_users=_joined(snapshot.flavor_users, aggregate.flavor_id, identity),
+                zone_users=_joined(snapshot.zone_users, aggregate.availability_zone, identity),
+                usage=with_more(snapshot.usage, aggregate, 1),
             )
+        case Router() | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
+            return snapshot
         case _:
             assert_never(aggregate)
 
@@ -224,34 +265,48 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
     aggregate = snapshot.find(owner)
     if aggregate is None:
         return snapshot
-    snapshot = replace(snapshot, generations=snapshot.generations.delete(owner))
+    snapshot = _without_document(snapshot, owner)
     match aggregate:
-        case Network(id=identity):
+        case Network():
             subnets = _deleted(snapshot.subnet_network, (subnet.id for subnet in aggregate.subnets))
-            return replace(snapshot, networks=snapshot.networks.delete(identity), subnet_network=subnets)
-        case Router(id=identity):
-            return replace(snapshot, routers=snapshot.routers.delete(identity))
+            return replace(snapshot, subnet_network=subnets)
         case Port():
             return _without_port(snapshot, aggregate)
         case LoadBalancer(id=identity):
             return replace(
                 snapshot,
-                load_balancers=snapshot.load_balancers.delete(identity),
                 network_vips=_parted(snapshot.network_vips, aggregate.vip.network_id, identity),
                 pool_owner=_deleted(snapshot.pool_owner, (pool.id for pool in aggregate.pools)),
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
                 monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
                 l7policy_owner=_deleted(snapshot.l7policy_owner, _policies(aggregate)),
+                flavor_users=_parted(snapshot.flavor_users, aggregate.flavor_id, identity),
+                zone_users=_parted(snapshot.zone_users, aggregate.availability_zone, identity),
+                usage=with_more(snapshot.usage, aggregate, -1),
             )
+        case Router() | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
+            return snapshot
         case _:
             assert_never(aggregate)
+
+
+def _with_document(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
+    owner = owner_of(aggregate)
+    name = _DOCUMENTS[owner.kind]
+    documents: Any = getattr(snapshot, name).set(owner.id, aggregate)
+    return replace(snapshot, **{name: documents}, generations=snapshot.generations.set(owner, revision))
+
+
+def _without_document(snapshot: Snapshot, owner: Owner) -> Snapshot:
+    name = _DOCUMENTS[owner.kind]
+    documents: Any = getattr(snapshot, name).delete(owner.id)
+    return replace(snapshot, **{name: documents}, generations=snapshot.generations.delete(owner))
 
 
 def _with_port(snapshot: Snapshot, port: Port) -> Snapshot:
     taken = {(port.network_id, fixed.address): port.id for fixed in port.fixed_ips}
     snapshot = replace(
         snapshot,
-        ports=snapshot.ports.set(port.id, port),
         network_ports=_joined(snapshot.network_ports, port.network_id, port.id),
         addresses=snapshot.addresses.update(taken),
         macs=snapshot.macs.set(port.mac_address, port.id),
@@ -269,7 +324,6 @@ def _without_port(snapshot: Snapshot, port: Port) -> Snapshot:
     addresses = ((port.network_id, fixed.address) for fixed in port.fixed_ips)
     snapshot = replace(
         snapshot,
-        ports=snapshot.ports.delete(port.id),
         network_ports=_parted(snapshot.network_ports, port.network_id, port.id),
         addresses=_deleted(snapshot.addresses, addresses),
         macs=_deleted(snapshot.macs, [port.mac_address]),
@@ -292,13 +346,16 @@ def _policies(balancer: LoadBalancer) -> Iterator[str]:
     return (policy.id for listener in balancer.listeners for policy in listener.l7policies)
 
 
-def _joined(index: Map[str, Ids], key: str, identity: str) -> Map[str, Ids]:
+def _joined(index: Map[str, Ids], key: str | None, identity: str) -> Map[str, Ids]:
+    """Unchanged where there is no key."""
+    if key is None:
+        return index
     return index.set(key, index.get(key, NONE).set(identity, None))
 
 
-def _parted(index: Map[str, Ids], key: str, identity: str) -> Map[str, Ids]:
-    rest = index.get(key, NONE)
-    if identity in rest:
+def _parted(index: Map[str, Ids], key: str | None, identity: str) -> Map[str, Ids]:
+    rest = NONE if key is None else index.get(key, NONE)
+    if key is not None and identity in rest:
         rest = rest.delete(identity)
         return index.set(key, rest) if rest else index.delete(key)
     return index

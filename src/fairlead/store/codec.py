@@ -14,9 +14,11 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 from cattrs import Converter
 
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Network, Port, Router
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import Quota
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.interface import StoreError
 
@@ -30,6 +32,11 @@ CLASSES: Mapping[str, type[Aggregate]] = {
     Kind.ROUTER.value: Router,
     Kind.PORT.value: Port,
     Kind.LOAD_BALANCER.value: LoadBalancer,
+    Kind.FLAVOR.value: Flavor,
+    Kind.FLAVOR_PROFILE.value: FlavorProfile,
+    Kind.AVAILABILITY_ZONE.value: AvailabilityZone,
+    Kind.AVAILABILITY_ZONE_PROFILE.value: AvailabilityZoneProfile,
+    Kind.QUOTA.value: Quota,
 }
 
 

@@ -1,0 +1,108 @@
+"""Quotas: how much of each resource a project may have, and how much it has.
+
+What a project has is an index of the snapshot, kept with every change: nobody counts ten thousand load balancers to
+make one more.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from immutables import Map
+
+from fairlead.model.loadbalancer import LoadBalancer
+
+UNLIMITED = -1
+LARGEST_QUOTA = 2_000_000_000
+"""octavia, common/constants.py, MAX_QUOTA."""
+
+
+class Counted(StrEnum):
+    """What has a quota, by its attribute; in the order in which Octavia looks at them when a tree is made."""
+
+    LOAD_BALANCER = "load_balancer"
+    POOL = "pool"
+    HEALTH_MONITOR = "health_monitor"
+    MEMBER = "member"
+    LISTENER = "listener"
+    L7POLICY = "l7policy"
+    L7RULE = "l7rule"
+
+
+Usage: TypeAlias = Map[tuple[str, Counted], int]
+"""(project, resource) -> how many; what is not there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many of each; UNLIMITED is any number."""
+
+    load_balancer: int = UNLIMITED
+    pool: int = UNLIMITED
+    health_monitor: int = UNLIMITED
+    member: int = UNLIMITED
+    listener: int = UNLIMITED
+    l7policy: int = UNLIMITED
+    l7rule: int = UNLIMITED
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """One project's own limits; None is whatever the limit of everybody is."""
+
+    project_id: str
+    load_balancer: int | None = None
+    pool: int | None = None
+    health_monitor: int | None = None
+    member: int | None = None
+    listener: int | None = None
+    l7policy: int | None = None
+    l7rule: int | None = None
+
+
+def limits_of(quota: Quota | None, defaults: Limits) -> Limits:
+    """What holds for a project."""
+    if quota is None:
+        return defaults
+    own = {what.value: getattr(quota, what) for what in Counted}
+    return Limits(**{name: getattr(defaults, name) if limit is None else limit for name, limit in own.items()})
+
+
+def count(balancer: LoadBalancer | None) -> Mapping[Counted, int]:
+    """What one load balancer adds to what its project has."""
+    if balancer is None:
+        return dict.fromkeys(Counted, 0)
+    policies = [policy for listener in balancer.listeners for policy in listener.l7policies]
+    return {
+        Counted.LOAD_BALANCER: 1,
+        Counted.POOL: len(balancer.pools),
+        Counted.HEALTH_MONITOR: sum(pool.health_monitor is not None for pool in balancer.pools),
+        Counted.MEMBER: sum(len(pool.members) for pool in balancer.pools),
+        Counted.LISTENER: len(balancer.listeners),
+        Counted.L7POLICY: len(policies),
+        Counted.L7RULE: sum(len(policy.rules) for policy in policies),
+    }
+
+
+def growth(old: LoadBalancer | None, new: LoadBalancer) -> Iterator[tuple[Counted, int]]:
+    """The resources of which there will be more, and how many more."""
+    before, after = count(old), count(new)
+    return ((what, after[what] - before[what]) for what in Counted if after[what] > before[what])
+
+
+def with_more(usage: Usage, balancer: LoadBalancer, sign: int) -> Usage:
+    """The usage with this load balancer (1) or without it (-1)."""
+    with usage.mutate() as mutation:
+        for what, number in count(balancer).items():
+            if number:
+                key = (balancer.project_id, what)
+                total = mutation.get(key, 0) + sign * number
+                if total:
+                    mutation[key] = total
+                else:
+                    del mutation[key]
+    return mutation.finish()
