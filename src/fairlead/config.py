@@ -4,6 +4,7 @@
 option is FAIRLEAD_<SECTION>_<OPTION>. Options that do not exist are errors: a typing mistake must not be silent.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +14,7 @@ from typing import Any
 
 from fairlead.drivers.ovsdb_protocol import SslRemote, parse_remotes
 from fairlead.logs import FORMATS
+from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
@@ -38,7 +40,9 @@ class ServerOptions:
         "none", "none (everybody is administrator; loopback and unix sockets only) or http_basic."
     )
     password_file: str = _option(
-        "", "For http_basic: lines of user:bcrypt hash:project:role,role; roles are admin, member, reader."
+        "",
+        "For http_basic: lines of user:bcrypt hash:project:role,role; roles are admin, member, reader, and for load"
+        " balancers Octavia's own, such as load-balancer_observer.",
     )
     tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
     tls_key: str = _option("", "PEM file of its private key.")
@@ -74,6 +78,23 @@ class NetworkOptions:
     mtu: int = _option(1442, "Bytes; 1500 of the underlay less 58 of geneve over IPv4.")
 
 
+def _quota(resource: str) -> Any:
+    return _option(UNLIMITED, f"{resource} of a project that has no quota of its own; -1 is any number.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaOptions:
+    """How many of each a project may have."""
+
+    load_balancer: int = _quota("Load balancers")
+    listener: int = _quota("Listeners")
+    pool: int = _quota("Pools")
+    member: int = _quota("Members")
+    health_monitor: int = _quota("Health monitors")
+    l7policy: int = _quota("L7 policies")
+    l7rule: int = _quota("L7 rules")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     level: str = _option("info", "debug, info, warning or error.")
@@ -86,6 +107,7 @@ class Configuration:
     store: StoreOptions = StoreOptions()
     ovn: OvnOptions = OvnOptions()
     network: NetworkOptions = NetworkOptions()
+    quota: QuotaOptions = QuotaOptions()
     log: LogOptions = LogOptions()
 
 
@@ -94,6 +116,7 @@ SECTIONS: Mapping[str, Any] = {
     "store": StoreOptions,
     "ovn": OvnOptions,
     "network": NetworkOptions,
+    "quota": QuotaOptions,
     "log": LogOptions,
 }
 
@@ -170,7 +193,7 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
 def _parse(section: str, option: str, value: object, source: str) -> str | int:
     default = next(each.default for each in fields(SECTIONS[section]) if each.name == option)
     if isinstance(default, int):
-        if not str(value).isdecimal():
+        if not re.fullmatch("-?[0-9]{1,18}", str(value)):
             raise BadConfiguration(f"{source}: {section}.{option}: '{value}' is not a number")
         return int(str(value))
     if not isinstance(value, str):
@@ -217,6 +240,9 @@ def _check(configuration: Configuration) -> None:
     _check_ovn(configuration.ovn)
     if not 1280 <= configuration.network.mtu <= 65535:
         raise BadConfiguration("network.mtu: from 1280 (IPv6 needs it) to 65535")
+    for option in fields(QuotaOptions):
+        if not UNLIMITED <= getattr(configuration.quota, option.name) <= LARGEST_QUOTA:
+            raise BadConfiguration(f"quota.{option.name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")
     if configuration.log.format not in FORMATS:

@@ -14,6 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_protocol import parse_remotes
 from fairlead.model.owner import Owner
+from fairlead.model.quota import Limits
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
 from fairlead.reconciler.loop import MassDelete, Reconciler
@@ -73,6 +75,7 @@ async def serve(configuration: Configuration) -> None:
             new_id=lambda: str(uuid.uuid4()),
             mtu=configuration.network.mtu,
             resync_owner=kernel.reconciler.distrust,
+            limits=Limits(**asdict(configuration.quota)),
         )
         stack.enter_context(_frozen())
         await _listen(make_app(house, kernel.reconciler, authenticate, kernel.dataplane), configuration)

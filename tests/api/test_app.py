@@ -41,6 +41,7 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
         app = make_app(_house(place), place.reconciler, authenticate, lambda: now)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
+            await client.put("/load-balancer/v2.0/quotas/n", json={"quota": {}})
             await place.rest()
             return await client.get(path, headers={"origin": origin} if origin else {})
 
@@ -91,6 +92,15 @@ def test_figures_are_for_administrators(tmp_path: Path):
         "fairlead_unsettled_seconds 0.0",
     ):
         assert line in text
+    assert 'kind="quota"' not in text
+
+
+def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
+    now = Dataplane(connected=True, writes=True)
+    answer = asyncio.run(get(tmp_path / "1", "/operator/owners/quota/n", caller=ADMIN, now=now))
+    assert (answer.status_code, "has no rows" in answer.text) == (404, True)
+    answer = asyncio.run(get(tmp_path / "2", "/operator/owners/n", caller=ADMIN, now=now))
+    assert answer.json()["owner"].startswith("network/")
 
 
 def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):

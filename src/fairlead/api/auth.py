@@ -24,7 +24,14 @@ from fairlead.api.door import Identity
 
 Authenticate: TypeAlias = Callable[[str | None, str | None], Awaitable[Identity | None]]
 """(Authorization header, X-Project-Id header) -> who it is; None when the caller has to say who he is."""
-ROLES = frozenset({"admin", "member", "reader"})
+ROLES = frozenset(
+    {
+        *("admin", "member", "reader", "service"),
+        *("load-balancer_admin", "load-balancer_global_observer", "load-balancer_member"),
+        *("load-balancer_observer", "load-balancer_quota_admin"),
+    }
+)
+"""Keystone's, and the older ones that Octavia has of its own."""
 REMEMBERED = 10_000
 CHECKS_AT_ONCE = 2
 """More callers with new passwords wait: the others' requests must not wait for bcrypt."""

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.model.owner import Owner
+from fairlead.model.quota import NO_LIMITS, Limits
 from fairlead.model.snapshot import Changes, Snapshot, owner_of
 from fairlead.model.status import Applied
 from fairlead.store.codec import encode
@@ -35,7 +36,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who calls. `roles` are Keystone's words: admin, member, reader."""
+    """Who calls. `roles` are Keystone's words: admin, member, reader; a door may know more."""
 
     user: str
     project_id: str
@@ -63,10 +64,14 @@ class House:
     mtu: int
     """Of a new network, in bytes."""
     resync_owner: Callable[[Owner], None]
+    limits: Limits = NO_LIMITS
+    """Of projects that have no quota of their own."""
+    admit: Callable[[Snapshot, Changes], Changes] = lambda _, changes: changes
+    """The last word of a door on whatever it is about to write; raises ApiError."""
 
     async def write(self, change: Change) -> Snapshot:
         """`Model.write`, if no document gets too large. Raises ApiError 400 too."""
-        return await self.model.write(lambda snapshot: _bounded(change(snapshot)))
+        return await self.model.write(lambda snapshot: self.admit(snapshot, _bounded(change(snapshot))))
 
 
 class ApiError(Exception):

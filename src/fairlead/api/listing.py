@@ -79,6 +79,8 @@ class Query:
     marker: str | None = None
     reverse: bool = False
     """The page before the marker instead of the one after it."""
+    key: str = "id"
+    """The attribute that a marker is a value of."""
     fields: frozenset[str] = frozenset()
 
 
@@ -127,7 +129,7 @@ def _page(found: list[Item], query: Query) -> Page:
     if query.marker is None:
         start = max(0, len(found) - size) if query.reverse else 0
     else:
-        place = next((index for index, item in enumerate(found) if item.get("id") == query.marker), None)
+        place = next((index for index, item in enumerate(found) if item.get(query.key) == query.marker), None)
         if place is None:
             raise BadQuery(f"The pagination marker '{query.marker}' names nothing here.")
         start = max(0, place - size) if query.reverse else place + 1
@@ -136,8 +138,8 @@ def _page(found: list[Item], query: Query) -> Page:
     more = start + size < len(found)
     return Page(
         items=items,
-        next_marker=items[-1]["id"] if items and more else None,
-        previous_marker=items[0]["id"] if items and start > 0 else None,
+        next_marker=items[-1][query.key] if items and more else None,
+        previous_marker=items[0][query.key] if items and start > 0 else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Providers by the name that a tenant chooses: each is a compiler for every kind of owner."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fairlead.compilers import ovn
@@ -16,6 +16,9 @@ Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
 class Provider:
     description: str
     compile: Compile
+    flavor_capabilities: Mapping[str, str] = field(default_factory=dict)
+    availability_zone_capabilities: Mapping[str, str] = field(default_factory=dict)
+    """The keys that a profile may have, and what each means: only what the compiler reads."""
 
 
 PROVIDERS: Mapping[str, Provider] = {

@@ -68,8 +68,13 @@ class Snapshot:
         """The document of this owner; a VIP network has none."""
         if owner.kind is Kind.VIP_NETWORK:
             return None
-        documents: Map[str, Aggregate] = getattr(self, _DOCUMENTS[owner.kind])
-        return documents.get(owner.id)
+        found: Aggregate | None = self.documents(owner.kind).get(owner.id)
+        return found
+
+    def documents(self, kind: Kind) -> Map[str, Any]:
+        """All documents of a kind that has some."""
+        found: Map[str, Any] = getattr(self, _DOCUMENTS[kind])
+        return found
 
     def owners(self) -> list[Owner]:
         """Every owner that may have rows; those that others refer to come first."""

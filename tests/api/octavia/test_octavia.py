@@ -376,7 +376,7 @@ BAD = [
     ("POST", LBS, lb(name=5), 400, "Value should be a string."),
     ("POST", LBS, lb(admin_state_up="maybe"), 400, "Value should be a boolean."),
     ("POST", LBS, lb(provider="amphora"), 400, "Provider 'amphora' is not enabled."),
-    ("POST", LBS, lb(flavor_id=NOBODY), 501, "does not support a requested option: flavor_id"),
+    ("POST", LBS, lb(flavor_id=NOBODY), 400, "Validation failure: Invalid flavor_id."),
     ("POST", LBS, lb(vip_port_id=NOBODY), 400, f"Port {NOBODY} not found."),
     ("PUT", LBS + "/{lb}", lb(), 400, "Unknown attribute for argument load_balancer.loadbalancer: vip_subnet_id"),
     ("GET", f"{LBS}/{NOBODY}", None, 404, f"Load Balancer {NOBODY} not found."),

@@ -1,6 +1,8 @@
 """The load-balancer door: Octavia v2, under each prefix that its clients use."""
 
 import logging
+from dataclasses import replace
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,6 +13,7 @@ from starlette.routing import Mount
 from fairlead.api.door import ApiError, House, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
+from fairlead.api.octavia.quotas import check_quota
 from fairlead.api.octavia.routes import resource_routes
 from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
@@ -34,7 +37,7 @@ def make_door(house: House) -> Starlette:
     def version_route(path: str) -> Operation:
         return Operation("GET", path, version, gives={200: {"type": "object"}})
 
-    resources = resource_routes(house)
+    resources = resource_routes(replace(house, admit=partial(check_quota, house.limits)))
     documented = with_document(
         "Fairlead: load balancers (Octavia v2)",
         FAULT,

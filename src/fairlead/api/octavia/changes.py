@@ -7,6 +7,7 @@ from typing import Any
 from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, limits, specs
+from fairlead.api.octavia.catalog import choose
 from fairlead.api.octavia.decode import Birth, Caller
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, not_found
 from fairlead.api.octavia.vip import choose_vip, may_use
@@ -50,6 +51,8 @@ def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
 
 def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
     """The whole tree in one write."""
+    chosen = choose(snapshot, values)
+    caller = replace(caller, birth=replace(caller.birth, provider=chosen.provider))
     specs.refuse_not_yet(values, specs.LOAD_BALANCER_NOT_YET, caller.birth.provider)
     made = choose_vip(snapshot, values, caller, balancer_id)
     balancer = lb.LoadBalancer(
@@ -64,10 +67,13 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         vip=made.vips[0],
         additional_vips=made.vips[1:],
         owns_vip_port=made.is_new,
+        flavor_id=chosen.flavor_id,
+        availability_zone=chosen.availability_zone,
     )
     balancer = _with_tree(balancer, values, caller.birth)
     _check(snapshot, balancer, caller)
-    return Changes(puts=(made.port, balancer), reads=(Owner(Kind.NETWORK, balancer.vip.network_id),))
+    reads = (Owner(Kind.NETWORK, balancer.vip.network_id), *chosen.reads)
+    return Changes(puts=(made.port, balancer), reads=reads)
 
 
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:

@@ -109,9 +109,9 @@ def encode_load_balancer(balancer: LoadBalancer, where: Standing) -> JsonObject:
         "listeners": _ids(listener.id for listener in balancer.listeners),
         "pools": _ids(pool.id for pool in balancer.pools),
         "provider": balancer.provider,
-        "flavor_id": None,
+        "flavor_id": balancer.flavor_id,
         "vip_qos_policy_id": None,
-        "availability_zone": None,
+        "availability_zone": balancer.availability_zone,
         "vip_vnic_type": "normal",
     }
 

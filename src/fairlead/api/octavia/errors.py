@@ -33,6 +33,10 @@ def missing_subresource(resource: str, identity: str) -> ApiError:
     return ApiError(400, f"{resource} {identity} not found.")
 
 
+def invalid_option(value: object, option: str) -> ApiError:
+    return ApiError(400, f"{_shown(value)} is not a valid option for {option}")
+
+
 def forbidden() -> ApiError:
     return ApiError(403, "Policy does not allow this request to be performed.")
 

@@ -14,6 +14,8 @@ NOT_YET = 100
 """Items of a list that is refused whatever it holds."""
 LONGEST_TEXT = 255
 """Characters of a name, a description or a tag (octavia, common/constants.py and api/v2/types)."""
+LONGEST_METADATA = 4096
+"""Characters of a profile's flavor_data or availability_zone_data (octavia, api/v2/types)."""
 LONGEST_PROJECT = 36
 LONGEST_PROVIDER = 64
 LONGEST_CIPHERS = 2048

@@ -1,7 +1,8 @@
 """The list operations of the Octavia API: filters, tags, fields, sorting, paging, and the links to the next page."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from urllib.parse import urlencode
 
@@ -9,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, json_response
-from fairlead.api.fields import Schema, array_schema
-from fairlead.api.listing import MOST_SORT_KEYS, BadQuery, Item, Page, Query, TagFilter, select
-from fairlead.api.openapi import IDENTITY, TEXT, TEXTS
+from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.listing import LARGEST_PAGE, MOST_SORT_KEYS, BadQuery, Item, Page, Query, TagFilter, select
+from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
 _WORDS: Mapping[str, Schema] = {
@@ -40,21 +41,56 @@ _MATCHERS: Mapping[str, Callable[[Item], Iterable[object]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """A list of what has no parts, no tags and no time at which it was made."""
+
+    plural: str
+    links: str
+    key: str = "id"
+    """The attribute that names an item: lists are in its order, and a marker is one of its values."""
+    attributes: Mapping[str, Schema]
+
+    @property
+    def query(self) -> Mapping[str, Schema]:
+        """The parameters: each attribute can be filtered by."""
+        words = {name: schema for name, schema in _WORDS.items() if name not in _TAG_WORDS}
+        return {**dict.fromkeys(self.attributes, TEXTS), **words, "marker": TEXT}
+
+    @property
+    def answer(self) -> Schema:
+        gives = {self.plural: array_schema(object_schema(self.attributes), LARGEST_PAGE), self.links: LINKS}
+        return object_schema(gives, gives)
+
+    def respond(self, request: Request, items: Iterable[Item]) -> Response:
+        page = _select(items, replace(_query(request, self.key), key=self.key), {})
+        return json_response({self.plural: page.items, self.links: _links(request, page)})
+
+
 def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
     """The parameters of a list whose items have these attributes: each can be filtered by."""
     return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_WORDS}
 
 
 def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
-    query = _query(request)
-    try:
-        page = select(items, query, _MATCHERS)
-    except BadQuery as error:
-        raise ApiError(400, str(error)) from None
+    page = _select(items, _query(request, "created_at", "id"), _MATCHERS)
     return json_response({plural: page.items, f"{plural}_links": _links(request, page)})
 
 
-def _query(request: Request) -> Query:
+def unpaged(request: Request, items: Iterable[Item]) -> Sequence[Item]:
+    """All of a short list, filtered and cut to the fields that are asked for."""
+    return _select(items, replace(_query(request), limit=None, marker=None), {}).items
+
+
+def _select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[[Item], Iterable[object]]]) -> Page:
+    try:
+        return select(items, query, matchers)
+    except BadQuery as error:
+        raise ApiError(400, str(error)) from None
+
+
+def _query(request: Request, *order: str) -> Query:
+    """`order` is what a list is sorted by at the end, and the first of it where nothing else is asked for."""
     given = request.query_params
     filters = {name: frozenset(given.getlist(name)) for name in given if name not in _WORDS}
     return Query(
@@ -62,7 +98,7 @@ def _query(request: Request) -> Query:
         tags=TagFilter(
             **dict(zip(("all_of", "any_of", "not_all_of", "none_of"), map(_tags(request), _TAG_WORDS), strict=True))
         ),
-        sort=_sort(request),
+        sort=_sort(request, order),
         limit=_limit(given.get("limit")),
         marker=given.get("marker"),
         reverse=given.get("page_reverse", "").lower() in ("true", "1"),
@@ -76,7 +112,7 @@ def _tags(request: Request) -> Callable[[str], frozenset[str]]:
     )
 
 
-def _sort(request: Request) -> tuple[tuple[str, bool], ...]:
+def _sort(request: Request, order: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
     given = request.query_params
     keys = [part.partition(":")[::2] for part in given.get("sort", "").split(",") if part]
     keys += zip_longest(given.getlist("sort_key"), given.getlist("sort_dir"), fillvalue="")
@@ -84,7 +120,7 @@ def _sort(request: Request) -> tuple[tuple[str, bool], ...]:
         if direction not in ("", "asc", "desc"):
             raise ApiError(400, f"The sort direction '{direction}' is not valid; it is asc or desc.")
     named = tuple((key, direction == "desc") for key, direction in keys)
-    return (*(named or (("created_at", False),)), ("id", False))
+    return (*named, *((key, False) for key in (order[-1:] if named else order)))
 
 
 def _limit(text: str | None) -> int | None:

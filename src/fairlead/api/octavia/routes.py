@@ -9,37 +9,26 @@ from fairlead.api.door import House, json_response
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
 from fairlead.api.listing import LARGEST_PAGE
 from fairlead.api.octavia import encode, limits, specs
+from fairlead.api.octavia.catalog import catalog_routes
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import list_query
+from fairlead.api.octavia.policy import guard
+from fairlead.api.octavia.providers import amphora_routes, provider_routes
+from fairlead.api.octavia.quotas import quota_routes
 from fairlead.api.octavia.views import Views
-from fairlead.api.openapi import FLAG, LINKS, TEXT, Operation, View
+from fairlead.api.openapi import FLAG, LINKS, Operation, View
 from fairlead.compilers.providers import DEFAULT_PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 
 _ABSENT = {
     "healthmonitors": ("HealthMonitor", "health monitors"),
     "l7policies": ("L7Policy", "L7 policies"),
-    "flavors": ("Flavor", "flavors"),
-    "flavorprofiles": ("Flavor Profile", "flavor profiles"),
-    "availabilityzones": ("Availability Zone", "availability zones"),
-    "availabilityzoneprofiles": ("Availability Zone Profile", "availability zone profiles"),
-    "amphorae": ("Amphora", "amphorae"),
 }
 """Resources that clients ask about and of which there are none: lists are empty, creating one is refused."""
 _NOT_YET = {
-    "/quotas": "quotas",
-    "/quotas/{id}": "quotas",
-    "/quotas/{id}/default": "quotas",
     "/loadbalancers/{id}/stats": "statistics",
     "/listeners/{id}/stats": "statistics",
-    "/providers/{name}/flavor_capabilities": "flavors",
-    "/providers/{name}/availability_zone_capabilities": "availability zones",
 }
-_LINKS = {
-    "flavorprofiles": "flavorprofile_links",
-    "availabilityzoneprofiles": "availability_zone_profile_links",
-}
-_PLURALS = {"availabilityzones": "availability_zones", "availabilityzoneprofiles": "availability_zone_profiles"}
 
 
 def resource_routes(house: House) -> list[Operation]:
@@ -50,13 +39,16 @@ def resource_routes(house: House) -> list[Operation]:
         *_listener_routes(views),
         *_pool_routes(views),
         *_member_routes(views),
-        Operation("GET", "/providers", views.list_providers, gives={200: object_schema({"providers": _PROVIDERS})}),
+        *provider_routes(),
+        *amphora_routes(),
+        *quota_routes(house),
+        *catalog_routes(house),
     ]
     for path in _ABSENT:
         routes += _absent_routes(path)
     for path, words in _NOT_YET.items():
-        routes += [_refusal(method, path, words) for method in ("GET", "POST", "PUT", "DELETE")]
-    return routes
+        routes += [_refusal("GET", path, words)]
+    return [guard(route) for route in routes]
 
 
 def _load_balancer_routes(views: Views) -> list[Operation]:
@@ -120,9 +112,6 @@ def _member_routes(views: Views) -> list[Operation]:
     ]
 
 
-_PROVIDERS = array_schema(object_schema({"name": TEXT, "description": TEXT}), LARGEST_PAGE)
-
-
 def _one(root: str, shown: encode.Shown) -> Schema:
     return object_schema({root: object_schema(shown, shown)}, [root])
 
@@ -146,8 +135,7 @@ def _refuse(words: str) -> View:
 
 def _absent_routes(path: str) -> list[Operation]:
     resource, words = _ABSENT[path]
-    plural = _PLURALS.get(path, path)
-    nothing: Mapping[str, list[str]] = {plural: [], _LINKS.get(path, f"{plural}_links"): []}
+    nothing: Mapping[str, list[str]] = {path: [], f"{path}_links": []}
 
     async def empty(request: Request) -> Response:
         return json_response(nothing)

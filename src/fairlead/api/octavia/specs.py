@@ -205,7 +205,7 @@ LOAD_BALANCER_POST: Spec = {
     "vip_subnet_id": Field(uuid),
 }
 
-LOAD_BALANCER_NOT_YET = ("availability_zone", "flavor_id", "vip_qos_policy_id", "vip_sg_ids")
+LOAD_BALANCER_NOT_YET = ("vip_qos_policy_id", "vip_sg_ids")
 LISTENER_NOT_YET = (
     *_TLS,
     "client_authentication",

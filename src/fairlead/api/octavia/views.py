@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, House, Identity, JsonObject, identity, json_response
+from fairlead.api.door import House, Identity, JsonObject, identity, json_response
 from fairlead.api.listing import Item, Lazy
 from fairlead.api.octavia import changes, encode
 from fairlead.api.octavia.decode import Birth, Caller
 from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.openapi import read_body
-from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS
+from fairlead.compilers.providers import DEFAULT_PROVIDER
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
@@ -32,13 +32,13 @@ class Views:
     def _snapshot(self) -> Snapshot:
         return self._house.model.snapshot
 
-    def _caller(self, request: Request, project_id: str | None = None, provider: str = DEFAULT_PROVIDER) -> Caller:
+    def _caller(self, request: Request, project_id: str | None = None) -> Caller:
         """Who asks, and what what he makes will get. Raises ApiError 403 when he asks for another project."""
         who = identity(request)
         project = project_id or who.project_id
         if not who.may_change(project):
             raise forbidden()
-        birth = Birth(project_id=project, now=self._house.now(), new_id=self._house.new_id, provider=provider)
+        birth = Birth(project_id=project, now=self._house.now(), new_id=self._house.new_id, provider=DEFAULT_PROVIDER)
         return Caller(identity=who, birth=birth)
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
@@ -78,10 +78,7 @@ class Views:
 
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
-        provider = values.get("provider") or DEFAULT_PROVIDER
-        if provider not in PROVIDERS:
-            raise ApiError(400, f"Provider '{provider}' is not enabled.")
-        caller = self._caller(request, values.get("project_id") or values.get("tenant_id"), provider)
+        caller = self._caller(request, values.get("project_id") or values.get("tenant_id"))
         made = self._house.new_id()
         snapshot = await self._house.write(lambda old: changes.create_load_balancer(old, values, caller, made))
         balancer = snapshot.load_balancers[made]
@@ -112,8 +109,6 @@ class Views:
     async def fail_over(self, request: Request) -> Response:
         """There is no instance to move; what was asked for is a dataplane that is known to be right."""
         balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        if not identity(request).is_admin:
-            raise forbidden()
         self._house.resync_owner(Owner(Kind.LOAD_BALANCER, balancer.id))
         return Response(status_code=ACCEPTED)
 
@@ -256,9 +251,3 @@ class Views:
         member = changes.find_member(pool, member_id)
         where = encode.standing(self._house, snapshot, balancer)
         return json_response({"member": encode.encode_member(member, where)}, status)
-
-    # providers
-
-    async def list_providers(self, request: Request) -> Response:
-        providers = [{"name": name, "description": item.description} for name, item in PROVIDERS.items()]
-        return json_response({"providers": providers})

@@ -1,0 +1,419 @@
+"""Flavors and availability zones, and the profiles behind them: what an operator offers and a load balancer may name.
+
+Both follow the same rules under two sets of names, so there is one code for both, and a Family says the names.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+from immutables import Map
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, House, JsonObject, json_response
+from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
+from fairlead.api.octavia import limits, specs
+from fairlead.api.octavia.errors import bad_request, invalid_option, missing_subresource, not_found
+from fairlead.api.octavia.lists import Plain
+from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
+from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS, Provider
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Changes, Ids, Snapshot
+
+_NAME = text(limits.LONGEST_TEXT)
+
+
+@reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": r"^(?!\.{1,2}$)[^/\u0000]+$"})
+def zone_name(value: object) -> str:
+    """It is a part of its path."""
+    name = _NAME(value)
+    if "/" in name or name in ("", ".", ".."):
+        raise ValueError("Value should be a text without slashes, and not empty: it is a part of a path.")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """`root` is the element of a body, from which most names follow."""
+
+    root: str
+    profile_root: str
+    words: str
+    """In errors; Octavia is not of one mind about capital letters."""
+    profile_words: str
+    profile_in_use: str
+    key: str
+    """The attribute that is in the path."""
+    name: Field
+    kind: Kind
+    profile_kind: Kind
+    make: Callable[[str, Values, str], Flavor | AvailabilityZone]
+    """(new id, attributes, profile)"""
+    make_profile: Callable[..., FlavorProfile | AvailabilityZoneProfile]
+    capabilities: Callable[[Provider], Mapping[str, str]]
+    users: Callable[[Snapshot], Map[str, Ids]]
+
+    @property
+    def profile_id(self) -> str:
+        return f"{self.root}_profile_id"
+
+    @property
+    def metadata(self) -> str:
+        return f"{self.root}_data"
+
+    @property
+    def list(self) -> Plain:
+        shown = {"name": TEXT, "description": TEXT, "enabled": FLAG, self.profile_id: IDENTITY}
+        attributes: Mapping[str, Schema] = {**({} if self.key == "name" else {self.key: IDENTITY}), **shown}
+        return Plain(plural=f"{self.root}s", links=f"{self.root}s_links", key=self.key, attributes=attributes)
+
+    @property
+    def profile_list(self) -> Plain:
+        shown = {"id": IDENTITY, "name": TEXT, "provider_name": TEXT, self.metadata: TEXT}
+        return Plain(plural=f"{self.profile_root}s", links=f"{self.profile_root}_links", attributes=shown)
+
+    def offers(self, snapshot: Snapshot) -> Map[str, Flavor | AvailabilityZone]:
+        found: Map[str, Any] = snapshot.documents(self.kind)
+        return found
+
+    def profiles(self, snapshot: Snapshot) -> Map[str, Profile]:
+        found: Map[str, Any] = snapshot.documents(self.profile_kind)
+        return found
+
+
+FLAVORS = Family(
+    root="flavor",
+    profile_root="flavorprofile",
+    words="Flavor",
+    profile_words="Flavor Profile",
+    profile_in_use="Flavor profile",
+    key="id",
+    name=Field(_NAME),
+    kind=Kind.FLAVOR,
+    profile_kind=Kind.FLAVOR_PROFILE,
+    make=lambda new, values, profile: Flavor(id=new, profile_id=profile, **values),
+    make_profile=FlavorProfile,
+    capabilities=lambda provider: provider.flavor_capabilities,
+    users=lambda snapshot: snapshot.flavor_users,
+)
+ZONES = Family(
+    root="availability_zone",
+    profile_root="availability_zone_profile",
+    words="Availability Zone",
+    profile_words="Availability Zone Profile",
+    profile_in_use="Availability Zone Profile",
+    key="name",
+    name=Field(zone_name),
+    kind=Kind.AVAILABILITY_ZONE,
+    profile_kind=Kind.AVAILABILITY_ZONE_PROFILE,
+    make=lambda _, values, profile: AvailabilityZone(profile_id=profile, **values),
+    make_profile=AvailabilityZoneProfile,
+    capabilities=lambda provider: provider.availability_zone_capabilities,
+    users=lambda snapshot: snapshot.zone_users,
+)
+
+
+class Chosen(NamedTuple):
+    """What a new load balancer gets by what it names."""
+
+    provider: str
+    flavor_id: str | None
+    availability_zone: str | None
+    reads: tuple[Owner, ...]
+
+
+def choose(snapshot: Snapshot, values: Values) -> Chosen:
+    """The flavor's provider, the one that is named, or the default one. Raises ApiError 400."""
+    wanted, flavor_id, zone = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))
+    reads = []
+    if flavor_id is not None:
+        provider = _provider_of(FLAVORS, snapshot, flavor_id, "Invalid flavor_id.")
+        reads.append(Owner(Kind.FLAVOR, flavor_id))
+        if wanted not in (None, provider):
+            raise ApiError(400, f"Flavor '{flavor_id}' is not compatible with provider '{wanted}'")
+        wanted = provider
+    chosen: str = wanted or DEFAULT_PROVIDER
+    find_provider(chosen)
+    if zone is not None:
+        provider = _provider_of(ZONES, snapshot, zone, "Invalid availability zone.")
+        reads.append(Owner(Kind.AVAILABILITY_ZONE, zone))
+        if provider != chosen:
+            raise ApiError(400, f"Availability zone '{zone}' is not compatible with provider '{chosen}'")
+    return Chosen(chosen, flavor_id, zone, tuple(reads))
+
+
+def find_provider(name: str) -> Provider:
+    """Raises ApiError 400."""
+    if name not in PROVIDERS:
+        raise ApiError(400, f"Provider '{name}' is not enabled.")
+    return PROVIDERS[name]
+
+
+def _provider_of(family: Family, snapshot: Snapshot, key: str, unknown: str) -> str:
+    offer = family.offers(snapshot).get(key)
+    if offer is None:
+        raise bad_request(unknown)
+    if not offer.enabled:
+        raise ApiError(400, f"The selected {family.words.lower()} is not allowed in this deployment: {key}")
+    return family.profiles(snapshot)[offer.profile_id].provider
+
+
+def catalog_routes(house: House) -> list[Operation]:
+    return [
+        route
+        for family in (FLAVORS, ZONES)
+        for route in (*_offer_routes(house, family), *_profile_routes(house, family))
+    ]
+
+
+def _offer_routes(house: House, family: Family) -> list[Operation]:
+    views, shown, root = _Offers(house, family), family.list, family.root
+    create = specs.body(root, offer_post(family), argument=f"{root}_")
+    update = specs.body(root, offer_put(family), argument=f"{root}_")
+    return _routes(views, shown, root, (create, update), family.key)
+
+
+def _profile_routes(house: House, family: Family) -> list[Operation]:
+    views, shown, root = _Profiles(house, family), family.profile_list, family.profile_root
+    create = specs.body(root, profile_post(family), argument=f"{family.root}_profile_")
+    update = specs.body(root, profile_put(family), argument=f"{family.root}_profile_")
+    return _routes(views, shown, root, (create, update), "id")
+
+
+def offer_put(family: Family) -> Spec:
+    own = {"name": family.name} if family.key != "name" else {}
+    return {**own, "description": Field(text(limits.LONGEST_TEXT)), "enabled": Field(boolean)}
+
+
+def offer_post(family: Family) -> Spec:
+    required = {"name": replace(family.name, required=True), family.profile_id: Field(uuid, required=True)}
+    return {**offer_put(family), **required}
+
+
+def profile_put(family: Family) -> Spec:
+    return {
+        "name": Field(_NAME),
+        "provider_name": Field(text(limits.LONGEST_TEXT)),
+        family.metadata: Field(text(limits.LONGEST_METADATA)),
+    }
+
+
+def profile_post(family: Family) -> Spec:
+    return {name: replace(field, required=True) for name, field in profile_put(family).items()}
+
+
+def _routes(views: "_Views", shown: Plain, root: str, bodies: tuple[Any, Any], key: str) -> list[Operation]:
+    path = f"/{shown.plural.replace('_', '')}"
+    each, one = f"{path}/{{{key}}}", object_schema({root: object_schema(shown.attributes, shown.attributes)}, [root])
+    create, update = bodies
+    return [
+        Operation("GET", path, views.list, gives={200: shown.answer}, query=shown.query),
+        Operation("POST", path, views.create, takes=create, gives={201: one}),
+        Operation("GET", each, views.show, gives={200: one}),
+        Operation("PUT", each, views.update, takes=update, gives={200: one}),
+        Operation("DELETE", each, views.delete, gives={204: None}),
+    ]
+
+
+class _Views(ABC):
+    """One method a request."""
+
+    def __init__(self, house: House, family: Family) -> None:
+        self._house = house
+        self._family = family
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._house.model.snapshot
+
+    @abstractmethod
+    async def list(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def create(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def show(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def update(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def delete(self, request: Request) -> Response: ...
+
+
+class _Offers(_Views):
+    """Flavors, or availability zones."""
+
+    async def list(self, request: Request) -> Response:
+        offers = self._family.offers(self._snapshot).values()
+        return self._family.list.respond(request, map(self._encode, offers))
+
+    async def create(self, request: Request) -> Response:
+        values, family = await read_body(request), self._family
+        given = {name: value for name, value in values.items() if value is not None}
+        profile = given.pop(family.profile_id)
+        offer = family.make(self._house.new_id(), given, profile)
+
+        def change(old: Snapshot) -> Changes:
+            if profile not in family.profiles(old):
+                raise missing_subresource(family.profile_words, profile)
+            self._refuse_taken(old, offer.name)
+            return Changes(puts=(offer,), reads=(Owner(family.profile_kind, profile),))
+
+        await self._house.write(change)
+        return self._answer(offer, 201)
+
+    async def show(self, request: Request) -> Response:
+        return self._answer(self._find(self._snapshot, request))
+
+    async def update(self, request: Request) -> Response:
+        self._find(self._snapshot, request)
+        values = dict(await read_body(request))
+        for name in ("name", "enabled"):
+            if name in values and values[name] is None:
+                raise invalid_option(None, name)
+        if "description" in values:
+            values["description"] = values["description"] or ""
+
+        def change(old: Snapshot) -> Changes:
+            offer = self._find(old, request)
+            self._refuse_taken(old, values.get("name"), request.path_params[self._family.key])
+            return Changes(puts=(replace(offer, **values),))
+
+        return self._answer(self._find(await self._house.write(change), request))
+
+    async def delete(self, request: Request) -> Response:
+        """Only what no load balancer has."""
+        key, family = request.path_params[self._family.key], self._family
+
+        def change(old: Snapshot) -> Changes:
+            self._find(old, request)
+            if key in family.users(old):
+                raise _in_use(family.words, key)
+            return Changes(deletes=(Owner(family.kind, key),), rests_on_absence=True)
+
+        await self._house.write(change)
+        return Response(status_code=204)
+
+    def _find(self, snapshot: Snapshot, request: Request) -> Flavor | AvailabilityZone:
+        key = request.path_params[self._family.key]
+        offer = self._family.offers(snapshot).get(key)
+        if offer is None:
+            raise not_found(self._family.words, key)
+        return offer
+
+    def _refuse_taken(self, snapshot: Snapshot, name: str | None, own: str | None = None) -> None:
+        """Looks at all of them: they are few. Of two that come at the same moment the store takes one."""
+        offers = self._family.offers(snapshot)
+        if any(other.name == name and key != own for key, other in offers.items()):
+            raise ApiError(409, f"A {self._family.words.lower()} of {name} already exists.")
+
+    def _answer(self, offer: Flavor | AvailabilityZone, status: int = 200) -> Response:
+        return json_response({self._family.root: self._encode(offer)}, status)
+
+    def _encode(self, offer: Flavor | AvailabilityZone) -> JsonObject:
+        own = {"id": offer.id} if isinstance(offer, Flavor) else {}
+        return {
+            **own,
+            "name": offer.name,
+            "description": offer.description,
+            "enabled": offer.enabled,
+            self._family.profile_id: offer.profile_id,
+        }
+
+
+class _Profiles(_Views):
+    """Of flavors, or of availability zones."""
+
+    async def list(self, request: Request) -> Response:
+        profiles = self._family.profiles(self._snapshot).values()
+        return self._family.profile_list.respond(request, map(self._encode, profiles))
+
+    async def create(self, request: Request) -> Response:
+        values = await read_body(request)
+        profile = self._family.make_profile(id=self._house.new_id(), **self._attributes(values))
+        self._check(profile)
+        await self._house.write(lambda _: Changes(puts=(profile,)))
+        return self._answer(profile, 201)
+
+    async def show(self, request: Request) -> Response:
+        return self._answer(self._find(self._snapshot, request))
+
+    async def update(self, request: Request) -> Response:
+        """What a flavor has is not changed behind it; its name may be."""
+        self._find(self._snapshot, request)
+        values = await read_body(request)
+        for name, value in values.items():
+            if value is None:
+                raise invalid_option(None, name)
+
+        def change(old: Snapshot) -> Changes:
+            profile = self._find(old, request)
+            if set(values) - {"name"}:
+                self._refuse_use(old, profile.id)
+            changed: Any = replace(profile, **self._attributes(values))
+            self._check(changed)
+            return Changes(puts=(changed,), rests_on_absence=True)
+
+        return self._answer(self._find(await self._house.write(change), request))
+
+    async def delete(self, request: Request) -> Response:
+        family, identity = self._family, request.path_params["id"]
+
+        def change(old: Snapshot) -> Changes:
+            self._refuse_use(old, identity)
+            if identity not in family.profiles(old):
+                raise not_found(family.profile_in_use, identity)
+            return Changes(deletes=(Owner(family.profile_kind, identity),), rests_on_absence=True)
+
+        await self._house.write(change)
+        return Response(status_code=204)
+
+    def _find(self, snapshot: Snapshot, request: Request) -> Profile:
+        identity = request.path_params["id"]
+        profile = self._family.profiles(snapshot).get(identity)
+        if profile is None:
+            raise not_found(self._family.profile_words, identity)
+        return profile
+
+    def _refuse_use(self, snapshot: Snapshot, identity: str) -> None:
+        if any(offer.profile_id == identity for offer in self._family.offers(snapshot).values()):
+            raise _in_use(self._family.profile_in_use, identity)
+
+    def _check(self, profile: Profile) -> None:
+        """Raises ApiError 400 for what is no JSON object and no provider, Unsupported for what the provider cannot."""
+        option = self._family.metadata
+        try:
+            metadata = msgspec.json.decode(profile.metadata.encode())
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise invalid_option(profile.metadata, option) from None
+        if not isinstance(metadata, dict):
+            raise invalid_option(profile.metadata, option)
+        known = self._family.capabilities(find_provider(profile.provider))
+        for name in sorted(metadata.keys() - known.keys()):
+            raise Unsupported(f"{option} {name}", profile.provider)
+
+    def _attributes(self, values: Values) -> dict[str, Any]:
+        names = {"name": "name", "provider_name": "provider", self._family.metadata: "metadata"}
+        return {names[name]: value for name, value in values.items()}
+
+    def _answer(self, profile: Profile, status: int = 200) -> Response:
+        return json_response({self._family.profile_root: self._encode(profile)}, status)
+
+    def _encode(self, profile: Profile) -> JsonObject:
+        return {
+            "id": profile.id,
+            "name": profile.name,
+            "provider_name": profile.provider,
+            self._family.metadata: profile.metadata,
+        }
+
+
+def _in_use(words: str, key: str) -> ApiError:
+    return ApiError(409, f"{words} {key} is in use and cannot be modified.")

@@ -1,0 +1,171 @@
+"""Who may do what: Octavia's default rules (octavia.policies), in one table: role, rule, operation.
+
+`guard` puts the rule of its operation before every view. Inside, the caller is a Permit: whatever a view or a change
+asks about a project is answered by that rule, so nothing else has to know the table. Octavia's older role names
+(etc/policy/octavia-advanced-rbac-policy.yaml) are accepted beside those of Keystone and mean the same; with them there
+is somebody who sees everything and changes nothing, and somebody who cares for quotas only.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import wraps
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import Identity, identity
+from fairlead.api.octavia.errors import forbidden
+from fairlead.api.openapi import Operation
+
+OBSERVER = frozenset({"reader", "load-balancer_observer"})
+MEMBER = frozenset({"member", "load-balancer_member"})
+GLOBAL_OBSERVER = frozenset({"load-balancer_global_observer"})
+QUOTA_ADMIN = frozenset({"load-balancer_quota_admin"})
+ADMIN = frozenset({"admin", "load-balancer_admin"})
+SERVICE = frozenset({"service"})
+
+
+class Rule(StrEnum):
+    """Octavia's names of its rules."""
+
+    READ = "load-balancer:read"
+    READ_OR_SERVICE = "load-balancer:read or service"
+    WRITE = "load-balancer:write"
+    ADMIN = "load-balancer:admin"
+    READ_QUOTA = "load-balancer:read-quota"
+    WRITE_QUOTA = "load-balancer:write-quota"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The roles that fulfil a rule: for what is in the caller's own project, and for everybody's."""
+
+    own: frozenset[str] = frozenset()
+    everywhere: frozenset[str]
+
+
+GRANTS: Mapping[Rule, Grant] = {
+    Rule.READ: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | ADMIN),
+    Rule.READ_OR_SERVICE: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | ADMIN | SERVICE),
+    Rule.WRITE: Grant(own=MEMBER, everywhere=ADMIN),
+    Rule.ADMIN: Grant(everywhere=ADMIN),
+    Rule.READ_QUOTA: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | QUOTA_ADMIN | ADMIN),
+    Rule.WRITE_QUOTA: Grant(everywhere=QUOTA_ADMIN | ADMIN),
+}
+
+
+def _each(path: str, methods: str) -> list[str]:
+    return [f"{method} {path}" for method in methods.split()]
+
+
+_OPERATIONS: Mapping[Rule, list[str]] = {
+    Rule.READ: [
+        *(
+            f"GET /{plural}{one}"
+            for plural in ("loadbalancers", "listeners", "pools", "healthmonitors", "l7policies", "l7policies/{}/rules")
+            for one in ("", "/{}")
+        ),
+        "GET /pools/{}/members/{}",
+        "GET /loadbalancers/{}/stats",
+        "GET /loadbalancers/{}/status",
+        "GET /loadbalancers/{}/statuses",
+        "GET /listeners/{}/stats",
+        "GET /providers",
+        *(f"GET /{plural}{one}" for plural in ("flavors", "availabilityzones") for one in ("", "/{}")),
+    ],
+    Rule.READ_OR_SERVICE: ["GET /pools/{}/members"],
+    Rule.WRITE: [
+        *(
+            operation
+            for plural in ("loadbalancers", "listeners", "pools", "healthmonitors", "l7policies", "l7policies/{}/rules")
+            for operation in (f"POST /{plural}", *_each(f"/{plural}/{{}}", "PUT DELETE"))
+        ),
+        *_each("/pools/{}/members", "POST PUT"),
+        *_each("/pools/{}/members/{}", "PUT DELETE"),
+    ],
+    Rule.ADMIN: [
+        "PUT /loadbalancers/{}/failover",
+        "GET /providers/{}/flavor_capabilities",
+        "GET /providers/{}/availability_zone_capabilities",
+        *(
+            operation
+            for plural in ("flavors", "availabilityzones")
+            for operation in (f"POST /{plural}", *_each(f"/{plural}/{{}}", "PUT DELETE"))
+        ),
+        *(
+            operation
+            for plural in ("flavorprofiles", "availabilityzoneprofiles")
+            for operation in (*_each(f"/{plural}", "GET POST"), *_each(f"/{plural}/{{}}", "GET PUT DELETE"))
+        ),
+        "GET /amphorae",
+        *_each("/amphorae/{}", "GET DELETE"),
+        "GET /amphorae/{}/stats",
+        "PUT /amphorae/{}/failover",
+        "PUT /amphorae/{}/config",
+    ],
+    Rule.READ_QUOTA: ["GET /quotas", "GET /quotas/defaults", "GET /quotas/{}", "GET /quotas/{}/default"],
+    Rule.WRITE_QUOTA: _each("/quotas/{}", "PUT DELETE"),
+}
+RULES: Mapping[str, Rule] = {operation: rule for rule, operations in _OPERATIONS.items() for operation in operations}
+"""By method and path; a path's parameters have no names here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit(Identity):
+    """A caller as one operation has him."""
+
+    grant: Grant
+
+    @property
+    def is_admin(self) -> bool:
+        return bool(self.roles & ADMIN)
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether it holds for everybody's."""
+        return bool(self.roles & self.grant.everywhere)
+
+    @property
+    def is_for_own(self) -> bool:
+        return self.is_for_all or bool(self.roles & self.grant.own)
+
+    def may_see(self, project_id: str) -> bool:
+        return self.is_for_own if project_id == self.project_id else self.is_for_all
+
+    def may_change(self, project_id: str) -> bool:
+        return self.may_see(project_id)
+
+
+def guard(operation: Operation) -> Operation:
+    """The operation, for those only whom its rule allows. One that the table does not name is for administrators."""
+    grant = GRANTS[RULES.get(operation_name(operation), Rule.ADMIN)]
+    view = operation.endpoint
+    lists_projects = operation.method == "GET" and not operation.param_convertors
+
+    @wraps(view)
+    async def guarded(request: Request) -> Response:
+        who = identity(request)
+        permit = Permit(user=who.user, project_id=who.project_id, roles=who.roles, grant=grant)
+        asked = [*request.query_params.getlist("project_id"), *request.query_params.getlist("tenant_id")]
+        if not permit.is_for_own or (lists_projects and not all(map(permit.may_see, asked))):
+            raise forbidden()
+        request.scope["identity"] = permit
+        response: Response = await view(request)
+        return response
+
+    return Operation(
+        operation.method,
+        operation.path,
+        guarded,
+        gives=operation.gives,
+        takes=operation.takes,
+        query=operation.query,
+        fails=operation.fails,
+    )
+
+
+def operation_name(operation: Operation) -> str:
+    """As the table has it."""
+    return f"{operation.method} {re.sub('{[^}]*}', '{}', operation.path)}"

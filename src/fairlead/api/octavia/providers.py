@@ -1,0 +1,86 @@
+"""Providers, what their flavors and availability zones may say, and amphorae: machines of which no provider has any."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, json_response
+from fairlead.api.fields import Schema, array_schema, object_schema, or_null
+from fairlead.api.listing import LARGEST_PAGE
+from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family, find_provider
+from fairlead.api.octavia.errors import not_found
+from fairlead.api.octavia.lists import Plain, unpaged
+from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Operation, View
+from fairlead.compilers.providers import PROVIDERS
+
+_DESCRIBED: Mapping[str, Schema] = {"name": TEXT, "description": TEXT}
+_QUERY: Mapping[str, Schema] = {"fields": TEXTS, **dict.fromkeys(_DESCRIBED, TEXTS)}
+_TEXTS = ("cached_zone", "cert_expiration", "compute_flavor", "created_at", "ha_ip", "lb_network_ip", "role", "status")
+_MORE_TEXTS = ("updated_at", "vrrp_interface", "vrrp_ip")
+_IDS = ("compute_id", "ha_port_id", "image_id", "loadbalancer_id", "vrrp_port_id")
+_NUMBERS = ("vrrp_id", "vrrp_priority")
+_AMPHORAE = Plain(
+    plural="amphorae",
+    links="amphorae_links",
+    attributes={
+        "id": IDENTITY,
+        "cert_busy": FLAG,
+        **dict.fromkeys((*_TEXTS, *_MORE_TEXTS), or_null(TEXT)),
+        **dict.fromkeys(_IDS, or_null(IDENTITY)),
+        **dict.fromkeys(_NUMBERS, or_null({"type": "integer"})),
+    },
+)
+
+
+def provider_routes() -> list[Operation]:
+    return [
+        Operation("GET", "/providers", _list_providers, gives={200: _described("providers")}, query=_QUERY),
+        _capabilities("flavor_capabilities", FLAVORS),
+        _capabilities("availability_zone_capabilities", ZONES),
+    ]
+
+
+def amphora_routes() -> list[Operation]:
+    path = "/amphorae/{id}"
+    return [
+        Operation("GET", "/amphorae", _list_amphorae, gives={200: _AMPHORAE.answer}, query=_AMPHORAE.query),
+        Operation("GET", path, _no_amphora, gives={}),
+        Operation("DELETE", path, _no_amphora, gives={}),
+        Operation("GET", f"{path}/stats", _no_statistics, gives={}),
+        Operation("PUT", f"{path}/failover", _no_amphora, gives={}),
+        Operation("PUT", f"{path}/config", _no_amphora, gives={}),
+    ]
+
+
+async def _list_providers(request: Request) -> Response:
+    providers = ({"name": name, "description": provider.description} for name, provider in PROVIDERS.items())
+    return json_response({"providers": unpaged(request, providers)})
+
+
+def _capabilities(root: str, family: Family) -> Operation:
+    async def show(request: Request) -> Response:
+        """The keys that a profile of this provider may have."""
+        known = family.capabilities(find_provider(request.path_params["name"]))
+        items = ({"name": name, "description": words} for name, words in known.items())
+        return json_response({root: unpaged(request, items)})
+
+    view: View = show
+    return Operation("GET", f"/providers/{{name}}/{root}", view, gives={200: _described(root)}, query=_QUERY)
+
+
+def _described(root: str) -> Schema:
+    """`fields` may leave attributes out."""
+    return object_schema({root: array_schema(object_schema(_DESCRIBED), LARGEST_PAGE)}, [root])
+
+
+async def _list_amphorae(request: Request) -> Response:
+    return _AMPHORAE.respond(request, ())
+
+
+async def _no_amphora(request: Request) -> Response:
+    raise not_found("Amphora", request.path_params["id"])
+
+
+async def _no_statistics(request: Request) -> Response:
+    raise ApiError(404, f"Amphora stats for {request.path_params['id']} not found.")

@@ -1,0 +1,153 @@
+"""Quotas: how many of each resource a project may have. They hold at every way in, whoever calls.
+
+(Octavia itself looks away where nobody has to say who he is; here a limit that is set is a limit.)
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, House, JsonObject, identity, json_response
+from fairlead.api.fields import Field, Spec, Values, integer, object_schema
+from fairlead.api.octavia import limits, specs
+from fairlead.api.octavia.errors import bad_request, forbidden, not_found
+from fairlead.api.octavia.lists import Plain
+from fairlead.api.openapi import TEXT, Operation, read_body
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED, Counted, Limits, Quota, growth, limits_of
+from fairlead.model.snapshot import Changes, Snapshot
+
+NAMES: Mapping[Counted, str] = {
+    Counted.LOAD_BALANCER: "Load Balancer",
+    Counted.LISTENER: "Listener",
+    Counted.POOL: "Pool",
+    Counted.MEMBER: "Member",
+    Counted.HEALTH_MONITOR: "Health Monitor",
+    Counted.L7POLICY: "L7 Policy",
+    Counted.L7RULE: "L7 Rule",
+}
+"""Octavia's (common/data_models.py, `_name`)."""
+_ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
+"""Older names that are given and taken beside the others."""
+ATTRIBUTES: Mapping[str, Counted] = {**{what.value: what for what in Counted}, **_ALSO}
+QUOTA_PUT: Spec = dict.fromkeys(sorted(ATTRIBUTES), Field(integer(UNLIMITED, LARGEST_QUOTA)))
+_SHOWN = {"project_id": TEXT, "tenant_id": TEXT, **{name: field.parse.schema for name, field in QUOTA_PUT.items()}}
+_LIST = Plain(plural="quotas", links="quotas_links", key="project_id", attributes=_SHOWN)
+_ONE = object_schema({"quota": object_schema(_SHOWN, _SHOWN)}, ["quota"])
+
+
+def check_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Changes:
+    """Raises ApiError 403 when a project would have more than it may.
+
+    What a change that is within a limit rests on is that nothing else came meanwhile: two servers cannot both give
+    away the last one.
+    """
+    limited = False
+    for balancer in changes.puts:
+        if not isinstance(balancer, LoadBalancer):
+            continue
+        project = balancer.project_id
+        allowed = limits_of(snapshot.quotas.get(project), defaults)
+        for what, more in growth(snapshot.load_balancers.get(balancer.id), balancer):
+            limit: int = getattr(allowed, what)
+            if limit == UNLIMITED:
+                continue
+            if snapshot.usage.get((project, what), 0) + more > limit:
+                raise ApiError(403, f"Quota has been met for resources: {NAMES[what]}")
+            limited = True
+    return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def quota_routes(house: House) -> list[Operation]:
+    views = _Views(house)
+    update = specs.body("quota", QUOTA_PUT, argument="quota")
+    one = {200: _ONE}
+    return [
+        Operation("GET", "/quotas", views.list, gives={200: _LIST.answer}, query=_LIST.query),
+        Operation("GET", "/quotas/defaults", views.show_defaults, gives=one),
+        Operation("GET", "/quotas/{project_id}", views.show, gives=one),
+        Operation("GET", "/quotas/{project_id}/default", views.show_default, gives=one),
+        Operation("PUT", "/quotas/{project_id}", views.update, takes=update, gives={202: _ONE}),
+        Operation("DELETE", "/quotas/{project_id}", views.delete, gives={202: None}),
+    ]
+
+
+class _Views:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._house.model.snapshot
+
+    async def list(self, request: Request) -> Response:
+        """The projects that have a quota of their own."""
+        who = identity(request)
+        found = (quota for quota in self._snapshot.quotas.values() if who.may_see(quota.project_id))
+        return _LIST.respond(request, (self._encode(quota.project_id, quota) for quota in found))
+
+    async def show(self, request: Request) -> Response:
+        """What holds for a project, by its own quota or by that of everybody."""
+        project = _project(request)
+        return self._answer(project, self._snapshot.quotas.get(project))
+
+    async def show_default(self, request: Request) -> Response:
+        """What would hold for a project without a quota of its own."""
+        return self._answer(_project(request), None)
+
+    async def show_defaults(self, request: Request) -> Response:
+        """What holds for everybody; it stands under the project `defaults`, as in Octavia."""
+        return self._answer("defaults", None)
+
+    async def update(self, request: Request) -> Response:
+        """A null is the limit of everybody again."""
+        project = _project(request)
+        values = _named(await read_body(request))
+
+        def change(old: Snapshot) -> Changes:
+            quota = old.quotas.get(project) or Quota(project_id=project)
+            return Changes(puts=(replace(quota, **values),))
+
+        snapshot = await self._house.write(change)
+        return self._answer(project, snapshot.quotas.get(project), 202)
+
+    async def delete(self, request: Request) -> Response:
+        project = _project(request)
+
+        def change(old: Snapshot) -> Changes:
+            if project not in old.quotas:
+                raise not_found("Quotas", project)
+            return Changes(deletes=(Owner(Kind.QUOTA, project),))
+
+        await self._house.write(change)
+        return Response(status_code=202)
+
+    def _answer(self, project: str, quota: Quota | None, status: int = 200) -> Response:
+        return json_response({"quota": self._encode(project, quota)}, status)
+
+    def _encode(self, project: str, quota: Quota | None) -> JsonObject:
+        allowed = limits_of(quota, self._house.limits)
+        return {
+            "project_id": project,
+            "tenant_id": project,
+            **{name: getattr(allowed, what) for name, what in ATTRIBUTES.items()},
+        }
+
+
+def _project(request: Request) -> str:
+    """Raises ApiError: 403 for a project whose quota is not the caller's to see, 400 for what can be none."""
+    project: str = request.path_params["project_id"]
+    if not identity(request).may_see(project):
+        raise forbidden()
+    if not project.isprintable() or len(project) > limits.LONGEST_PROJECT:
+        raise bad_request(f"A project's id has at most {limits.LONGEST_PROJECT} characters.")
+    return project
+
+
+def _named(values: Values) -> dict[str, Any]:
+    """By the names of the model; of two names for the same the longer one counts."""
+    return {ATTRIBUTES[name]: value for name, value in sorted(values.items(), key=lambda item: item[0] not in _ALSO)}

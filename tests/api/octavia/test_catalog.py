@@ -1,0 +1,300 @@
+"""Flavors, availability zones, their profiles, providers and amphorae: Octavia's bodies, rules and words."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.api import octavia
+from fairlead.compilers import providers
+from fairlead.compilers.providers import PROVIDERS
+from fairlead.model.snapshot import Changes
+from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from harness.api import Inside, inside
+from harness.octavia import NOBODY, ROOT, SUBNET, caller, make, network, play_octavia, said
+
+FAMILIES = ("flavor", "availability_zone")
+
+
+class Names:
+    """What a family is called where."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.profile_root = {"flavor": "flavorprofile"}.get(root, f"{root}_profile")
+        self.path, self.profile_path = (f"{name.replace('_', '')}s" for name in (root, self.profile_root))
+        self.words = root.replace("_", " ").title()
+        self.in_use = {"flavor": "Flavor profile"}.get(root, f"{self.words} Profile")
+        self.data, self.profile_id = f"{root}_data", f"{root}_profile_id"
+
+    async def make_profile(self, place: Inside, **more: Any) -> Any:
+        body = {"name": "p", "provider_name": "ovn", self.data: "{}", **more}
+        return await make(place, self.profile_path, self.profile_root, **body)
+
+    async def make(self, place: Inside, profile: str, **more: Any) -> Any:
+        return await make(place, self.path, self.root, **{"name": "gold", self.profile_id: profile, **more})
+
+    def key(self, made: Any) -> str:
+        return made["id"] if self.root == "flavor" else made["name"]
+
+
+@pytest.fixture(params=FAMILIES)
+def names(request: pytest.FixtureRequest) -> Names:
+    return Names(request.param)
+
+
+def test_the_whole_life(tmp_path: Path, names: Names):
+    async def story(place: Inside) -> None:
+        profile = await names.make_profile(place)
+        assert profile == {"id": profile["id"], "name": "p", "provider_name": "ovn", names.data: "{}"}
+        made = await names.make(place, profile["id"])
+        own = {"id": made["id"]} if names.root == "flavor" else {}
+        assert made == {**own, "name": "gold", "description": "", "enabled": True, names.profile_id: profile["id"]}
+        where, profile_where = f"{names.path}/{names.key(made)}", f"{names.profile_path}/{profile['id']}"
+        listed = await place.good("GET", f"{ROOT}/{names.path}?enabled=true&name=gold")
+        assert listed == {f"{names.root}s": [made], f"{names.root}s_links": []}
+        listed = await place.good("GET", f"{ROOT}/{names.profile_path}")
+        assert listed == {f"{names.profile_root}s": [profile], f"{names.profile_root}_links": []}
+        update = {names.root: {"enabled": False, "description": "shiny"}}
+        changed = (await place.good("PUT", f"{ROOT}/{where}", update))[names.root]
+        assert changed == {**made, "enabled": False, "description": "shiny"}
+        assert await place.good("GET", f"{ROOT}/{where}") == {names.root: changed}
+        changed = (await place.good("PUT", f"{ROOT}/{where}", {names.root: {"description": None}}))[names.root]
+        assert changed["description"] == ""
+        renamed = await place.good("PUT", f"{ROOT}/{profile_where}", {names.profile_root: {"name": "q"}})
+        assert renamed[names.profile_root]["name"] == "q"
+        words = f"{names.in_use} {profile['id']} is in use and cannot be modified."
+        for change in ({names.data: "{}"}, {"provider_name": "ovn"}):
+            assert await said(place, "PUT", profile_where, {names.profile_root: change}) == (409, words)
+        assert await said(place, "DELETE", profile_where) == (409, words)
+        await place.good("DELETE", f"{ROOT}/{where}")
+        assert await said(place, "GET", where) == (404, f"{names.words} {names.key(made)} not found.")
+        await place.good("PUT", f"{ROOT}/{profile_where}", {names.profile_root: {names.data: " {}"}})
+        assert (await place.good("GET", f"{ROOT}/{profile_where}"))[names.profile_root][names.data] == " {}"
+        await place.good("DELETE", f"{ROOT}/{profile_where}")
+        assert set(place.model.snapshot.generations) == set(place.model.snapshot.owners())
+        assert [document.key for document in (await place.store.range("claim/flavor"))[0]] == []
+
+    play_octavia(tmp_path, story)
+
+
+def test_every_wrong_input_is_told_why_and_writes_nothing(tmp_path: Path, names: Names):
+    async def story(place: Inside) -> None:
+        profile = await names.make_profile(place)
+        made = await names.make(place, profile["id"])
+        where, profiles = f"{names.path}/{names.key(made)}", names.profile_path
+        whole = {"name": "p", "provider_name": "ovn", names.data: "{}"}
+        offer = {"name": "new", names.profile_id: profile["id"]}
+        bad: list[tuple[str, str, Any, int, str]] = [
+            ("POST", profiles, {**whole, names.data: "{"}, 400, f"{{ is not a valid option for {names.data}"),
+            ("POST", profiles, {**whole, names.data: "[]"}, 400, f"[] is not a valid option for {names.data}"),
+            ("POST", profiles, {**whole, names.data: "[" * 4096}, 400, f"is not a valid option for {names.data}"),
+            ("POST", profiles, {**whole, names.data: " " * 4097}, 400, "maximum character requirement of 4096"),
+            ("POST", profiles, {**whole, names.data: '{"x": 1}'}, 501,
+             f"Provider 'ovn' does not support a requested option: {names.data} x"),
+            ("POST", profiles, {**whole, "provider_name": "amphora"}, 400, "Provider 'amphora' is not enabled."),
+            ("POST", profiles, {"name": "p"}, 400, "Mandatory field missing."),
+            ("PUT", f"{profiles}/{profile['id']}", {"name": None}, 400, "None is not a valid option for name"),
+            ("PUT", f"{profiles}/{NOBODY}", {"name": "x"}, 404, f"{names.words} Profile {NOBODY} not found."),
+            ("DELETE", f"{profiles}/{NOBODY}", None, 404, f"{names.in_use} {NOBODY} not found."),
+            ("POST", names.path, {**offer, names.profile_id: NOBODY}, 400, f"Profile {NOBODY} not found."),
+            ("POST", names.path, {**offer, names.profile_id: "x"}, 400, "Value should be UUID format"),
+            ("POST", names.path, {**offer, "name": "gold"}, 409,
+             f"A {names.words.lower()} of gold already exists."),
+            ("POST", names.path, {"name": "x"}, 400, f"{names.profile_id}. Value: 'None'. Mandatory field missing."),
+            ("PUT", where, {names.profile_id: profile["id"]}, 400,
+             f"Unknown attribute for argument {names.root}_.{names.root}: {names.profile_id}"),
+            ("PUT", where, {"enabled": None}, 400, "None is not a valid option for enabled"),
+            ("PUT", where, {"enabled": "maybe"}, 400, "Value should be a boolean."),
+            ("DELETE", f"{names.path}/{NOBODY}", None, 404, f"{names.words} {NOBODY} not found."),
+        ]  # fmt: skip
+        before = await place.store.range("")
+        for method, path, body, status, words in bad:
+            root = names.profile_root if path.startswith(profiles) else names.root
+            got = await said(place, method, path, body and {root: body})
+            assert (got[0], words in got[1]) == (status, True), (method, path, body, got)
+        for name in ("", "a/b", "..") if names.root != "flavor" else ():
+            got = await said(place, "POST", names.path, {names.root: {**offer, "name": name}})
+            assert (got[0], "a part of a path" in got[1]) == (400, True)
+        assert await place.store.range("") == before
+
+    play_octavia(tmp_path, story)
+
+
+def test_a_flavors_name_is_its_own(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        names = Names("flavor")
+        profile = (await names.make_profile(place))["id"]
+        one, two = [await names.make(place, profile, name=name) for name in ("one", "two")]
+        words = "A flavor of two already exists."
+        where = f"flavors/{one['id']}"
+        assert await said(place, "PUT", where, {"flavor": {"name": "two"}}) == (409, words)
+        await place.good("PUT", f"{ROOT}/{where}", {"flavor": {"name": "one"}})
+        await place.good("PUT", f"{ROOT}/{where}", {"flavor": {"name": "three"}})
+        await place.good("PUT", f"{ROOT}/flavors/{two['id']}", {"flavor": {"name": "one"}})
+
+    play_octavia(tmp_path, story)
+
+
+def test_two_servers_at_the_same_moment(tmp_path: Path, names: Names):
+    """The second one has not heard of what the first one wrote: a name is given once, and what is in use stays."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
+            two.ids = count(10**6)
+            await one.model.write(lambda _: Changes(puts=(network(),)))
+            profile = (await names.make_profile(one))["id"]
+            await two.model.catch_up()
+            made = await names.make(one, profile)
+            body = {names.root: {"name": "gold", names.profile_id: profile}}
+            assert (await said(two, "POST", names.path, body))[0] == 409
+            attribute = "flavor_id" if names.root == "flavor" else names.root
+            await make(one, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, **{attribute: names.key(made)})
+            assert (await said(two, "DELETE", f"{names.path}/{names.key(made)}"))[0] == 409
+            other = await names.make(one, profile, name="silver")
+            await two.model.catch_up()
+            await one.good("DELETE", f"{ROOT}/{names.path}/{names.key(other)}")
+            lb = {"vip_subnet_id": SUBNET, attribute: names.key(other)}
+            assert (await said(two, "POST", "loadbalancers", {"loadbalancer": lb}))[0] == 400
+
+    asyncio.run(run())
+
+
+def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        chosen: dict[str, str] = {}
+        for names in map(Names, FAMILIES):
+            made = await names.make(place, (await names.make_profile(place))["id"])
+            chosen["flavor_id" if names.root == "flavor" else names.root] = names.key(made)
+        balancer = await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, **chosen)
+        assert {name: balancer[name] for name in chosen} == chosen
+        assert balancer["provider"] == "ovn"
+        found = await place.good("GET", f"{ROOT}/loadbalancers?flavor_id={chosen['flavor_id']}&fields=id")
+        assert found["loadbalancers"] == [{"id": balancer["id"]}]
+        for attribute, value in chosen.items():
+            where = f"loadbalancers/{balancer['id']}"
+            status, words = await said(place, "PUT", where, {"loadbalancer": {attribute: value}})
+            assert (status, words.startswith("Unknown attribute")) == (400, True)
+        flavor = f"flavors/{chosen['flavor_id']}"
+        words = f"Flavor {chosen['flavor_id']} is in use and cannot be modified."
+        assert await said(place, "DELETE", flavor) == (409, words)
+        words = "Availability Zone gold is in use and cannot be modified."
+        assert await said(place, "DELETE", "availabilityzones/gold") == (409, words)
+        await place.good("DELETE", f"{ROOT}/loadbalancers/{balancer['id']}")
+        for path, root in ((flavor, "flavor"), ("availabilityzones/gold", "availability_zone")):
+            await place.good("PUT", f"{ROOT}/{path}", {root: {"enabled": False}})
+        for attribute, words in (("flavor_id", "flavor"), ("availability_zone", "availability zone")):
+            body = {"loadbalancer": {"vip_subnet_id": SUBNET, attribute: chosen[attribute]}}
+            refusal = f"The selected {words} is not allowed in this deployment: {chosen[attribute]}"
+            assert await said(place, "POST", "loadbalancers", body) == (400, refusal)
+        for path in (flavor, "availabilityzones/gold"):
+            await place.good("DELETE", f"{ROOT}/{path}")
+        body = {"loadbalancer": {"vip_subnet_id": SUBNET, "availability_zone": "gold"}}
+        refusal = "Validation failure: Invalid availability zone."
+        assert await said(place, "POST", "loadbalancers", body) == (400, refusal)
+
+    play_octavia(tmp_path, story)
+
+
+def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    other = providers.Provider(
+        description="another", compile=PROVIDERS["ovn"].compile, flavor_capabilities={"size": "How large."}
+    )
+    monkeypatch.setitem(PROVIDERS, "other", other)  # type: ignore[arg-type]
+
+    async def story(place: Inside) -> None:
+        names = Names("flavor")
+        profile = await names.make_profile(place, provider_name="other", flavor_data='{"size": 1}')
+        flavor = (await names.make(place, profile["id"]))["id"]
+        assert await place.good("GET", f"{ROOT}/providers/other/flavor_capabilities") == {
+            "flavor_capabilities": [{"name": "size", "description": "How large."}]
+        }
+        found = await place.good("GET", f"{ROOT}/providers/other/flavor_capabilities?name=none")
+        assert found == {"flavor_capabilities": []}
+        lb = {"vip_subnet_id": SUBNET, "flavor_id": flavor}
+        refusal = (400, f"Flavor '{flavor}' is not compatible with provider 'ovn'")
+        assert await said(place, "POST", "loadbalancers", {"loadbalancer": {**lb, "provider": "ovn"}}) == refusal
+        assert (await make(place, "loadbalancers", "loadbalancer", **lb))["provider"] == "other"
+        zones = Names("availability_zone")
+        await zones.make(place, (await zones.make_profile(place))["id"])
+        refusal = (400, "Availability zone 'gold' is not compatible with provider 'other'")
+        body = {"loadbalancer": {**lb, "availability_zone": "gold"}}
+        assert await said(place, "POST", "loadbalancers", body) == refusal
+
+    play_octavia(tmp_path, story)
+
+
+def test_providers_and_amphorae(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        description = PROVIDERS["ovn"].description
+        assert await place.good("GET", f"{ROOT}/providers") == {
+            "providers": [{"name": "ovn", "description": description}]
+        }
+        assert await place.good("GET", f"{ROOT}/providers?fields=name") == {"providers": [{"name": "ovn"}]}
+        for root in ("flavor_capabilities", "availability_zone_capabilities"):
+            assert await place.good("GET", f"{ROOT}/providers/ovn/{root}") == {root: []}
+            assert await said(place, "GET", f"providers/nope/{root}") == (400, "Provider 'nope' is not enabled.")
+        for prefix in ("/v2/octavia", "/v2.0/octavia", ROOT):
+            empty = {"amphorae": [], "amphorae_links": []}
+            assert (await place.call("GET", f"{prefix}/amphorae?status=READY")).json() == empty
+            for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "/failover"), ("PUT", "/config")):
+                answer = await place.call(method, f"{prefix}/amphorae/{NOBODY}{path}")
+                words = f"Amphora {NOBODY} not found."
+                assert (answer.status_code, answer.json()["faultstring"]) == (404, words)
+            answer = await place.call("GET", f"{prefix}/amphorae/{NOBODY}/stats")
+            words = f"Amphora stats for {NOBODY} not found."
+            assert (answer.status_code, answer.json()["faultstring"]) == (404, words)
+
+    play_octavia(tmp_path, story)
+
+
+def test_lists_are_sorted_paged_and_cut(tmp_path: Path, names: Names):
+    async def story(place: Inside) -> None:
+        profile = (await names.make_profile(place))["id"]
+        made = [await names.make(place, profile, name=name, description=f"d{name}") for name in "cab"]
+        key = {"flavor": "id"}.get(names.root, "name")
+        list_path = f"{ROOT}/{names.path}"
+
+        async def shown(query: str) -> list[str]:
+            return [item["name"] for item in (await place.good("GET", f"{list_path}?{query}"))[f"{names.root}s"]]
+
+        assert await shown("") == [item["name"] for item in sorted(made, key=lambda item: item[key])]
+        assert await shown("sort=name:desc") == ["c", "b", "a"]
+        assert await shown("sort_key=description&sort_dir=asc") == ["a", "b", "c"]
+        marker = next(names.key(item) for item in made if item["name"] == "b")
+        assert await shown(f"sort=name&marker={marker}") == ["c"]
+        assert await shown(f"sort=name&marker={marker}&page_reverse=True") == ["a"]
+        assert await shown("name=a&name=b&sort=name&limit=1") == ["a"]
+        assert (await said(place, "GET", f"{names.path}?colour=red"))[0] == 400
+        assert (await said(place, "GET", f"{names.path}?sort=colour"))[0] == 400
+        page = await place.good("GET", f"{list_path}?sort=name&limit=1&fields={key}")
+        assert len(page[f"{names.root}s"][0]) == 1
+        assert page[f"{names.root}s_links"][0]["rel"] == "next"
+
+    play_octavia(tmp_path, story)
+
+
+def test_what_has_no_rows_waits_for_nothing(tmp_path: Path):
+    """No owner is marked, no driver is asked, and a fresh look at everything finds nothing to do."""
+
+    async def story(place: Inside) -> None:
+        compiled = place.reconciler.statistics.compiled
+        for names in map(Names, FAMILIES):
+            await names.make(place, (await names.make_profile(place))["id"])
+        await place.call("PUT", f"{ROOT}/quotas/p", {"quota": {"pool": 1}})
+        assert (len(place.reconciler), place.reconciler.statistics.compiled) == (0, compiled)
+        assert await place.reconciler.plan() == {}
+        assert await place.reconciler.resync() == 0
+        snapshot = place.model.snapshot
+        for owner in snapshot.owners():
+            status = derive_provisioning_status(snapshot.generations[owner], place.reconciler.applied(owner))
+            assert status is ProvisioningStatus.ACTIVE
+        place.caller = caller("p", "reader")
+        assert len((await place.good("GET", f"{ROOT}/flavors"))["flavors"]) == 1
+        assert (await said(place, "GET", "flavorprofiles"))[0] == 403
+
+    play_octavia(tmp_path, story)

@@ -1,0 +1,186 @@
+"""Quotas: Octavia's bodies, and that no way in leads past a limit."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.api import octavia
+from fairlead.api.door import ApiError
+from fairlead.api.octavia.quotas import NAMES, check_quota
+from fairlead.model.quota import NO_LIMITS, Counted, Limits, Quota
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from harness.api import Inside, inside
+from harness.balancer import some_balancer
+from harness.octavia import ROOT, SUBNET, caller, make, network, play_octavia, said
+
+
+def shown(project: str, **own: int) -> dict[str, Any]:
+    names = ("loadbalancer", "load_balancer", "listener", "member", "pool", "healthmonitor", "health_monitor")
+    return {"project_id": project, **dict.fromkeys((*names, "l7policy", "l7rule"), -1), "tenant_id": project, **own}
+
+
+def test_the_bodies_are_octavias(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        assert await place.good("GET", f"{ROOT}/quotas") == {"quotas": [], "quotas_links": []}
+        assert await place.good("GET", f"{ROOT}/quotas/p1") == {"quota": shown("p1")}
+        answer = await place.call("PUT", f"{ROOT}/quotas/p1", {"quota": {"loadbalancer": 5, "member": 10}})
+        own = shown("p1", loadbalancer=5, load_balancer=5, member=10)
+        assert (answer.status_code, answer.json()) == (202, {"quota": own})
+        assert await place.good("GET", f"{ROOT}/quotas/p1") == {"quota": own}
+        assert await place.good("GET", f"{ROOT}/quotas/p1/default") == {"quota": shown("p1")}
+        assert await place.good("GET", f"{ROOT}/quotas/defaults") == {"quota": shown("defaults")}
+        await place.good("PUT", f"{ROOT}/quotas/p2", {"quota": {"health_monitor": "3", "l7rule": 0}})
+        assert (await place.good("GET", "/v2.0/quotas?project_id=p1"))["quotas"] == [own]
+        page = await place.good("GET", f"{ROOT}/quotas?limit=1&fields=project_id")
+        assert page["quotas"] == [{"project_id": "p1"}]
+        assert page["quotas_links"][0]["href"].endswith("&marker=p1")
+        page = await place.good("GET", f"{ROOT}/quotas?marker=p1&fields=healthmonitor")
+        assert page["quotas"] == [{"healthmonitor": 3}]
+        await place.good("PUT", f"{ROOT}/quotas/p1", {"quota": {"load_balancer": None}})
+        assert (await place.good("GET", f"{ROOT}/quotas/p1"))["quota"] == shown("p1", member=10)
+        answer = await place.call("DELETE", f"{ROOT}/quotas/p1")
+        assert (answer.status_code, answer.content) == (202, b"")
+        assert await said(place, "DELETE", "quotas/p1") == (404, "Quotas p1 not found.")
+
+    play_octavia(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"quota": {"pool": -2}}, "field/attribute pool. Value: '-2'. Value should be greater or equal to -1"),
+        ({"quota": {"pool": 2_000_000_001}}, "Value should be lower or equal to 2000000000"),
+        ({"quota": {"router": 1}}, "Unknown attribute for argument quota.quota: router"),
+        ({}, 'the one attribute "quota"'),
+    ],
+)
+def test_a_wrong_quota_is_told_why(tmp_path: Path, body: object, words: str):
+    async def story(place: Inside) -> None:
+        status, text = await said(place, "PUT", "quotas/p", body)
+        assert (status, words in text) == (400, True), text
+        assert (await said(place, "PUT", f"quotas/{'p' * 37}", {"quota": {}}))[0] == 400
+
+    play_octavia(tmp_path, story)
+
+
+TREE = {
+    "name": "tree",
+    "vip_subnet_id": SUBNET,
+    "listeners": [{"protocol": "TCP", "protocol_port": port} for port in (80, 81)],
+    "pools": [
+        {
+            "name": name,
+            "protocol": "TCP",
+            "lb_algorithm": "SOURCE_IP",
+            "members": [{"address": f"10.0.0.{last}", "protocol_port": 80} for last in (11, 12)],
+        }
+        for name in ("a", "b")
+    ],
+}
+
+
+def test_no_way_in_leads_past_a_limit(tmp_path: Path):
+    """Of each resource as many as there are: one more is refused, by whatever way it comes, and nothing is written."""
+
+    async def story(place: Inside) -> None:
+        balancer = await make(place, "loadbalancers", "loadbalancer", **TREE)
+        pool, members = balancer["pools"][0]["id"], f"pools/{balancer['pools'][0]['id']}/members"
+        listener = {"protocol": "TCP", "protocol_port": 90, "loadbalancer_id": balancer["id"]}
+        new_pool = {"name": "c", "protocol": "TCP", "lb_algorithm": "SOURCE_IP"}
+        member = {"address": "10.0.0.13", "protocol_port": 80}
+        old = [{"address": f"10.0.0.{last}", "protocol_port": 80} for last in (11, 12)]
+        ways: list[tuple[str, str, str, str, object]] = [
+            ("load_balancer", "Load Balancer", "POST", "loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET}}),
+            ("listener", "Listener", "POST", "listeners", {"listener": listener}),
+            ("listener", "Listener", "POST", "loadbalancers", {"loadbalancer": TREE}),
+            ("pool", "Pool", "POST", "pools", {"pool": {**new_pool, "loadbalancer_id": balancer["id"]}}),
+            ("pool", "Pool", "POST", "listeners", {"listener": {**listener, "default_pool": new_pool}}),
+            ("pool", "Pool", "POST", "loadbalancers", {"loadbalancer": TREE}),
+            ("member", "Member", "POST", members, {"member": member}),
+            ("member", "Member", "PUT", members, {"members": [*old, member]}),
+            ("member", "Member", "PUT", f"{members}?additive_only=true", {"members": [member]}),
+            ("member", "Member", "POST", "pools",
+             {"pool": {**new_pool, "loadbalancer_id": balancer["id"], "members": [member]}}),
+            ("member", "Member", "POST", "loadbalancers", {"loadbalancer": TREE}),
+        ]  # fmt: skip
+        number = {"load_balancer": 1, "listener": 2, "pool": 2, "member": 4}
+        for resource, name, method, path, body in ways:
+            await place.good("PUT", f"{ROOT}/quotas/demo", {"quota": {resource: number[resource]}})
+            before = await place.store.range("")
+            refusal = await said(place, method, path, body)
+            assert refusal == (403, f"Quota has been met for resources: {name}"), (method, path)
+            assert await place.store.range("") == before
+            await place.good("DELETE", f"{ROOT}/quotas/demo")
+        await place.good("PUT", f"{ROOT}/quotas/demo", {"quota": {"member": 4, "listener": 0}})
+        await place.good("PUT", f"{ROOT}/{members}", {"members": [old[0], member]})
+        await place.good("PUT", f"{ROOT}/pools/{pool}", {"pool": {"name": "d"}})
+        await place.good("DELETE", f"{ROOT}/loadbalancers/{balancer['id']}?cascade=true")
+        assert not place.model.snapshot.usage
+
+    play_octavia(tmp_path, story)
+
+
+def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        assert (await place.good("GET", f"{ROOT}/quotas/p/default"))["quota"] == shown("p", pool=1)
+        limited = {**TREE, "name": "x"}
+        refusal = (403, "Quota has been met for resources: Pool")
+        assert await said(place, "POST", "loadbalancers", {"loadbalancer": limited}) == refusal
+        await place.good("PUT", f"{ROOT}/quotas/demo", {"quota": {"pool": -1}})
+        await make(place, "loadbalancers", "loadbalancer", **limited)
+
+    play_octavia(tmp_path, story, Limits(pool=1))
+
+
+@pytest.mark.parametrize("what", Counted)
+def test_every_resource_is_held_to_its_limit(what: Counted):
+    """Those too that the API does not make yet."""
+    balancer = some_balancer("lb", "p")
+    snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
+    with pytest.raises(ApiError, match=f"Quota has been met for resources: {NAMES[what]}$"):
+        check_quota(NO_LIMITS, snapshot, Changes(puts=(balancer,)))
+    with pytest.raises(ApiError):
+        check_quota(Limits(**{what.value: 0}), Snapshot(), Changes(puts=(balancer,)))
+    there = apply_changes(snapshot, Changes(puts=(balancer,)), 2)
+    assert check_quota(NO_LIMITS, there, Changes(puts=(balancer,))) == Changes(puts=(balancer,))
+    assert check_quota(Limits(**{what.value: 99}), Snapshot(), Changes(puts=(balancer,))).rests_on_absence
+
+
+def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
+    """The second one has not heard of what the first one wrote."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(inside(octavia.make_door, tmp_path, "")) for _ in range(2)]
+            two.ids = count(10**6)
+            await one.model.write(lambda _: Changes(puts=(network(),)))
+            await one.call("PUT", f"{ROOT}/quotas/demo", {"quota": {"load_balancer": 5}})
+            await two.model.catch_up()
+            answers = [
+                await place.call("POST", f"{ROOT}/loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET}})
+                for _ in range(4)
+                for place in (one, two)
+            ]
+            assert [answer.status_code for answer in answers] == [201] * 5 + [403] * 3
+            await one.model.catch_up()
+            assert len(one.model.snapshot.load_balancers) == 5
+
+    asyncio.run(run())
+
+
+def test_a_list_shows_the_quotas_that_the_caller_may_see(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        for project in ("p1", "p2"):
+            await place.good("PUT", f"{ROOT}/quotas/{project}", {"quota": {}})
+        for roles, seen in ((("reader",), ["p1"]), (("load-balancer_quota_admin",), ["p1", "p2"])):
+            place.caller = caller("p1", *roles)
+            assert [each["project_id"] for each in (await place.good("GET", f"{ROOT}/quotas"))["quotas"]] == seen
+        place.caller = caller("p1", "member")
+        for query in ("project_id=p2", "tenant_id=p2"):
+            assert (await said(place, "GET", f"quotas?{query}"))[0] == 403
+
+    play_octavia(tmp_path, story)

@@ -1,0 +1,58 @@
+"""Load balancers of the model that have something of everything."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    HealthMonitor,
+    L7Action,
+    L7Comparison,
+    L7Policy,
+    L7Rule,
+    L7RuleType,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    MonitorType,
+    Pool,
+    PoolProtocol,
+    Vip,
+)
+
+ADDRESS = parse_address("10.0.0.1")
+
+
+def some_balancer(identity: str, project: str, dice: Random | None = None) -> LoadBalancer:
+    """With one of each part, or with as many as the dice say."""
+    own = {"project_id": project, "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+
+    def some(kind: Any, most: int, **attributes: Any) -> tuple[Any, ...]:
+        number = dice.randint(0, most) if dice else 1
+        return tuple(kind(id=f"{identity}-{kind.__name__}-{n}", **own, **attributes) for n in range(number))
+
+    monitor = {"type": MonitorType.TCP, "delay": 1, "timeout": 1, "max_retries": 1}
+    rule = {"type": L7RuleType.PATH, "compare_type": L7Comparison.EQUAL_TO, "value": "/"}
+    pools = tuple(
+        replace(
+            pool,
+            members=some(Member, 3, ordinal=0, address=ADDRESS, port=80),
+            health_monitor=next(iter(some(HealthMonitor, 1, **monitor)), None),
+        )
+        for pool in some(Pool, 2, protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP)
+    )
+    listeners = tuple(
+        replace(
+            listener,
+            l7policies=tuple(
+                replace(policy, rules=some(L7Rule, 2, **rule)) for policy in some(L7Policy, 2, action=L7Action.REJECT)
+            ),
+        )
+        for listener in some(Listener, 2, protocol=ListenerProtocol.TCP, port=80)
+    )
+    vip = Vip(address=ADDRESS, port_id="p", subnet_id="s", network_id="n")
+    return LoadBalancer(id=identity, provider="ovn", vip=vip, pools=pools, listeners=listeners, **own)

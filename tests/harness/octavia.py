@@ -1,0 +1,51 @@
+"""The load-balancer door with one network behind it, and what a test of it makes first."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.api import octavia
+from fairlead.api.door import Identity
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import AllocationPool, Network, Subnet
+from fairlead.model.quota import NO_LIMITS, Limits
+from fairlead.model.snapshot import Changes
+from harness.api import NOON, Inside, play
+
+ROOT = "/v2.0/lbaas"
+NET = "11111111-0000-4000-8000-000000000001"
+SUBNET = "22222222-0000-4000-8000-000000000001"
+NOBODY = "99999999-0000-4000-8000-000000000009"
+
+
+def network() -> Network:
+    common: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
+    pool = AllocationPool(start=parse_address("10.0.0.2"), end=parse_address("10.0.0.254"))
+    cidr, gateway = parse_network("10.0.0.0/24"), parse_address("10.0.0.1")
+    subnet = Subnet(id=SUBNET, cidr=cidr, gateway=gateway, allocation_pools=(pool,), **common)
+    return Network(id=NET, mtu=1442, shared=True, subnets=(subnet,), **common)
+
+
+def play_octavia(folder: Path, story: Callable[[Inside], Awaitable[None]], limits: Limits = NO_LIMITS) -> None:
+    async def with_network(place: Inside) -> None:
+        await place.model.write(lambda _: Changes(puts=(network(),)))
+        await place.rest()
+        await story(place)
+
+    play(lambda house: octavia.make_door(replace(house, limits=limits)), folder, with_network, "/load-balancer")
+
+
+async def make(place: Inside, path: str, root: str, **attributes: Any) -> Any:
+    return (await place.good("POST", f"{ROOT}/{path}", {root: attributes}))[root]
+
+
+async def said(place: Inside, method: str, path: str, body: object = None) -> tuple[int, str]:
+    """Of a call that is refused."""
+    answer = await place.call(method, f"{ROOT}/{path}", body)
+    assert answer.status_code >= 400, answer.text
+    return answer.status_code, answer.json()["faultstring"]
+
+
+def caller(project: str, *roles: str) -> Identity:
+    return Identity(user="u", project_id=project, roles=frozenset(roles))
