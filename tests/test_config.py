@@ -17,8 +17,10 @@ def test_the_template_is_a_file_that_works(tmp_path: Path):
 
 def test_the_environment_wins_over_the_file(tmp_path: Path):
     path = tmp_path / "fairlead.toml"
-    path.write_text('[server]\nlisten = "127.0.0.1:1"\n[network]\nmtu = 1400\n')
-    configuration = read_configuration(path, {"FAIRLEAD_SERVER_LISTEN": "[::1]:2", "HOME": "/root"})
+    path.write_text('[server]\nlisten = "127.0.0.1:1"\n[network]\nmtu = 1400\n[quota]\npool = 5\nmember = -1\n')
+    given = {"FAIRLEAD_SERVER_LISTEN": "[::1]:2", "FAIRLEAD_QUOTA_POOL": "0", "HOME": "/root"}
+    configuration = read_configuration(path, given)
+    assert (configuration.quota.pool, configuration.quota.member) == (0, -1)
     assert (configuration.server.listen, configuration.network.mtu) == ("[::1]:2", 1400)
 
 
@@ -29,6 +31,11 @@ BAD = [
     ("[server\n", {}, "fairlead.toml"),
     ("[network]\nmtu = 'big'\n", {}, "'big' is not a number"),
     ("", {"FAIRLEAD_NETWORK_MTU": "100"}, "network.mtu: from 1280"),
+    ("", {"FAIRLEAD_NETWORK_MTU": "-1500"}, "network.mtu: from 1280"),
+    ("[quota]\nrouter = 1\n", {}, "no option quota.router"),
+    ("", {"FAIRLEAD_QUOTA_POOL": "-2"}, "quota.pool: from -1"),
+    ("", {"FAIRLEAD_QUOTA_POOL": "2000000001"}, "to 2000000000"),
+    ("", {"FAIRLEAD_QUOTA_POOL": "1-1"}, "'1-1' is not a number"),
     ("", {"FAIRLEAD_SERVER_LISTEN": "localhost"}, "is not HOST:PORT"),
     ("", {"FAIRLEAD_SERVER_LISTEN": "0.0.0.0:80"}, "can be reached from elsewhere"),
     ("", {"FAIRLEAD_SERVER_LISTEN": "[::]:80"}, "can be reached from elsewhere"),

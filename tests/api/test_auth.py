@@ -19,7 +19,10 @@ def basic(credentials: bytes) -> str:
 @pytest.fixture
 def users(tmp_path: Path):
     path = tmp_path / "users"
-    path.write_text(f"# people\n\nann:{HASH}:shop:member,reader\nroot:{HASH}:ops:admin\n")
+    path.write_text(
+        f"# people\n\nann:{HASH}:shop:member,reader\nroot:{HASH}:ops:admin\n"
+        f"bob:{HASH}:shop:load-balancer_observer,service\n"
+    )
     return read_password_file(path)
 
 
@@ -30,11 +33,14 @@ def test_a_right_password_is_a_user_with_project_and_roles(users):
         assert ann is not None
         assert (ann.user, ann.project_id, ann.roles) == ("ann", "shop", frozenset({"member", "reader"}))
         assert not ann.is_admin
+    bob = asyncio.run(check(basic(b"bob:secret"), None))
+    assert bob is not None
+    assert bob.roles == {"load-balancer_observer", "service"}
 
 
 @pytest.mark.parametrize(
     "header",
-    [None, "", "Bearer x", "Basic", "Basic ???", basic(b"ann"), basic(b"ann:wrong"), basic(b"bob:secret"),
+    [None, "", "Bearer x", "Basic", "Basic ???", basic(b"ann"), basic(b"ann:wrong"), basic(b"eve:secret"),
      basic(b"ann:"), basic(b"\xff:x"), "Basic \x80", basic(b"ann:secret\0"), basic(b"ann:" + b"x" * 500)],
 )  # fmt: skip
 def test_anything_else_is_nobody(users, header):

@@ -19,7 +19,8 @@ from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
-from fairlead.api.octavia import limits, specs
+from fairlead.api.octavia import catalog, limits, specs
+from fairlead.api.octavia.quotas import QUOTA_PUT
 from fairlead.api.openapi import Operation, operations
 from harness.api import Inside, play
 from harness.documented import Documented
@@ -109,6 +110,11 @@ def test_every_attribute_of_the_network_door_is_in_its_document(doors, collectio
         ("put", "/pools/{id}", "pool", specs.POOL_PUT),
         ("post", "/pools/{pool_id}/members", "member", specs.MEMBER_POST),
         ("put", "/pools/{pool_id}/members/{id}", "member", specs.MEMBER_PUT),
+        ("put", "/quotas/{project_id}", "quota", QUOTA_PUT),
+        ("post", "/flavors", "flavor", catalog.offer_post(catalog.FLAVORS)),
+        ("put", "/flavorprofiles/{id}", "flavorprofile", catalog.profile_put(catalog.FLAVORS)),
+        ("put", "/availabilityzones/{name}", "availability_zone", catalog.offer_put(catalog.ZONES)),
+        ("post", "/availabilityzoneprofiles", "availability_zone_profile", catalog.profile_post(catalog.ZONES)),
     ],
 )
 def test_every_attribute_of_the_load_balancer_door_is_in_its_document(doors, method, path, root, spec):

@@ -76,5 +76,6 @@ def write_clouds(folder: Path, address: str) -> Path:
     path = folder / "clouds.yaml"
     doors = {"network": "network", "load_balancer": "load-balancer"}
     lines = [f"    {service}_endpoint_override: {address}/{door}\n" for service, door in doors.items()]
-    path.write_text("clouds:\n  fairlead:\n    auth_type: none\n" + "".join(lines))
+    auth = f"    auth_type: none\n    auth:\n      endpoint: {address}\n"
+    path.write_text(f"clouds:\n  fairlead:\n{auth}" + "".join(lines))
     return path

@@ -2,6 +2,7 @@
 
 /network         Neutron's names
 /load-balancer   Octavia v2
+/projects        what clients ask Keystone, as far as they cannot do without
 """
 
 import logging
@@ -58,8 +59,15 @@ def make_app(
         root = str(request.base_url).rstrip("/")
         return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in doors}})
 
+    async def project(request: Request) -> Response:
+        """Before the stock client says anything about a project's quota it asks Keystone for the project (Identity API
+        v3, "Show project details"). There is no Keystone here, and a project is whatever is called so."""
+        name = request.path_params["name"]
+        return json_response({"project": {"id": name, "name": name, "enabled": True}})
+
     routes = [
         Route("/", index),
+        Route("/projects/{name}", project),
         *metrics.routes(),
         *(_Door(path, app=_door(door, path)) for path, door in doors.items()),
     ]

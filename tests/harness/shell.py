@@ -1,0 +1,74 @@
+"""The stock `openstack` command, unmodified, started once: each command line is then a fraction of a second.
+
+Run as a program it reads command lines, a JSON list a line, and answers each with [exit code, output, errors].
+"""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import split
+from typing import Any
+
+
+class Shell:
+    """For somebody who types one command after the other."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def run(self, line: str) -> tuple[int, str, str]:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(split(line)) + "\n")
+        self._process.stdin.flush()
+        code, printed, complaint = json.loads(self._process.stdout.readline())
+        return code, printed.strip(), complaint.strip()
+
+    def good(self, line: str) -> Any:
+        """What it printed: as JSON, if it is."""
+        code, printed, complaint = self.run(line)
+        assert code == 0, (line, complaint)
+        return json.loads(printed) if printed.startswith(("{", "[")) else printed
+
+    def bad(self, line: str, words: str) -> None:
+        code, _, complaint = self.run(line)
+        assert (code, words in complaint) == (1, True), (line, complaint)
+
+
+@contextmanager
+def shell(clouds: Path) -> Iterator[Shell]:
+    environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}
+    command = [sys.executable, __file__]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Shell(process)
+        assert process.stdin
+        process.stdin.close()
+        process.wait(10)
+
+
+def _serve() -> None:
+    from openstackclient.shell import main
+
+    answers, place = sys.stdout, sys.path[0]
+    sys.path.remove(place)  # this file's folder: its modules are none of the client's
+    for line in sys.stdin:
+        printed, complaint = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):
+            try:
+                code = main(json.loads(line))
+            except SystemExit as end:
+                code = end.code
+        answers.write(json.dumps([code, printed.getvalue(), complaint.getvalue()]) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()
