@@ -103,6 +103,14 @@ def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
     assert answer.json()["owner"].startswith("network/")
 
 
+def test_a_project_is_whatever_is_called_so(tmp_path: Path):
+    """What the stock client asks Keystone before it speaks of a project's quota."""
+    now = Dataplane(connected=True, writes=True)
+    answer = asyncio.run(get(tmp_path / "1", "/projects/shop", caller=ADMIN, now=now))
+    assert answer.json() == {"project": {"id": "shop", "name": "shop", "enabled": True}}
+    assert asyncio.run(get(tmp_path / "2", "/projects/shop", caller=None, now=now)).status_code == 401
+
+
 def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):
     async def run() -> str:
         async with inside(make_door, tmp_path, "") as place:

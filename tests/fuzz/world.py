@@ -18,7 +18,14 @@ LISTS = {
     "loadbalancer": "/load-balancer/v2.0/lbaas/loadbalancers",
     "listener": "/load-balancer/v2.0/lbaas/listeners",
     "pool": "/load-balancer/v2.0/lbaas/pools",
+    "flavor": "/load-balancer/v2.0/lbaas/flavors",
+    "flavorprofile": "/load-balancer/v2.0/lbaas/flavorprofiles",
+    "availability_zone": "/load-balancer/v2.0/lbaas/availabilityzones",
+    "availability_zone_profile": "/load-balancer/v2.0/lbaas/availabilityzoneprofiles",
+    "quota": "/load-balancer/v2.0/lbaas/quotas",
 }
+KEYS = {"availability_zone": "name", "quota": "project_id"}
+"""Where the name of a thing is not its id."""
 KINDS = {path.rsplit("/", 1)[1]: kind for kind, path in LISTS.items()} | {"network-ip-availabilities": "network"}
 TAGS = ["a", "b c", "d/e", "ü"]
 REFERENCES = {
@@ -31,9 +38,13 @@ REFERENCES = {
     "loadbalancer_id": "loadbalancer",
     "listener_id": "listener",
     "default_pool_id": "pool",
+    "flavor_id": "flavor",
+    "flavor_profile_id": "flavorprofile",
+    "availability_zone": "availability_zone",
+    "availability_zone_profile_id": "availability_zone_profile",
 }
 NOT_YET = frozenset(
-    {"vip_qos_policy_id", "vip_sg_ids", "availability_zone", "flavor_id",
+    {"vip_qos_policy_id", "vip_sg_ids",
      "client_authentication", "client_ca_tls_container_ref", "client_crl_container_ref", "default_tls_container_ref",
      "hsts_include_subdomains", "hsts_max_age", "hsts_preload", "insert_headers", "l7policies", "sni_container_refs",
      "alpn_protocols", "tls_ciphers", "tls_versions", "ca_tls_container_ref", "crl_container_ref", "healthmonitor",
@@ -61,6 +72,9 @@ class World:
             "protocol": lambda random: random.choice(["TCP", "UDP", "TCP", "HTTPS"]),
             "lb_algorithm": lambda random: random.choice(["ROUND_ROBIN", "SOURCE_IP", "SOURCE_IP_PORT"]),
             "provider": lambda random: "ovn",
+            "provider_name": lambda random: "ovn",
+            "flavor_data": lambda random: "{}",
+            "availability_zone_data": lambda random: "{}",
             "session_persistence": lambda random: random.choice([None, {"type": "SOURCE_IP"}]),
             "name": lambda random: random.choice(["a", "b", "", "web", "ü", "x" * 255]),
             "mac_address": lambda random: f"02:00:00:00:00:{random.randrange(256):02x}",
@@ -73,8 +87,9 @@ class World:
     def refresh(self) -> None:
         found = {}
         for kind, path in LISTS.items():
-            answer = self._client.get(path, params={"fields": "id", "limit": 200}).raise_for_status().json()
-            found[kind] = [item["id"] for item in answer[path.rsplit("/", 1)[1]]]
+            key = KEYS.get(kind, "id")
+            answer = self._client.get(path, params={"fields": key, "limit": 200}).raise_for_status().json()
+            found[kind] = [item[key] for item in answer[f"{kind}s"]]
         self.ids = found
         query = {"device_owner": "network:router_interface"}
         ports = self._client.get(LISTS["port"], params=query).raise_for_status().json()["ports"]
@@ -95,6 +110,10 @@ class World:
             self._post("router", name=f"seed{number}")
             self.refresh()
             self._post("loadbalancer", **self._tree(Random(number)))
+            for root, profile in (("flavor", "flavorprofile"), ("availability_zone", "availability_zone_profile")):
+                body = {"name": f"seed{number}", "provider_name": "ovn", f"{root}_data": "{}"}
+                made = self._post(profile, **body)["id"]
+                self._post(root, name=f"seed{number}", **{f"{root}_profile_id": made})
         self.refresh()
 
     def _post(self, kind: str, **attributes: Any) -> Any:
@@ -114,6 +133,10 @@ class World:
         if "{owner}" in template:
             kind = random.choice(["network", "router", "port", "loadbalancer"])
             known["owner"] = f"{kind}/{self._one(kind, random)}"
+        if "{name}" in template:
+            known["name"] = "ovn" if "/providers/" in template else self._one("availability_zone", random)
+        if "{project_id}" in template:
+            known["project_id"] = self._one("quota", random)
         if template.endswith("remove_router_interface") and self.interfaces:
             known["id"] = random.choice(sorted(self.interfaces))
         return {name: known.get(name) or value for name, value in drawn.items()}
@@ -141,7 +164,7 @@ class World:
     def _attribute(self, name: str, value: Any, random: Random) -> Any:
         if random.random() < KEEP_ODD:
             return value
-        if name in REFERENCES:
+        if name in REFERENCES and not isinstance(value, dict):
             return self._one(REFERENCES[name], random) or value
         if name in self._meant:
             return self._meant[name](random)
@@ -157,6 +180,8 @@ class World:
         return {
             "name": f"lb{random.randrange(100)}",
             "vip_subnet_id": self._one("subnet", random),
+            "flavor_id": self._one("flavor", random) if random.random() < 0.2 else None,
+            "availability_zone": self._one("availability_zone", random) if random.random() < 0.2 else None,
             "listeners": [
                 {
                     "protocol": protocol,
