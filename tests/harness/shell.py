@@ -30,6 +30,10 @@ class Shell:
         code, printed, complaint = json.loads(self._process.stdout.readline())
         return code, printed.strip(), complaint.strip()
 
+    def code_and_text(self, line: str) -> tuple[int, str]:
+        code, printed, complaint = self.run(line)
+        return code, f"{printed}{complaint}"
+
     def good(self, line: str) -> Any:
         """What it printed: as JSON, if it is."""
         code, printed, complaint = self.run(line)

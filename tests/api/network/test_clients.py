@@ -1,8 +1,5 @@
 """The stock clients, unmodified, against the real application: what they print is what users see."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +8,7 @@ import pytest
 from openstack.connection import Connection
 
 from harness.served import served, write_clouds
-
-OPENSTACK = Path(sys.executable).with_name("openstack")
+from harness.shell import Shell, shell
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +16,6 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("served")
     with served(folder) as address:
         yield write_clouds(folder, address)
-
-
-def command(clouds: Path, line: str) -> tuple[int, str]:
-    environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}
-    done = subprocess.run(
-        [OPENSTACK, *line.split()], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, (done.stdout + done.stderr).strip()
 
 
 @pytest.mark.client
@@ -48,11 +36,16 @@ def test_the_command_line(clouds: Path):
         ("port list --fixed-ip ip-address=10.0.0.11 --tags t " + value + " Name", (0, "vm")),
         ("network show nothing", (1, "No Network found for nothing")),
     ]
+    with shell(clouds) as typed:
+        _type(typed, steps)
+
+
+def _type(typed: Shell, steps: list[tuple[str, tuple[int, str]]]) -> None:
     for line, expected in steps:
-        code, printed = command(clouds, line)
+        code, printed = typed.code_and_text(line)
         shown = "SUBNET" if "'ip_address': '10.0.0.11'" in printed else printed
         assert (code, shown) == expected, line
-    code, printed = command(clouds, "network delete web")
+    code, printed = typed.code_and_text("network delete web")
     assert code == 1
     assert "There are one or more ports still in use on the network." in printed
 

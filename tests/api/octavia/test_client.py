@@ -1,19 +1,14 @@
 """The stock `openstack loadbalancer` commands, unmodified, in the order in which somebody would type them."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.served import served, write_clouds
+from harness.shell import Shell, shell
 
 pytestmark = pytest.mark.client
-OPENSTACK = Path(sys.executable).with_name("openstack")
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +18,14 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield write_clouds(folder, address)
 
 
-def test_a_load_balancer_from_create_to_delete(clouds: Path):
-    def run(line: str) -> tuple[int, str, str]:
-        environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}
-        done = subprocess.run(
-            [OPENSTACK, *line.split()], env=environment, capture_output=True, text=True, check=False, timeout=60
-        )
-        return done.returncode, done.stdout.strip(), done.stderr.strip()
+@pytest.fixture(scope="module")
+def cli(clouds: Path) -> Iterator[Shell]:
+    with shell(clouds) as typed:
+        yield typed
 
-    def good(line: str) -> Any:
-        code, printed, complaint = run(line)
-        assert code == 0, (line, complaint)
-        return json.loads(printed) if printed.startswith(("{", "[")) else printed
 
-    def bad(line: str, words: str) -> None:
-        code, _, complaint = run(line)
-        assert (code, words in complaint) == (1, True), (line, complaint)
-
+def test_a_load_balancer_from_create_to_delete(cli: Shell):
+    good, bad = cli.good, cli.bad
     good("network create net -f json")
     good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
     made = good("loadbalancer create --name web --vip-subnet-id sub --vip-address 10.0.0.10 --tag t --wait -f json")
