@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,10 @@ def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: 
         refusal = (400, f"Flavor '{flavor}' is not compatible with provider 'ovn'")
         assert await said(place, "POST", "loadbalancers", {"loadbalancer": {**lb, "provider": "ovn"}}) == refusal
         assert (await make(place, "loadbalancers", "loadbalancer", **lb))["provider"] == "other"
+        monkeypatch.setitem(PROVIDERS, "other", replace(other, flavor_capabilities={}))  # type: ignore[arg-type]
+        words = "Provider 'other' does not support a requested option: flavor_data size"
+        assert await said(place, "POST", "loadbalancers", {"loadbalancer": lb}) == (501, words)
+        monkeypatch.setitem(PROVIDERS, "other", other)  # type: ignore[arg-type]
         zones = Names("availability_zone")
         await zones.make(place, (await zones.make_profile(place))["id"])
         refusal = (400, "Availability zone 'gold' is not compatible with provider 'other'")

@@ -160,7 +160,23 @@ def _provider_of(family: Family, snapshot: Snapshot, key: str, unknown: str) -> 
         raise bad_request(unknown)
     if not offer.enabled:
         raise ApiError(400, f"The selected {family.words.lower()} is not allowed in this deployment: {key}")
-    return family.profiles(snapshot)[offer.profile_id].provider
+    profile = family.profiles(snapshot)[offer.profile_id]
+    _check_profile(family, profile)  # the provider may have known more when it was written
+    return profile.provider
+
+
+def _check_profile(family: Family, profile: Profile) -> None:
+    """Raises ApiError 400 for what is no JSON object or no provider, Unsupported for what the provider cannot."""
+    option = family.metadata
+    try:
+        metadata = msgspec.json.decode(profile.metadata.encode())
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise invalid_option(profile.metadata, option) from None
+    if not isinstance(metadata, dict):
+        raise invalid_option(profile.metadata, option)
+    known = family.capabilities(find_provider(profile.provider))
+    for name in sorted(metadata.keys() - known.keys()):
+        raise Unsupported(f"{option} {name}", profile.provider)
 
 
 def catalog_routes(house: House) -> list[Operation]:
@@ -338,7 +354,7 @@ class _Profiles(_Views):
     async def create(self, request: Request) -> Response:
         values = await read_body(request)
         profile = self._family.make_profile(id=self._house.new_id(), **self._attributes(values))
-        self._check(profile)
+        _check_profile(self._family, profile)
         await self._house.write(lambda _: Changes(puts=(profile,)))
         return self._answer(profile, 201)
 
@@ -358,7 +374,7 @@ class _Profiles(_Views):
             if set(values) - {"name"}:
                 self._refuse_use(old, profile.id)
             changed: Any = replace(profile, **self._attributes(values))
-            self._check(changed)
+            _check_profile(self._family, changed)
             return Changes(puts=(changed,), rests_on_absence=True)
 
         return self._answer(self._find(await self._house.write(change), request))
@@ -385,19 +401,6 @@ class _Profiles(_Views):
     def _refuse_use(self, snapshot: Snapshot, identity: str) -> None:
         if any(offer.profile_id == identity for offer in self._family.offers(snapshot).values()):
             raise _in_use(self._family.profile_in_use, identity)
-
-    def _check(self, profile: Profile) -> None:
-        """Raises ApiError 400 for what is no JSON object and no provider, Unsupported for what the provider cannot."""
-        option = self._family.metadata
-        try:
-            metadata = msgspec.json.decode(profile.metadata.encode())
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            raise invalid_option(profile.metadata, option) from None
-        if not isinstance(metadata, dict):
-            raise invalid_option(profile.metadata, option)
-        known = self._family.capabilities(find_provider(profile.provider))
-        for name in sorted(metadata.keys() - known.keys()):
-            raise Unsupported(f"{option} {name}", profile.provider)
 
     def _attributes(self, values: Values) -> dict[str, Any]:
         names = {"name": "name", "provider_name": "provider", self._family.metadata: "metadata"}
