@@ -12,7 +12,7 @@ from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot, apply_changes
-from fairlead.reconciler.loop import CAUSE, MassDelete, Reconciler
+from fairlead.reconciler.loop import CAUSE, STALLED, MassDelete, Reconciler
 from harness.story import read_story
 
 STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
@@ -260,5 +260,49 @@ def test_the_brake_knows_what_was_deleted_on_purpose():
         while await after.step():
             pass
         assert driver.rows == {}
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails():
+    async def run() -> None:
+        driver = FakeDriver()
+        reconciler = make(driver, STATE.snapshot())
+        reconciler.mark([NET])
+        waiting = [asyncio.create_task(reconciler.news(NET, 1)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        await reconciler.step()
+        await asyncio.gather(*waiting)
+        await reconciler.news(NET, reconciler.applied(NET).generation)
+        driver._fault = lambda: Fault.BEFORE
+        reconciler.distrust(NET)
+        driver.rows.clear()
+        later = asyncio.create_task(reconciler.news(NET, 10**6))
+        await asyncio.sleep(0)
+        await reconciler.step()
+        await later
+        assert reconciler.applied(NET).error == "refused"
+
+    asyncio.run(run())
+
+
+def test_an_owner_that_nothing_comes_of_is_stalled():
+    async def run() -> None:
+        now = 0.0
+        snapshot = STATE.snapshot()
+        reconciler = Reconciler(
+            driver=FakeDriver(), compile_owner=compile_owner, snapshot=lambda: snapshot, clock=lambda: now
+        )
+        reconciler.mark([NET])
+        assert not reconciler.applied(NET).stalled
+        now = 2 * STALLED
+        assert reconciler.applied(NET).stalled
+        await reconciler.step()
+        assert not reconciler.applied(NET).stalled
+        other = Owner(Kind.NETWORK, "net2")
+        reconciler.mark([other])
+        now += STALLED / 2
+        assert not reconciler.applied(other).stalled
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ network, with each VIP as an address of its own, answers ARP, neighbour solicita
 ports without a listener. It is the only one that answers: `neighbor_responder=none` silences the tenant's routers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from fairlead.compilers.unsupported import Unsupported
@@ -50,6 +50,27 @@ from fairlead.model.snapshot import NONE, Snapshot, connected
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
 """Near the largest that ovn-nb(5) allows: what a tenant forbids for a listener no rule of anybody else permits."""
+_LISTENER_TLS = {
+    "container_ref": "default_tls_container_ref",
+    "sni_container_refs": "sni_container_refs",
+    "client_authentication": "client_authentication",
+    "client_ca_container_ref": "client_ca_tls_container_ref",
+    "client_crl_container_ref": "client_crl_container_ref",
+    "versions": "tls_versions",
+    "ciphers": "tls_ciphers",
+    "alpn_protocols": "alpn_protocols",
+}
+_HTTP = {name: name for name in ("insert_headers", "hsts_max_age", "hsts_include_subdomains", "hsts_preload")}
+_POOL_TLS = {
+    "enabled": "tls_enabled",
+    "container_ref": "tls_container_ref",
+    "ca_container_ref": "ca_tls_container_ref",
+    "crl_container_ref": "crl_container_ref",
+    "versions": "tls_versions",
+    "ciphers": "tls_ciphers",
+    "alpn_protocols": "alpn_protocols",
+}
+"""Fields of the model -> the options of the API, in which a refusal speaks."""
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 
 
@@ -224,6 +245,8 @@ def _transport(listener: lb.Listener) -> lb.Transport:
         raise Unsupported("L7 policies", PROVIDER)
     if listener.connection_limit != -1:
         raise Unsupported("connection_limit", PROVIDER)
+    _refuse_options(listener.tls, _LISTENER_TLS)
+    _refuse_options(listener.http, _HTTP)
     return lb.transport(listener.protocol)
 
 
@@ -243,6 +266,7 @@ def _selection_fields(pool: lb.Pool | None, version: int) -> tuple[str, ...]:
 
 def _refuse_pool(pool: lb.Pool) -> None:
     """Whether a listener leads to it yet or not: what cannot be had is said when it is asked for."""
+    _refuse_options(pool.tls, _POOL_TLS)
     _refuse_persistence(pool.persistence)
     if pool.health_monitor is not None:
         raise Unsupported(f"health monitors of type {pool.health_monitor.type.value}", PROVIDER)
@@ -252,6 +276,13 @@ def _refuse_pool(pool: lb.Pool) -> None:
         raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
     if sum(member.takes_connections for member in pool.members) > LARGEST:
         raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
+
+
+def _refuse_options(value: lb.ListenerTls | lb.PoolTls | lb.Http | None, names: Mapping[str, str]) -> None:
+    """A switch sees no TLS and no HTTP: whatever is said about them is refused by the name that was used."""
+    for field, name in names.items():
+        if value is not None and getattr(value, field) != getattr(type(value)(), field):
+            raise Unsupported(name, PROVIDER)
 
 
 def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:

@@ -80,6 +80,14 @@ class L7Comparison(StrEnum):
     STARTS_WITH = "STARTS_WITH"
 
 
+class ClientAuthentication(StrEnum):
+    """Whether a client shows a certificate of its own."""
+
+    MANDATORY = "MANDATORY"
+    NONE = "NONE"
+    OPTIONAL = "OPTIONAL"
+
+
 class Transport(StrEnum):
     """What a switch sees of a listener's protocol."""
 
@@ -136,11 +144,26 @@ class HealthMonitor(Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTls:
+    """How the balancer speaks TLS to members. References name secrets; what is empty is the provider's default."""
+
+    enabled: bool = False
+    container_ref: str | None = None
+    ca_container_ref: str | None = None
+    crl_container_ref: str | None = None
+    versions: tuple[str, ...] = ()
+    ciphers: str | None = None
+    alpn_protocols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Resource):
     protocol: PoolProtocol
     algorithm: Algorithm
     admin_state_up: bool = True
     persistence: SessionPersistence | None = None
+    tls: PoolTls | None = None
+    """None when nothing is said about it; the same for a listener."""
     health_monitor: HealthMonitor | None = None
     members: tuple[Member, ...] = ()
     next_ordinal: int = 0
@@ -188,6 +211,30 @@ class L7Policy(Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerTls:
+    """How the balancer speaks TLS to clients."""
+
+    container_ref: str | None = None
+    sni_container_refs: tuple[str, ...] = ()
+    client_authentication: ClientAuthentication = ClientAuthentication.NONE
+    client_ca_container_ref: str | None = None
+    client_crl_container_ref: str | None = None
+    versions: tuple[str, ...] = ()
+    ciphers: str | None = None
+    alpn_protocols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """What the balancer adds: headers to requests, with "true" or "false" for each, and HSTS (RFC 6797) to answers."""
+
+    insert_headers: tuple[tuple[str, str], ...] = ()
+    hsts_max_age: int | None = None
+    hsts_include_subdomains: bool = False
+    hsts_preload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listener(Resource):
     protocol: ListenerProtocol
     port: int
@@ -197,6 +244,8 @@ class Listener(Resource):
     allowed_cidrs: tuple[IPNetwork, ...] = ()
     """Who may connect; everybody when there is none. An address of a family that none is of is for nobody."""
     timeouts: Timeouts = Timeouts()
+    tls: ListenerTls | None = None
+    http: Http | None = None
     l7policies: tuple[L7Policy, ...] = ()
 
 
@@ -261,6 +310,20 @@ def find_pool(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
 
 def find_member(pool: Pool, member_id: str) -> Member | None:
     return next((member for member in pool.members if member.id == member_id), None)
+
+
+def find_policy(listener: Listener, policy_id: str) -> L7Policy | None:
+    return next((policy for policy in listener.l7policies if policy.id == policy_id), None)
+
+
+def pools_of(listener: Listener) -> tuple[str, ...]:
+    """The pools that the listener leads to: its default one, and those of its policies that can apply."""
+    redirects = (policy.redirect_pool_id for policy in listener.l7policies if policy.admin_state_up and policy.rules)
+    return tuple(dict.fromkeys(pool_id for pool_id in (listener.default_pool_id, *redirects) if pool_id))
+
+
+def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
+    return tuple(listener for listener in balancer.listeners if pool_id in pools_of(listener))
 
 
 def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:

@@ -16,6 +16,8 @@ from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import ROUTER_INTERFACE, Network, Port, Router
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
 from fairlead.model.quota import Quota, Usage, with_more
+from fairlead.model.standing import Stamps, Standing, touch
+from fairlead.model.status import Applied
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """What an operator offers."""
@@ -45,6 +47,9 @@ class Snapshot:
     generations: Map[Owner, int] = Map()
     down: Map[str, frozenset[str]] = Map()
     """Load balancer -> those of its members that their health monitor calls down."""
+
+    stamps: Map[str, Stamps] = Map()
+    """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""
 
     subnet_network: Map[str, str] = Map()
     network_ports: Map[str, Ids] = Map()
@@ -148,8 +153,18 @@ def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapsh
     for owner in changes.deletes:
         snapshot = _without(snapshot, owner)
     for aggregate in changes.puts:
+        stamps = _touched(snapshot, aggregate, revision)
         snapshot = _with(_without(snapshot, owner_of(aggregate)), aggregate, revision)
+        snapshot = replace(snapshot, stamps=stamps)
     return replace(snapshot, revision=revision)
+
+
+def _touched(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Map[str, Stamps]:
+    old = snapshot.load_balancers.get(aggregate.id)
+    if not isinstance(aggregate, LoadBalancer) or old is None:
+        return snapshot.stamps
+    stamps = touch(old, aggregate, snapshot.stamps.get(aggregate.id, Map()), revision)
+    return snapshot.stamps.set(aggregate.id, stamps)
 
 
 def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Owner, ...]:
@@ -280,6 +295,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
         case LoadBalancer(id=identity):
             return replace(
                 snapshot,
+                stamps=snapshot.stamps.delete(identity) if identity in snapshot.stamps else snapshot.stamps,
                 network_vips=_parted(snapshot.network_vips, aggregate.vip.network_id, identity),
                 pool_owner=_deleted(snapshot.pool_owner, (pool.id for pool in aggregate.pools)),
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
@@ -378,3 +394,14 @@ def with_health(snapshot: Snapshot, balancer_id: str, down: frozenset[str]) -> S
     if down:
         return replace(snapshot, down=snapshot.down.set(balancer_id, down))
     return replace(snapshot, down=snapshot.down.delete(balancer_id)) if balancer_id in snapshot.down else snapshot
+
+
+def standing(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> Standing:
+    """How this load balancer of the snapshot stands, if `applied` is what has arrived of it."""
+    return Standing(
+        balancer=balancer,
+        generation=snapshot.generations.get(Owner(Kind.LOAD_BALANCER, balancer.id), snapshot.revision),
+        stamps=snapshot.stamps.get(balancer.id, Map()),
+        applied=applied,
+        down=snapshot.down.get(balancer.id, frozenset()),
+    )

@@ -17,6 +17,7 @@ class ProvisioningStatus(StrEnum):
 
 
 class OperatingStatus(StrEnum):
+    DEGRADED = "DEGRADED"
     DRAINING = "DRAINING"
     ERROR = "ERROR"
     NO_MONITOR = "NO_MONITOR"
@@ -31,6 +32,8 @@ class Applied:
     generation: int = 0
     error: str | None = None
     """Why the newest attempt failed; None when it did not."""
+    stalled: bool = False
+    """Whether it waits for a dataplane that nothing has come of for a while: who waits for it waits in vain."""
 
 
 NEVER_APPLIED = Applied()

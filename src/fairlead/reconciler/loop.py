@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairlead.compilers.providers import Compile
@@ -26,6 +26,8 @@ BRAKE_OWNERS = 20
 BRAKE_SHARE = 0.3
 SLICE = 0.01
 """Seconds for which a look at everything may keep the event loop."""
+STALLED = 1.0
+"""Seconds without a success after which an owner is no longer waited for: nobody answers, or nobody writes."""
 MOST_CAUSES = 8
 """Of one owner: a burst of changes is one apply, and its log line stays readable."""
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
@@ -111,6 +113,8 @@ class Reconciler:
         self._deleted = deleted
         self._memory = _Memory()
         self._watchers: list[Callable[[Work], None]] = []
+        self._succeeded = clock()
+        self._news: dict[Owner, asyncio.Event] = {}
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -137,7 +141,21 @@ class Reconciler:
         self.mark([owner])
 
     def applied(self, owner: Owner) -> Applied:
-        return self._memory.applied.get(owner, NEVER_APPLIED)
+        known = self._memory.applied.get(owner, NEVER_APPLIED)
+        since = self._queue.since(owner)
+        stalled = since is not None and self._clock() - max(since, self._succeeded) > STALLED
+        return replace(known, stalled=True) if stalled else known
+
+    async def news(self, owner: Owner, generation: int) -> None:
+        """Returns when this generation of the owner has been applied, or when anything has become of an attempt."""
+        known = self._memory.applied.get(owner, NEVER_APPLIED)
+        if known.generation < generation and known.error is None:
+            await self._news.setdefault(owner, asyncio.Event()).wait()
+
+    def _know(self, owner: Owner, applied: Applied) -> None:
+        self._memory.applied[owner] = applied
+        if heard := self._news.pop(owner, None):
+            heard.set()
 
     def next_due(self) -> float | None:
         """When the first owner that waits for a retry is due."""
@@ -194,7 +212,7 @@ class Reconciler:
                 continue
             self._memory.believed[each.owner] = each.actual
             if not each.change:
-                self._memory.applied[each.owner] = _applied(snapshot, each.owner)
+                self._know(each.owner, _applied(snapshot, each.owner))
             elif each.desired:
                 wrong += 1
                 self.mark([each.owner])
@@ -336,14 +354,15 @@ class Reconciler:
     def _remember_success(self, owner: Owner, desired: Rows, applied: Applied) -> None:
         if owner not in self._memory.doubted:
             self._memory.believed[owner] = desired
-        self._memory.applied[owner] = applied
+        self._succeeded = self._clock()
+        self._know(owner, applied)
         if not desired and self._snapshot().find(owner) is None:
             self._memory.believed.pop(owner, None)
             self._memory.applied.pop(owner, None)
 
     def _remember_failure(self, owner: Owner, error: Exception) -> None:
-        before = self.applied(owner)
-        self._memory.applied[owner] = Applied(generation=before.generation, error=str(error))
+        before = self._memory.applied.get(owner, NEVER_APPLIED)
+        self._know(owner, Applied(generation=before.generation, error=str(error)))
         level = logging.DEBUG if isinstance(error, Unavailable | MissingReference) else logging.WARNING
         causes = self._memory.causes.get(owner, [])
         LOG.log(

@@ -89,6 +89,10 @@ class Queue:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
+    def since(self, owner: Owner) -> float | None:
+        """Since when this owner is dirty, through all that was tried for it."""
+        return self._since.get(owner)
+
     def unsettled(self) -> float | None:
         """Since when the longest waiting owner is dirty, through all that was tried for it."""
         return min(self._since.values(), default=None)

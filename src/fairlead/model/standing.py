@@ -1,0 +1,150 @@
+"""How each part of a load balancer stands, derived from what was written when and what was applied.
+
+A load balancer is applied as a whole, but its clients look at parts. So the snapshot keeps, for each part, the
+generation that made it and the newest one that touched it (`touch`), by Octavia's table of which objects an operation
+sets PENDING: what has changed, and with it everything that leads there. A part stands as its newest generation does.
+
+Operating statuses follow Octavia's reference driver (octavia/amphorae/drivers/health/heartbeat_udp.py): a listener's
+does not depend on its pools; a pool's comes from its members, and the load balancer's from its pools.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from immutables import Map
+
+from fairlead.model.loadbalancer import (
+    HealthMonitor,
+    L7Policy,
+    L7Rule,
+    Listener,
+    LoadBalancer,
+    Member,
+    Pool,
+    listeners_of,
+    pools_of,
+)
+from fairlead.model.network import Resource
+from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The generations that made a part, and that touched it last."""
+
+    made: int = 0
+    touched: int = 0
+
+
+AS_OLD_AS_THE_WHOLE = Stamp()
+Stamps = Map[str, Stamp]
+"""Part -> its stamp; none for a part that nobody has touched since its load balancer was made or loaded."""
+
+
+def touch(old: LoadBalancer, new: LoadBalancer, stamps: Stamps, generation: int) -> Stamps:
+    """The stamps after `new` took the place of `old`."""
+    before, after = dict(_parts(old)), dict(_parts(new))
+    changed = {identity for identity, part in after.items() if before.get(identity) != part}
+    for listener in new.listeners:
+        if changed.intersection(pools_of(listener)):
+            changed.add(listener.id)
+    kept = {identity: stamp for identity, stamp in stamps.items() if identity in after}
+    for identity in changed:
+        made = kept.get(identity, AS_OLD_AS_THE_WHOLE).made if identity in before else generation
+        kept[identity] = Stamp(made, generation)
+    return Map(kept)
+
+
+def _parts(balancer: LoadBalancer) -> Iterator[tuple[str, Resource]]:
+    for listener in balancer.listeners:
+        yield listener.id, listener
+        for policy in listener.l7policies:
+            yield policy.id, policy
+            yield from ((rule.id, rule) for rule in policy.rules)
+    for pool in balancer.pools:
+        yield pool.id, pool
+        if pool.health_monitor:
+            yield pool.health_monitor.id, pool.health_monitor
+        yield from ((member.id, member) for member in pool.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Of one load balancer, and of each part of it."""
+
+    balancer: LoadBalancer
+    generation: int
+    stamps: Stamps = Map()
+    applied: Applied
+    down: frozenset[str] = frozenset()
+    """The members that their health monitor calls down."""
+
+    def provisioning(self, part: Resource) -> ProvisioningStatus:
+        """ERROR while attempts fail to apply what has touched it, and for the whole while any attempt fails."""
+        touched = self.generation if part is self.balancer else self._stamp(part).touched
+        if self.applied.generation and self.applied.generation >= touched:
+            failing = part is self.balancer and self.applied.error is not None
+            return ProvisioningStatus.ERROR if failing else ProvisioningStatus.ACTIVE
+        if self.applied.error is not None:
+            return ProvisioningStatus.ERROR
+        is_new = not self._is_there(part) and (self.applied.generation or part.updated_at is None)
+        return ProvisioningStatus.PENDING_CREATE if is_new else ProvisioningStatus.PENDING_UPDATE
+
+    def is_immutable(self, part: Resource) -> bool:
+        """Whether it has to be waited for. What attempts fail for may be changed: that may be the cure."""
+        pending = (ProvisioningStatus.PENDING_CREATE, ProvisioningStatus.PENDING_UPDATE)
+        return self.provisioning(part) in pending and not self.applied.stalled
+
+    def of_balancer(self) -> OperatingStatus:
+        if not self._serves(self.balancer):
+            return OperatingStatus.OFFLINE
+        pools = {self.of_pool(pool) for pool in self.balancer.pools}
+        worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in pools)
+        return next(worst, OperatingStatus.ONLINE)
+
+    def of_listener(self, listener: Listener) -> OperatingStatus:
+        return _online(self._serves(self.balancer, listener))
+
+    def of_policy(self, listener: Listener, policy: L7Policy) -> OperatingStatus:
+        return _online(self._serves(self.balancer, listener, policy))
+
+    def of_rule(self, listener: Listener, policy: L7Policy, rule: L7Rule) -> OperatingStatus:
+        return _online(self._serves(self.balancer, listener, policy, rule))
+
+    def of_pool(self, pool: Pool) -> OperatingStatus:
+        """OFFLINE too when no listener that serves leads to it. A member that is on its way says nothing yet."""
+        leading = (listener for listener in listeners_of(self.balancer, pool.id) if self._serves(listener))
+        if not self._serves(self.balancer, pool) or next(leading, None) is None:
+            return OperatingStatus.OFFLINE
+        members = {self.of_member(pool, member) for member in pool.members if self._is_there(member)}
+        if members and not members & {OperatingStatus.ONLINE, OperatingStatus.NO_MONITOR}:
+            return OperatingStatus.ERROR
+        return OperatingStatus.DEGRADED if OperatingStatus.ERROR in members else OperatingStatus.ONLINE
+
+    def of_monitor(self, pool: Pool, monitor: HealthMonitor) -> OperatingStatus:
+        return _online(self._serves(self.balancer, pool, monitor))
+
+    def of_member(self, pool: Pool, member: Member) -> OperatingStatus:
+        if not (self.balancer.admin_state_up and pool.admin_state_up and member.admin_state_up):
+            return OperatingStatus.OFFLINE
+        if member.weight == 0:
+            return OperatingStatus.DRAINING
+        if pool.health_monitor is None or not pool.health_monitor.admin_state_up:
+            return OperatingStatus.NO_MONITOR
+        if not (self._is_there(member) and self._is_there(pool.health_monitor)):
+            return OperatingStatus.OFFLINE
+        return OperatingStatus.ERROR if member.id in self.down else OperatingStatus.ONLINE
+
+    def _stamp(self, part: Resource) -> Stamp:
+        return self.stamps.get(part.id, AS_OLD_AS_THE_WHOLE)
+
+    def _is_there(self, part: Resource) -> bool:
+        """Whether a version of it is in the dataplane."""
+        return 0 < self.applied.generation >= self._stamp(part).made
+
+    def _serves(self, *parts: LoadBalancer | Listener | Pool | HealthMonitor | L7Policy | L7Rule) -> bool:
+        return all(part.admin_state_up and self._is_there(part) for part in parts)
+
+
+def _online(serves: bool) -> OperatingStatus:
+    return OperatingStatus.ONLINE if serves else OperatingStatus.OFFLINE

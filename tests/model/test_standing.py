@@ -1,0 +1,91 @@
+"""What a change touches, and how parts stand by what was applied: the cases that no request can bring about."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    Pool,
+    PoolProtocol,
+    Vip,
+)
+from fairlead.model.standing import Stamp, Standing, touch
+from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
+MEMBER = Member(id="member", ordinal=0, address=parse_address("10.0.0.11"), port=80, **COMMON)
+POOL = Pool(id="pool", protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP, members=(MEMBER,), **COMMON)
+FRONT, OTHER = (
+    Listener(id=name, protocol=ListenerProtocol.TCP, port=port, default_pool_id=pool, **COMMON)
+    for name, port, pool in (("front", 80, "pool"), ("other", 81, None))
+)
+WEB = LoadBalancer(
+    id="web",
+    provider="ovn",
+    vip=Vip(address=parse_address("10.0.0.10"), port_id="p", subnet_id="s", network_id="n"),
+    listeners=(FRONT, OTHER),
+    pools=(POOL,),
+    **COMMON,
+)
+
+
+def stand(applied: Applied, **more: Any) -> Standing:
+    return Standing(balancer=WEB, generation=5, applied=applied, **more)
+
+
+def test_what_nobody_touched_has_no_stamp_and_a_part_that_goes_takes_its_stamp_along():
+    heavy = replace(POOL, members=(replace(MEMBER, weight=9),))
+    stamps = touch(WEB, replace(WEB, pools=(heavy,)), Map(), 7)
+    assert dict(stamps) == {name: Stamp(0, 7) for name in ("member", "pool", "front")}
+    empty = replace(WEB, pools=(replace(POOL, members=()),))
+    stamps = touch(replace(WEB, pools=(heavy,)), empty, stamps, 8)
+    assert dict(stamps) == {name: Stamp(0, 8) for name in ("pool", "front")}
+    back = touch(empty, WEB, stamps, 9)
+    assert back["member"] == Stamp(9, 9)
+
+
+@pytest.mark.parametrize(
+    ("applied", "touched", "expected"),
+    [
+        (Applied(), 0, ProvisioningStatus.PENDING_CREATE),
+        (Applied(error="x"), 0, ProvisioningStatus.ERROR),
+        (Applied(generation=4), 0, ProvisioningStatus.ACTIVE),
+        (Applied(generation=4), 4, ProvisioningStatus.ACTIVE),
+        (Applied(generation=4), 5, ProvisioningStatus.PENDING_UPDATE),
+        (Applied(generation=4, error="x"), 4, ProvisioningStatus.ACTIVE),
+        (Applied(generation=4, error="x"), 5, ProvisioningStatus.ERROR),
+    ],
+)
+def test_a_part_stands_as_the_generation_that_touched_it(applied: Applied, touched: int, expected: ProvisioningStatus):
+    assert stand(applied, stamps=Map({"front": Stamp(0, touched)})).provisioning(FRONT) is expected
+
+
+def test_the_whole_is_in_error_while_any_attempt_fails():
+    assert stand(Applied(generation=5, error="gone")).provisioning(WEB) is ProvisioningStatus.ERROR
+    assert stand(Applied(generation=5)).provisioning(WEB) is ProvisioningStatus.ACTIVE
+
+
+def test_what_was_changed_before_a_start_is_being_updated_until_it_is_seen():
+    old = replace(FRONT, updated_at=NOON)
+    assert stand(Applied()).provisioning(old) is ProvisioningStatus.PENDING_UPDATE
+
+
+def test_who_waits_in_vain_does_not_wait():
+    assert stand(Applied()).is_immutable(WEB)
+    assert not stand(Applied(stalled=True)).is_immutable(WEB)
+    assert not stand(Applied(error="x")).is_immutable(WEB)
+
+
+def test_a_member_on_its_way_says_nothing_about_its_pool():
+    new = Map({"member": Stamp(5, 5), "pool": Stamp(0, 5)})
+    assert stand(Applied(generation=4), stamps=new).of_pool(POOL) is OperatingStatus.ONLINE
