@@ -36,7 +36,7 @@ from fairlead.drivers.ovsdb_protocol import parse_remotes
 from fairlead.model.owner import Owner
 from fairlead.model.quota import Limits
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.model.status import Applied
 from fairlead.reconciler.loop import MassDelete, Reconciler
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
@@ -76,6 +76,7 @@ async def serve(configuration: Configuration) -> None:
             mtu=configuration.network.mtu,
             resync_owner=kernel.reconciler.distrust,
             limits=Limits(**asdict(configuration.quota)),
+            news=kernel.reconciler.news,
         )
         stack.enter_context(_frozen())
         await _listen(make_app(house, kernel.reconciler, authenticate, kernel.dataplane), configuration)
@@ -124,7 +125,7 @@ class Kernel:
     def applied(self, owner: Owner) -> Applied:
         """What is known of an owner; while OVN is away nothing new can be on its way."""
         known = self.reconciler.applied(owner)
-        if known == NEVER_APPLIED and not self.driver.connected:
+        if known.generation == 0 and known.error is None and not self.driver.connected:
             return Applied(error="OVN is not reachable")
         return known
 

@@ -30,6 +30,7 @@ def _house(place: Inside) -> House:
         new_id=lambda: "1",
         mtu=1442,
         resync_owner=place.reconciler.distrust,
+        news=place.news,
     )
 
 

@@ -115,6 +115,12 @@ def test_every_attribute_of_the_network_door_is_in_its_document(doors, collectio
         ("put", "/flavorprofiles/{id}", "flavorprofile", catalog.profile_put(catalog.FLAVORS)),
         ("put", "/availabilityzones/{name}", "availability_zone", catalog.offer_put(catalog.ZONES)),
         ("post", "/availabilityzoneprofiles", "availability_zone_profile", catalog.profile_post(catalog.ZONES)),
+        ("post", "/healthmonitors", "healthmonitor", specs.HEALTH_MONITOR_POST),
+        ("put", "/healthmonitors/{id}", "healthmonitor", specs.HEALTH_MONITOR_PUT),
+        ("post", "/l7policies", "l7policy", specs.L7_POLICY_POST),
+        ("put", "/l7policies/{id}", "l7policy", specs.L7_POLICY_PUT),
+        ("post", "/l7policies/{l7policy_id}/rules", "rule", specs.L7_RULE_POST),
+        ("put", "/l7policies/{l7policy_id}/rules/{id}", "rule", specs.L7_RULE_PUT),
     ],
 )
 def test_every_attribute_of_the_load_balancer_door_is_in_its_document(doors, method, path, root, spec):

@@ -23,6 +23,8 @@ LISTS = {
     "availability_zone": "/load-balancer/v2.0/lbaas/availabilityzones",
     "availability_zone_profile": "/load-balancer/v2.0/lbaas/availabilityzoneprofiles",
     "quota": "/load-balancer/v2.0/lbaas/quotas",
+    "healthmonitor": "/load-balancer/v2.0/lbaas/healthmonitors",
+    "l7policy": "/load-balancer/v2.0/lbaas/l7policies",
 }
 KEYS = {"availability_zone": "name", "quota": "project_id"}
 """Where the name of a thing is not its id."""
@@ -42,17 +44,20 @@ REFERENCES = {
     "flavor_profile_id": "flavorprofile",
     "availability_zone": "availability_zone",
     "availability_zone_profile_id": "availability_zone_profile",
+    "redirect_pool_id": "pool",
+    "pool_id": "pool",
 }
-NOT_YET = frozenset(
+LEFT_OUT = frozenset(
     {"vip_qos_policy_id", "vip_sg_ids",
      "client_authentication", "client_ca_tls_container_ref", "client_crl_container_ref", "default_tls_container_ref",
      "hsts_include_subdomains", "hsts_max_age", "hsts_preload", "insert_headers", "l7policies", "sni_container_refs",
      "alpn_protocols", "tls_ciphers", "tls_versions", "ca_tls_container_ref", "crl_container_ref", "healthmonitor",
      "tls_container_ref", "tls_enabled", "tenant_id", "project_id", "request_sriov", "connection_limit",
      "gateway_ip", "allocation_pools", "host_routes", "dns_nameservers", "ipv6_ra_mode", "ipv6_address_mode",
-     "ip_version", "mtu", "persistence_granularity", "vip_address"}
+     "ip_version", "mtu", "persistence_granularity", "vip_address", "domain_name", "expected_codes", "http_method",
+     "http_version", "url_path"}
 )  # fmt: skip
-"""Attributes that are refused, or that fit to nothing when they are drawn alone: mostly left out."""
+"""Attributes that OVN refuses, or that fit to nothing when they are drawn alone: mostly left out."""
 KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
 """How often a body, an attribute and an id stay as they were drawn."""
 
@@ -75,6 +80,7 @@ class World:
             "provider_name": lambda random: "ovn",
             "flavor_data": lambda random: "{}",
             "availability_zone_data": lambda random: "{}",
+            "type": lambda random: random.choice(["TCP", "UDP-CONNECT"]),
             "session_persistence": lambda random: random.choice([None, {"type": "SOURCE_IP"}]),
             "name": lambda random: random.choice(["a", "b", "", "web", "ü", "x" * 255]),
             "mac_address": lambda random: f"02:00:00:00:00:{random.randrange(256):02x}",
@@ -130,6 +136,8 @@ class World:
         if "{pool_id}" in template:
             pool, member = random.choice(self.members or [("", "")])
             known |= {"pool_id": pool or self._one("pool", random), "id": member}
+        if "{l7policy_id}" in template:
+            known["l7policy_id"] = self._one("l7policy", random)
         if "{owner}" in template:
             kind = random.choice(["network", "router", "port", "loadbalancer"])
             known["owner"] = f"{kind}/{self._one(kind, random)}"
@@ -159,7 +167,7 @@ class World:
                 return value
 
     def _keeps(self, name: str, value: Any, random: Random) -> bool:
-        return name not in NOT_YET or value is None or random.random() < KEEP_ODD
+        return name not in LEFT_OUT or value is None or random.random() < KEEP_ODD
 
     def _attribute(self, name: str, value: Any, random: Random) -> Any:
         if random.random() < KEEP_ODD:

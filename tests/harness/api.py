@@ -15,7 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
 from fairlead.api.door import House, Identity
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.providers import PROVIDERS, Compile
+from fairlead.dataplane.ovn import LogicalSwitch, by_key
+from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import FakeDriver
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
@@ -25,14 +27,22 @@ from fairlead.store.sqlite import SqliteStore
 from harness.documented import Documented
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PATIENCE = 0.2
 ADMIN = Identity(user="admin", project_id="demo", roles=ROLES)
 
 _DOCUMENTED: dict[object, Documented] = {}
 """By the function that makes the door: its document is the same each time, and takes a while to make."""
 
 
-def compile_owner(snapshot: Snapshot, owner: Owner) -> object:
+def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
     return PROVIDERS["ovn"].compile(snapshot, owner)
+
+
+def compile_anything(snapshot: Snapshot, owner: Owner) -> Rows:
+    """A provider that can do all that the API has. Its dataplane learns the owner's name, and its generation."""
+    if snapshot.find(owner) is None:
+        return NO_ROWS
+    return by_key([LogicalSwitch(name=f"{owner} {snapshot.generations[owner]}")])
 
 
 @dataclass
@@ -45,11 +55,16 @@ class Inside:
     reconciler: Reconciler
     driver: FakeDriver
     caller: Identity = ADMIN
+    runs: bool = True
+    """Whether the reconciler works while a request waits; it works between requests when it is told to."""
     ids: Any = field(default_factory=lambda: count(1))
 
     async def rest(self) -> None:
         while await self.reconciler.step():
             pass
+
+    async def news(self, owner: Owner, generation: int) -> None:
+        await (self.rest() if self.runs else self.reconciler.news(owner, generation))
 
     async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
         return await self.client.request(method, path, json=body)
@@ -63,12 +78,14 @@ class Inside:
 
 
 @asynccontextmanager
-async def inside(make_door: Callable[[House], Starlette], folder: Path, door_path: str):
+async def inside(
+    make_door: Callable[[House], Starlette], folder: Path, door_path: str, compile_owner: Compile = compile_owner
+):
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, compile_owner)
     driver = FakeDriver()
     reconciler = Reconciler(
-        driver=driver, compile_owner=PROVIDERS["ovn"].compile, snapshot=lambda: model.snapshot, clock=lambda: 0.0
+        driver=driver, compile_owner=compile_owner, snapshot=lambda: model.snapshot, clock=lambda: 0.0
     )
     model.subscribe(reconciler.mark)
     place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver)  # type: ignore[arg-type]
@@ -79,6 +96,8 @@ async def inside(make_door: Callable[[House], Starlette], folder: Path, door_pat
         new_id=lambda: f"00000000-0000-4000-8000-{next(place.ids):012d}",
         mtu=1442,
         resync_owner=reconciler.distrust,
+        news=place.news,
+        patience=PATIENCE,
     )
     door = make_door(house)
 
@@ -100,9 +119,10 @@ def play(
     folder: Path,
     story: Callable[[Inside], Awaitable[None]],
     door_path: str = "",
+    compile_owner: Compile = compile_owner,
 ) -> None:
     async def run() -> None:
-        async with inside(make_door, folder, door_path) as place:
+        async with inside(make_door, folder, door_path, compile_owner) as place:
             await story(place)
 
     asyncio.run(run())

@@ -66,6 +66,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIAp
         new_id=lambda: str(uuid.uuid4()),
         mtu=1442,
         resync_owner=place.reconciler.distrust,
+        news=place.news,
     )
     dataplane = Dataplane(connected=True, writes=True)
     return house, make_app(house, place.reconciler, authenticate, lambda: dataplane)

@@ -3,7 +3,9 @@
 A door never catches: it raises, and its application turns the exception into the door's own format in one place.
 """
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -64,14 +66,31 @@ class House:
     mtu: int
     """Of a new network, in bytes."""
     resync_owner: Callable[[Owner], None]
+    news: Callable[[Owner, int], Awaitable[None]]
+    """Returns when this generation of the owner has been applied, or when anything has become of it."""
     limits: Limits = NO_LIMITS
     """Of projects that have no quota of their own."""
     admit: Callable[[Snapshot, Changes], Changes] = lambda _, changes: changes
     """The last word of a door on whatever it is about to write; raises ApiError."""
+    patience: float = 2.0
+    """Seconds for which a request waits for what is on its way to the dataplane."""
 
     async def write(self, change: Change) -> Snapshot:
-        """`Model.write`, if no document gets too large. Raises ApiError 400 too."""
-        return await self.model.write(lambda snapshot: self.admit(snapshot, _bounded(change(snapshot))))
+        """`Model.write`, if no document gets too large. Raises ApiError 400 too.
+
+        A change that may not be made yet (`Pending`) is decided again when there is news, and once more in the end.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.patience
+        while True:
+            try:
+                return await self.model.write(lambda snapshot: self.admit(snapshot, _bounded(change(snapshot))))
+            except Pending as pending:
+                if loop.time() >= deadline:
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await self.news(pending.owner, pending.generation)
 
 
 class ApiError(Exception):
@@ -82,6 +101,15 @@ class ApiError(Exception):
         self.status = status
         self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
         self.kind = kind
+
+
+class Pending(ApiError):
+    """This generation of the owner is on its way to the dataplane, and until it is there nothing may be changed."""
+
+    def __init__(self, message: str, owner: Owner, generation: int) -> None:
+        super().__init__(409, message)
+        self.owner = owner
+        self.generation = generation
 
 
 def _bounded(changes: Changes) -> Changes:

@@ -103,7 +103,7 @@ def select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[
     for name, descending in reversed(query.sort):
         if found and name not in found[0]:
             raise BadQuery(f"Supplied sort key '{name}' is not valid.")
-        found.sort(key=lambda item: _sortable(item[name]), reverse=descending)
+        found.sort(key=lambda item: _sortable(item.get(name)), reverse=descending)
     page = _page(found, query)
     items = [item.item if isinstance(item, Lazy) else item for item in page.items]
     if query.fields:

@@ -318,6 +318,8 @@ def find_policy(listener: Listener, policy_id: str) -> L7Policy | None:
 
 def pools_of(listener: Listener) -> tuple[str, ...]:
     """The pools that the listener leads to: its default one, and those of its policies that can apply."""
+    if not listener.l7policies:
+        return (listener.default_pool_id,) if listener.default_pool_id else ()
     redirects = (policy.redirect_pool_id for policy in listener.l7policies if policy.admin_state_up and policy.rules)
     return tuple(dict.fromkeys(pool_id for pool_id in (listener.default_pool_id, *redirects) if pool_id))
 

@@ -160,7 +160,7 @@ def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapsh
 
 
 def _touched(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Map[str, Stamps]:
-    old = snapshot.load_balancers.get(aggregate.id)
+    old = snapshot.load_balancers.get(aggregate.id) if isinstance(aggregate, LoadBalancer) else None
     if not isinstance(aggregate, LoadBalancer) or old is None:
         return snapshot.stamps
     stamps = touch(old, aggregate, snapshot.stamps.get(aggregate.id, Map()), revision)

@@ -21,7 +21,6 @@ from fairlead.model.loadbalancer import (
     LoadBalancer,
     Member,
     Pool,
-    listeners_of,
     pools_of,
 )
 from fairlead.model.network import Resource
@@ -44,7 +43,7 @@ Stamps = Map[str, Stamp]
 def touch(old: LoadBalancer, new: LoadBalancer, stamps: Stamps, generation: int) -> Stamps:
     """The stamps after `new` took the place of `old`."""
     before, after = dict(_parts(old)), dict(_parts(new))
-    changed = {identity for identity, part in after.items() if before.get(identity) != part}
+    changed = {identity for identity, part in after.items() if _differ(before.get(identity), part)}
     for listener in new.listeners:
         if changed.intersection(pools_of(listener)):
             changed.add(listener.id)
@@ -53,6 +52,11 @@ def touch(old: LoadBalancer, new: LoadBalancer, stamps: Stamps, generation: int)
         made = kept.get(identity, AS_OLD_AS_THE_WHOLE).made if identity in before else generation
         kept[identity] = Stamp(made, generation)
     return Map(kept)
+
+
+def _differ(old: Resource | None, new: Resource) -> bool:
+    """Most parts are the same object before and after: of a thousand members one has changed."""
+    return old is not new and old != new
 
 
 def _parts(balancer: LoadBalancer) -> Iterator[tuple[str, Resource]]:
@@ -98,7 +102,8 @@ class Standing:
     def of_balancer(self) -> OperatingStatus:
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
-        pools = {self.of_pool(pool) for pool in self.balancer.pools}
+        led_to = self._led_to()
+        pools = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
         worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in pools)
         return next(worst, OperatingStatus.ONLINE)
 
@@ -112,14 +117,21 @@ class Standing:
         return _online(self._serves(self.balancer, listener, policy, rule))
 
     def of_pool(self, pool: Pool) -> OperatingStatus:
+        return self._of_pool(pool, self._led_to())
+
+    def _of_pool(self, pool: Pool, led_to: frozenset[str]) -> OperatingStatus:
         """OFFLINE too when no listener that serves leads to it. A member that is on its way says nothing yet."""
-        leading = (listener for listener in listeners_of(self.balancer, pool.id) if self._serves(listener))
-        if not self._serves(self.balancer, pool) or next(leading, None) is None:
+        if not self._serves(self.balancer, pool) or pool.id not in led_to:
             return OperatingStatus.OFFLINE
         members = {self.of_member(pool, member) for member in pool.members if self._is_there(member)}
         if members and not members & {OperatingStatus.ONLINE, OperatingStatus.NO_MONITOR}:
             return OperatingStatus.ERROR
         return OperatingStatus.DEGRADED if OperatingStatus.ERROR in members else OperatingStatus.ONLINE
+
+    def _led_to(self) -> frozenset[str]:
+        """The pools of the listeners that serve."""
+        serving = (listener for listener in self.balancer.listeners if self._serves(listener))
+        return frozenset(pool_id for listener in serving for pool_id in pools_of(listener))
 
     def of_monitor(self, pool: Pool, monitor: HealthMonitor) -> OperatingStatus:
         return _online(self._serves(self.balancer, pool, monitor))

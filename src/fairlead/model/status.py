@@ -6,8 +6,6 @@ The words are Octavia's (API reference, "Status Codes").
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.model.loadbalancer import Member
-
 
 class ProvisioningStatus(StrEnum):
     ACTIVE = "ACTIVE"
@@ -46,11 +44,3 @@ def derive_provisioning_status(generation: int, applied: Applied) -> Provisionin
     if applied.generation >= generation:
         return ProvisioningStatus.ACTIVE
     return ProvisioningStatus.PENDING_UPDATE if applied.generation else ProvisioningStatus.PENDING_CREATE
-
-
-def derive_member_status(member: Member) -> OperatingStatus:
-    if not member.admin_state_up:
-        return OperatingStatus.OFFLINE
-    if member.weight == 0:
-        return OperatingStatus.DRAINING
-    return OperatingStatus.NO_MONITOR

@@ -61,7 +61,9 @@ def test_a_load_balancer_from_create_to_delete(cli: Shell):
     good("loadbalancer listener unset http --default-pool --wait")
     assert good("loadbalancer listener show http -f json")["default_pool_id"] is None
     good("loadbalancer failover shop --wait")
-    bad("loadbalancer healthmonitor create app --type TCP --delay 5 --timeout 3 --max-retries 2", "health monitors")
+    bad("loadbalancer healthmonitor create app --type HTTP --delay 5 --timeout 3 --max-retries 2", "health monitors")
+    bad("loadbalancer l7policy create http --action REJECT", "a requested option: L7 policies")
+    assert good("loadbalancer healthmonitor list -f json") == good("loadbalancer l7policy list -f json") == []
 
     bad("loadbalancer delete shop", "it has children")
     good("loadbalancer member delete app one --wait")

@@ -358,7 +358,16 @@ def member_of(**more: object) -> dict[str, Any]:
     return {"member": {"address": "10.0.0.50", "protocol_port": 80, **more}}
 
 
+def monitor_of(**more: object) -> dict[str, Any]:
+    return {"healthmonitor": {"pool_id": "{pool}", "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2, **more}}
+
+
+def policy_of(**more: object) -> dict[str, Any]:
+    return {"l7policy": {"listener_id": "{listener}", "action": "REJECT", **more}}
+
+
 LISTENERS, POOLS, MEMBERS = "/v2.0/lbaas/listeners", "/v2.0/lbaas/pools", "/v2.0/lbaas/pools/{pool}/members"
+MONITORS, POLICIES = "/v2.0/lbaas/healthmonitors", "/v2.0/lbaas/l7policies"
 BAD = [
     ("POST", LBS, [], 400, "should be an object"),
     ("POST", LBS, {"balancer": {}}, 400, "loadbalancer"),
@@ -417,8 +426,14 @@ BAD = [
     ("PUT", MEMBERS, {"members": "all"}, 400, "a list"),
     ("PUT", MEMBERS, {"members": [{"address": "10.0.0.9"}]}, 400, "protocol_port. Value: 'None'. Mandatory"),
     ("DELETE", f"{MEMBERS}/{NOBODY}", None, 404, f"Member {NOBODY} not found."),
-    ("POST", "/v2.0/lbaas/healthmonitors", {"healthmonitor": {}}, 501, "health monitors"),
-    ("POST", "/v2.0/lbaas/l7policies", {"l7policy": {}}, 501, "L7 policies"),
+    ("POST", MONITORS, monitor_of(type="HTTP"), 501, "a requested option: health monitors of type HTTP"),
+    ("POST", MONITORS, monitor_of(delay=None), 400, "attribute delay. Value: 'None'. Mandatory field missing."),
+    ("POST", POLICIES, policy_of(), 501, "a requested option: L7 policies"),
+    ("POST", POLICIES, policy_of(action="WAIT"), 400, "Value should be one of: REDIRECT_PREFIX"),
+    ("POST", LISTENERS, listener_of(tls_ciphers="AES"), 501, "a requested option: tls_ciphers"),
+    ("PUT", POOLS + "/{pool}", {"pool": {"tls_enabled": True}}, 501, "a requested option: tls_enabled"),
+    ("POST", LBS, lb(vip_sg_ids=[NOBODY]), 501, "a requested option: vip_sg_ids"),
+    ("POST", LBS, lb(vip_qos_policy_id=NOBODY), 501, "a requested option: vip_qos_policy_id"),
 ]
 
 

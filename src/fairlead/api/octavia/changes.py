@@ -1,19 +1,21 @@
 """What each request does to the model, as functions of a snapshot. They decide everything and write nothing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api.door import ApiError, Identity
+from fairlead.api.door import ApiError, Identity, Pending
 from fairlead.api.fields import Values
-from fairlead.api.octavia import decode, limits, specs
+from fairlead.api.octavia import decode, l7, limits, specs
+from fairlead.api.octavia.caller import Birth, Caller
 from fairlead.api.octavia.catalog import choose
-from fairlead.api.octavia.decode import Birth, Caller
-from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, not_found
+from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.model import loadbalancer as lb
+from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, standing
+from fairlead.model.standing import Standing
 
 
 def find_load_balancer(snapshot: Snapshot, balancer_id: str, identity: Identity) -> lb.LoadBalancer:
@@ -53,7 +55,7 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
     """The whole tree in one write."""
     chosen = choose(snapshot, values)
     caller = replace(caller, birth=replace(caller.birth, provider=chosen.provider))
-    specs.refuse_not_yet(values, specs.LOAD_BALANCER_NOT_YET, caller.birth.provider)
+    specs.refuse_not_yet(values, caller.birth.provider)
     made = choose_vip(snapshot, values, caller, balancer_id)
     balancer = lb.LoadBalancer(
         id=balancer_id,
@@ -78,7 +80,8 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
 
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
     balancer = _mine(snapshot, balancer_id, caller)
-    specs.refuse_not_yet(values, specs.LOAD_BALANCER_NOT_YET, balancer.provider)
+    _refuse_state(snapshot, balancer, caller)
+    specs.refuse_not_yet(values, balancer.provider)
     changes = {
         name: default if values[name] is None else values[name]
         for name, default in specs.DEFAULTS.items()
@@ -92,6 +95,7 @@ def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *
     balancer = _mine(snapshot, balancer_id, caller)
     if not cascade and (balancer.listeners or balancer.pools):
         raise bad_request(f"Cannot delete Load Balancer {balancer_id} - it has children")
+    _refuse_state(snapshot, balancer, caller)
     gone, back = [Owner(Kind.LOAD_BALANCER, balancer_id)], list[Aggregate]()
     port = snapshot.ports.get(balancer.vip.port_id)
     if port is not None and balancer.owns_vip_port:
@@ -101,32 +105,37 @@ def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *
     return Changes(puts=tuple(back), deletes=tuple(gone))
 
 
+def fail_over(snapshot: Snapshot, caller: Caller, balancer_id: str) -> Changes:
+    """There is no instance to move: it is written once more as it is, and is PENDING until that has arrived."""
+    balancer = find_load_balancer(snapshot, balancer_id, caller.identity)
+    if not caller.identity.is_admin:
+        raise forbidden()
+    _refuse_state(snapshot, balancer, caller)
+    return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
+
+
 def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
     balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    birth = _birth_on(balancer, caller)
-    _refuse_both_pools(values)
-    pool_id = values.get("default_pool_id")
-    if values.get("default_pool") is not None:
-        pool = _nested_pool(values["default_pool"], birth)
-        balancer, pool_id = replace(balancer, pools=(*balancer.pools, pool)), pool.id
-    listener = decode.decode_listener(values, birth, pool_id)
-    balancer = replace(balancer, listeners=(*balancer.listeners, listener))
+    refuse_immutable(snapshot, balancer, caller)
+    birth = birth_on(balancer, caller)
+    pools = _pools_of([values], birth)
+    listener = _listener_with(values, birth, pools)
+    balancer = replace(balancer, listeners=(*balancer.listeners, listener), pools=(*balancer.pools, *pools.values()))
     return _put(snapshot, balancer, caller), listener.id
 
 
 def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Changes:
-    balancer, listener = find_listener(snapshot, listener_id, caller.identity)
-    _may_change(balancer, caller)
-    changed = decode.update_listener(listener, values, balancer.provider)
-    if "default_pool_id" in values:
-        changed = replace(changed, default_pool_id=values["default_pool_id"])
-    changed = replace(changed, updated_at=caller.birth.now)
-    return _put(snapshot, lb.replace_listener(balancer, changed), caller)
+    def edit(listener: lb.Listener, _: Birth) -> lb.Listener:
+        changed = decode.update_listener(listener, values)
+        return replace(changed, default_pool_id=values.get("default_pool_id", listener.default_pool_id))
+
+    return edit_listener(snapshot, caller, listener_id, edit)
 
 
 def delete_listener(snapshot: Snapshot, caller: Caller, listener_id: str) -> Changes:
     balancer, listener = find_listener(snapshot, listener_id, caller.identity)
-    _may_change(balancer, caller)
+    may_change(balancer, caller)
+    refuse_immutable(snapshot, balancer, caller)
     rest = tuple(other for other in balancer.listeners if other is not listener)
     return _put(snapshot, replace(balancer, listeners=rest), caller)
 
@@ -137,14 +146,15 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
     listener: lb.Listener | None = None
     if values.get("listener_id"):
         balancer, listener = find_listener(snapshot, values["listener_id"], caller.identity)
-        _may_change(balancer, caller)
+        may_change(balancer, caller)
         if values.get("loadbalancer_id") not in (None, balancer.id):
             raise bad_request(f"Listener {listener.id} is not on Load Balancer {values['loadbalancer_id']}.")
         if listener.default_pool_id is not None:
             raise ApiError(409, "This listener already has a default pool")
     else:
         balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    birth = _birth_on(balancer, caller)
+    refuse_immutable(snapshot, balancer, caller)
+    birth = birth_on(balancer, caller)
     pool = decode.decode_pool(values, birth)
     balancer = replace(balancer, pools=(*balancer.pools, pool))
     if listener is not None:
@@ -154,13 +164,17 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
 
 
 def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Changes:
-    return _edit_pool(snapshot, caller, pool_id, lambda pool, birth: decode.update_pool(pool, values, birth.provider))
+    return edit_pool(snapshot, caller, pool_id, lambda pool, _: decode.update_pool(pool, values))
 
 
 def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
     """Listeners that led to it stay, with no pool."""
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
-    _may_change(balancer, caller)
+    may_change(balancer, caller)
+    for policy in (policy for listener in balancer.listeners for policy in listener.l7policies):
+        if policy.redirect_pool_id == pool_id:
+            raise ApiError(409, f"Pool {pool_id} is in use by L7 policy {policy.id}")
+    refuse_immutable(snapshot, balancer, caller)
     listeners = tuple(
         replace(listener, default_pool_id=None) if listener.default_pool_id == pool_id else listener
         for listener in balancer.listeners
@@ -178,7 +192,7 @@ def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
         made.append(member.id)
         return lb.with_members(pool, (*pool.members, member))
 
-    return _edit_pool(snapshot, caller, pool_id, add), made[-1]
+    return edit_children(snapshot, caller, pool_id, add), made[-1]
 
 
 def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Changes:
@@ -187,7 +201,7 @@ def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
         changed = replace(decode.update_member(member, values), updated_at=caller.birth.now)
         return lb.with_members(pool, tuple(changed if other is member else other for other in pool.members))
 
-    return _edit_pool(snapshot, caller, pool_id, edit)
+    return edit_children(snapshot, caller, pool_id, edit)
 
 
 def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: str) -> Changes:
@@ -195,11 +209,11 @@ def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: s
         member = find_member(pool, member_id)
         return lb.with_members(pool, tuple(other for other in pool.members if other is not member))
 
-    return _edit_pool(snapshot, caller, pool_id, remove)
+    return edit_children(snapshot, caller, pool_id, remove)
 
 
 def replace_members(
-    snapshot: Snapshot, bodies: Iterable[Values], caller: Caller, pool_id: str, *, additive: bool
+    snapshot: Snapshot, bodies: Sequence[Values], caller: Caller, pool_id: str, *, additive: bool
 ) -> Changes:
     """The batch update: known by address and port, changed where given, made where new, gone where not named."""
 
@@ -222,19 +236,62 @@ def replace_members(
         new = [member for key, member in named.items() if key not in known]
         return lb.with_members(pool, (*kept, *new))
 
-    return _edit_pool(snapshot, caller, pool_id, merge)
+    changes = edit_children(snapshot, caller, pool_id, merge)
+    return changes if bodies or find_pool(snapshot, pool_id, caller.identity)[1].members else Changes()
 
 
-def _edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]) -> Changes:
+def edit_listener(
+    snapshot: Snapshot, caller: Caller, listener_id: str, edit: Callable[[lb.Listener, Birth], lb.Listener]
+) -> Changes:
+    balancer, listener = find_listener(snapshot, listener_id, caller.identity)
+    may_change(balancer, caller)
+    refuse_immutable(snapshot, balancer, caller)
+    changed = replace(edit(listener, birth_on(balancer, caller)), updated_at=caller.birth.now)
+    return _put(snapshot, lb.replace_listener(balancer, changed), caller)
+
+
+def edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]) -> Changes:
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
-    _may_change(balancer, caller)
-    changed = edit(pool, _birth_on(balancer, caller))
-    if changed == pool:
-        return Changes()
-    return _put(snapshot, lb.replace_pool(balancer, replace(changed, updated_at=caller.birth.now)), caller)
+    may_change(balancer, caller)
+    refuse_immutable(snapshot, balancer, caller)
+    changed = replace(edit(pool, birth_on(balancer, caller)), updated_at=caller.birth.now)
+    return _put(snapshot, lb.replace_pool(balancer, changed), caller)
 
 
-def _birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
+def edit_children(
+    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
+) -> Changes:
+    """For members and health monitors Octavia looks at the pool before it looks at the load balancer."""
+    balancer, pool = find_pool(snapshot, pool_id, caller.identity)
+    may_change(balancer, caller)
+    refuse_immutable(snapshot, balancer, caller, "Pool", pool)
+    return edit_pool(snapshot, caller, pool_id, edit)
+
+
+def refuse_immutable(
+    snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller, kind: str = "", part: Resource | None = None
+) -> None:
+    """Raises Pending while the load balancer, or this part of it, is on its way. What failed may be changed."""
+    what = part or balancer
+    where = _standing(snapshot, balancer, caller)
+    if where.is_immutable(what):
+        words = f"{kind or 'Load Balancer'} {what.id} is immutable and cannot be updated."
+        raise Pending(words, Owner(Kind.LOAD_BALANCER, balancer.id), where.generation)
+
+
+def _refuse_state(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> None:
+    """The same, in the words that Octavia has for a change of the load balancer itself."""
+    where = _standing(snapshot, balancer, caller)
+    if where.is_immutable(balancer):
+        words = f"Invalid state {where.provisioning(balancer).value} of loadbalancer resource {balancer.id}"
+        raise Pending(words, Owner(Kind.LOAD_BALANCER, balancer.id), where.generation)
+
+
+def _standing(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Standing:
+    return standing(snapshot, balancer, caller.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+
+
+def birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
     """What is made on a load balancer belongs to its project, whoever makes it."""
     return replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
 
@@ -246,11 +303,11 @@ def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Chang
 
 def _mine(snapshot: Snapshot, balancer_id: str, caller: Caller) -> lb.LoadBalancer:
     balancer = find_load_balancer(snapshot, balancer_id, caller.identity)
-    _may_change(balancer, caller)
+    may_change(balancer, caller)
     return balancer
 
 
-def _may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
+def may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
     if not caller.identity.may_change(balancer.project_id):
         raise forbidden()
 
@@ -258,20 +315,38 @@ def _may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
 def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> lb.LoadBalancer:
     """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
     bodies = _list(values, "listeners")
+    pools = _pools_of(bodies, birth, _list(values, "pools"))
+    for body in bodies:
+        if body.get("default_pool_id"):
+            raise not_found("Pool", body["default_pool_id"])
+    listeners = tuple(_listener_with(body, birth, pools) for body in bodies)
+    return replace(balancer, listeners=listeners, pools=tuple(pools.values()))
+
+
+def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] = ()) -> dict[str, lb.Pool]:
+    """By name, the pools that are spelled out: in a list of their own, for a listener, or for a policy."""
+    nested = []
+    for body in listeners:
+        nested.append(body.get("default_pool"))
+        nested += [policy.get("redirect_pool") for policy in _list(body, "l7policies")]
     pools: dict[str, lb.Pool] = {}
-    nested = [body["default_pool"] for body in bodies if body.get("default_pool") is not None]
-    for body in [*_list(values, "pools"), *(body for body in nested if set(body) != {"name"})]:
+    for body in [*more, *(body for body in nested if body is not None and set(body) != {"name"})]:
         pool = _nested_pool(body, birth)
         if pool.name in pools:
             raise bad_request("Pool names must be unique when creating a fully populated loadbalancer.")
         pools[pool.name] = pool
-    listeners = []
-    for body in bodies:
-        _refuse_both_pools(body)
-        if body.get("default_pool_id"):
-            raise not_found("Pool", body["default_pool_id"])
-        listeners.append(decode.decode_listener(body, birth, _named_pool(pools, body.get("default_pool"))))
-    return replace(balancer, listeners=tuple(listeners), pools=tuple(pools.values()))
+    return pools
+
+
+def _listener_with(values: Values, birth: Birth, pools: dict[str, lb.Pool]) -> lb.Listener:
+    _refuse_both_pools(values)
+    pool_id = _named_pool(pools, values.get("default_pool")) or values.get("default_pool_id")
+    listener = decode.decode_listener(values, birth, pool_id)
+    for body in _list(values, "l7policies"):
+        redirect = _named_pool(pools, body.get("redirect_pool")) or body.get("redirect_pool_id")
+        policy = l7.decode_policy(body, birth, redirect)
+        listener = l7.placed(listener, policy, body.get("position"))
+    return listener
 
 
 def _nested_pool(values: Values, birth: Birth) -> lb.Pool:
@@ -297,7 +372,7 @@ def _refuse_both_pools(values: Values) -> None:
         raise bad_request("Only one of default_pool and default_pool_id may be given.")
 
 
-def _list(values: Values, name: str) -> Iterable[Values]:
+def _list(values: Values, name: str) -> Sequence[Values]:
     return values.get(name) or ()
 
 
@@ -313,7 +388,7 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
                 "Another Listener on this Load Balancer is already using protocol"
                 f" {other.protocol.value} and protocol_port {other.port}",
             )
-        _check_pool_of(balancer, listener)
+        _check_pools_of(balancer, listener)
         _check_cidrs(balancer, listener)
     old = snapshot.load_balancers.get(balancer.id)
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
@@ -326,6 +401,9 @@ def _check_size(balancer: lb.LoadBalancer) -> None:
     sizes = {
         f"at most {limits.LISTENERS} listeners": len(balancer.listeners) > limits.LISTENERS,
         f"at most {limits.POOLS} pools": len(balancer.pools) > limits.POOLS,
+        f"at most {limits.POLICIES} L7 policies on a listener": any(
+            len(listener.l7policies) > limits.POLICIES for listener in balancer.listeners
+        ),
         f"at most {limits.MEMBERS} members in all": sum(len(p.members) for p in balancer.pools) > limits.MEMBERS,
     }
     for limit, exceeded in sizes.items():
@@ -333,17 +411,24 @@ def _check_size(balancer: lb.LoadBalancer) -> None:
             raise bad_request(f"A load balancer can have {limit}.")
 
 
-def _check_pool_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
-    if listener.default_pool_id is None:
-        return
-    pool = lb.find_pool(balancer, listener.default_pool_id)
-    if pool is None:
-        raise not_found("Pool", listener.default_pool_id)
-    if pool.protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
-        raise bad_request(
-            f"The pool protocol '{pool.protocol.value}' is invalid while the listener protocol is"
-            f" '{listener.protocol.value}'."
-        )
+def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+    redirects = [policy.redirect_pool_id for policy in listener.l7policies]
+    for policy in listener.l7policies:
+        if len(policy.rules) > limits.RULES:
+            raise l7.too_many_rules(policy.id)
+    if listener.protocol is lb.ListenerProtocol.PROMETHEUS and (listener.default_pool_id or redirects):
+        raise no_children(listener.protocol.value)
+    for pool_id in (listener.default_pool_id, *redirects):
+        if pool_id is None:
+            continue
+        pool = lb.find_pool(balancer, pool_id)
+        if pool is None:
+            raise not_found("Pool", pool_id)
+        if pool.protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
+            raise bad_request(
+                f"The pool protocol '{pool.protocol.value}' is invalid while the listener protocol is"
+                f" '{listener.protocol.value}'."
+            )
 
 
 def _check_cidrs(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:

@@ -1,14 +1,13 @@
 """Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from dataclasses import replace
 
-from fairlead.api.door import ApiError, Identity
+from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
-from fairlead.api.octavia import specs
+from fairlead.api.octavia.caller import Birth, common, given
 from fairlead.api.octavia.errors import bad_request
+from fairlead.api.octavia.monitors import decode_monitor
+from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
 from fairlead.model.addresses import is_host
 from fairlead.model.loadbalancer import (
     Algorithm,
@@ -33,40 +32,18 @@ _TIMEOUTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Birth:
-    """What a new object gets that no body says."""
-
-    project_id: str
-    now: datetime
-    new_id: Callable[[], str]
-    provider: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks for a change, and what a new object gets."""
-
-    identity: Identity
-    birth: Birth
-
-
 def decode_listener(values: Values, birth: Birth, default_pool_id: str | None) -> Listener:
-    specs.refuse_not_yet(values, specs.LISTENER_NOT_YET, birth.provider)
     listener = Listener(
-        id=birth.new_id(),
-        project_id=birth.project_id,
-        created_at=birth.now,
+        **birth.resource(),
         protocol=values["protocol"],
         port=values["protocol_port"],
         default_pool_id=default_pool_id,
     )
-    return update_listener(listener, _given(values), birth.provider)
+    return update_listener(listener, given(values))
 
 
-def update_listener(listener: Listener, values: Values, provider: str) -> Listener:
-    specs.refuse_not_yet(values, specs.LISTENER_NOT_YET, provider)
-    changes = _common(values)
+def update_listener(listener: Listener, values: Values) -> Listener:
+    changes = common(values)
     if "connection_limit" in values:
         limit = values["connection_limit"]
         changes["connection_limit"] = -1 if limit is None else limit
@@ -78,35 +55,35 @@ def update_listener(listener: Listener, values: Values, provider: str) -> Listen
         for name, field in _TIMEOUTS.items()
         if name in values
     }
-    return replace(listener, **changes, timeouts=replace(listener.timeouts, **timeouts))
+    changed = replace(listener, **changes, timeouts=replace(listener.timeouts, **timeouts))
+    return decode_listener_tls(changed, values)
 
 
 def decode_pool(values: Values, birth: Birth) -> Pool:
     pool = Pool(
-        id=birth.new_id(),
-        project_id=birth.project_id,
-        created_at=birth.now,
+        **birth.resource(),
         protocol=values["protocol"],
         algorithm=values["lb_algorithm"],
     )
-    pool = update_pool(pool, _given(values), birth.provider)
+    pool = update_pool(pool, given(values))
     members: tuple[Member, ...] = ()
     for body in values.get("members") or ():
         member = decode_member(body, birth, len(members))
         refuse_duplicate(members, member)
         members = (*members, member)
+    if values.get("healthmonitor") is not None:
+        pool = replace(pool, health_monitor=decode_monitor(values["healthmonitor"], birth, pool.protocol))
     return with_members(pool, members)
 
 
-def update_pool(pool: Pool, values: Values, provider: str) -> Pool:
-    specs.refuse_not_yet(values, specs.POOL_NOT_YET, provider)
-    changes = _common(values)
+def update_pool(pool: Pool, values: Values) -> Pool:
+    changes = common(values)
     if "lb_algorithm" in values:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
     if "session_persistence" in values:
         wanted = values["session_persistence"]
         changes["persistence"] = None if wanted is None else _persistence(wanted, pool.protocol)
-    return with_slots(replace(pool, **changes))
+    return with_slots(decode_pool_tls(replace(pool, **changes), values))
 
 
 def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:
@@ -115,19 +92,17 @@ def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
-        id=birth.new_id(),
-        project_id=birth.project_id,
-        created_at=birth.now,
+        **birth.resource(),
         ordinal=ordinal,
         address=values["address"],
         port=values["protocol_port"],
         subnet_id=values.get("subnet_id"),
     )
-    return update_member(member, _given(values))
+    return update_member(member, given(values))
 
 
 def update_member(member: Member, values: Values) -> Member:
-    changes = _common(values)
+    changes = common(values)
     if "weight" in values:
         changes["weight"] = 1 if values["weight"] is None else values["weight"]
     if "backup" in values:
@@ -163,17 +138,3 @@ def _persistence(values: Values, protocol: PoolProtocol) -> SessionPersistence:
         timeout=values.get("persistence_timeout"),
         granularity=values.get("persistence_granularity"),
     )
-
-
-def _common(values: Values) -> dict[str, Any]:
-    """The attributes that every resource has; a null is the default."""
-    return {
-        name: default if values[name] is None else values[name]
-        for name, default in specs.DEFAULTS.items()
-        if name in values
-    }
-
-
-def _given(values: Values) -> Values:
-    """In a POST a null is as good as nothing said."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -1,7 +1,6 @@
 """Values of the model to bodies of the Octavia API. Every status is derived here, at the moment it is asked for."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -9,17 +8,25 @@ from typing import Any, TypeAlias
 from fairlead.api.door import House, JsonObject
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
 from fairlead.api.octavia import limits, specs
+from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, TEXT
-from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
+from fairlead.model.loadbalancer import (
+    HealthMonitor,
+    L7Policy,
+    L7Rule,
+    Listener,
+    LoadBalancer,
+    Member,
+    Pool,
+    find_pool,
+    listeners_of,
+    pools_of,
+)
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import (
-    OperatingStatus,
-    ProvisioningStatus,
-    derive_member_status,
-    derive_provisioning_status,
-)
+from fairlead.model.snapshot import Snapshot, standing
+from fairlead.model.standing import Standing
+from fairlead.model.status import OperatingStatus, ProvisioningStatus
 
 Shown: TypeAlias = Mapping[str, Schema]
 """The attributes of an answer: those that a body may have, and those that are only ever read."""
@@ -44,58 +51,60 @@ def _ids_of(most: int) -> Schema:
 
 _ONE = _ids_of(1)
 MEMBER = _shown(specs.MEMBER_POST, "request_sriov", vnic_type=TEXT)
+HEALTH_MONITOR = _shown(specs.HEALTH_MONITOR_POST, "pool_id", pools=_ONE, http_version=or_null({"enum": [1.0, 1.1]}))
+L7_RULE = _shown(specs.L7_RULE_POST)
+L7_POLICY = _shown(
+    specs.L7_POLICY_POST, listener_id=IDENTITY, rules=_ids_of(limits.RULES), position={"type": "integer", "minimum": 1}
+)
 POOL = _shown(
     specs.POOL_POST,
     *("healthmonitor", "listener_id", "loadbalancer_id"),
+    healthmonitor_id=IDENTITY,
     loadbalancers=_ONE,
     listeners=_ids_of(limits.LISTENERS),
     members=_ids_of(limits.MEMBERS),
 )
-LISTENER = _shown(specs.LISTENER_POST, "default_pool", "loadbalancer_id", loadbalancers=_ONE)
+LISTENER = _shown(
+    specs.LISTENER_POST,
+    *("default_pool", "loadbalancer_id"),
+    loadbalancers=_ONE,
+    l7policies=_ids_of(limits.POLICIES),
+)
 LOAD_BALANCER = _shown(
     specs.LOAD_BALANCER_POST,
     vip_vnic_type=TEXT,
     listeners=_ids_of(limits.LISTENERS),
     pools=_ids_of(limits.POOLS),
 )
+ABSENT = frozenset({"healthmonitor_id", "healthmonitor"})
+"""Attributes that are not there when there is nothing to show."""
+
+
+def whole(shown: Shown, **nested: Schema) -> Schema:
+    """An answer with all of these attributes."""
+    attributes = {**shown, **nested}
+    return object_schema(attributes, attributes.keys() - ABSENT)
+
+
+_POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), limits.RULES))
+_POOL_IN_TREE = whole(POOL, members=array_schema(whole(MEMBER), limits.MEMBERS), healthmonitor=whole(HEALTH_MONITOR))
 LOAD_BALANCER_TREE: Shown = {
     **LOAD_BALANCER,
-    "listeners": array_schema(object_schema(LISTENER, LISTENER), limits.LISTENERS),
-    "pools": array_schema(
-        object_schema({**POOL, "members": array_schema(object_schema(MEMBER, MEMBER), limits.MEMBERS)}, POOL),
-        limits.POOLS,
+    "listeners": array_schema(
+        whole(LISTENER, l7policies=array_schema(_POLICY_IN_TREE, limits.POLICIES)), limits.LISTENERS
     ),
+    "pools": array_schema(_POOL_IN_TREE, limits.POOLS),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How far the newest version of a load balancer has come. Its parts are applied with it, so they share it."""
-
-    provisioning: ProvisioningStatus
-
-    def of(self, part: Resource) -> ProvisioningStatus:
-        """A part that was never changed since it was made is being created, not updated."""
-        pending = self.provisioning in (ProvisioningStatus.PENDING_CREATE, ProvisioningStatus.PENDING_UPDATE)
-        if pending and part.updated_at is None:
-            return ProvisioningStatus.PENDING_CREATE
-        return self.provisioning
-
-    def operating(self, part: Resource, *, enabled: bool) -> OperatingStatus:
-        there = self.of(part) is not ProvisioningStatus.PENDING_CREATE
-        return OperatingStatus.ONLINE if enabled and there else OperatingStatus.OFFLINE
+def standing_in(house: House, snapshot: Snapshot, balancer: LoadBalancer) -> Standing:
+    return standing(snapshot, balancer, house.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
-def standing(house: House, snapshot: Snapshot, balancer: LoadBalancer) -> Standing:
-    owner = Owner(Kind.LOAD_BALANCER, balancer.id)
-    generation = snapshot.generations.get(owner, snapshot.revision)
-    return Standing(provisioning=derive_provisioning_status(generation, house.applied(owner)))
-
-
-def encode_load_balancer(balancer: LoadBalancer, where: Standing) -> JsonObject:
+def encode_load_balancer(where: Standing) -> JsonObject:
+    balancer = where.balancer
     return {
-        **_resource(balancer, where),
-        "operating_status": where.operating(balancer, enabled=balancer.admin_state_up),
+        **_resource(where, balancer, where.of_balancer()),
         "admin_state_up": balancer.admin_state_up,
         "vip_address": str(balancer.vip.address),
         "vip_port_id": balancer.vip.port_id,
@@ -116,78 +125,74 @@ def encode_load_balancer(balancer: LoadBalancer, where: Standing) -> JsonObject:
     }
 
 
-def encode_tree(balancer: LoadBalancer, where: Standing) -> JsonObject:
+def encode_tree(where: Standing) -> JsonObject:
     """A load balancer with all that it holds: what the single-call create answers."""
+    balancer = where.balancer
     return {
-        **encode_load_balancer(balancer, where),
-        "listeners": [encode_listener(balancer, listener, where) for listener in balancer.listeners],
-        "pools": [
-            {
-                **encode_pool(balancer, pool, where),
-                "members": [encode_member(member, where) for member in pool.members],
-            }
-            for pool in balancer.pools
-        ],
+        **encode_load_balancer(where),
+        "listeners": [_listener_in_tree(where, listener) for listener in balancer.listeners],
+        "pools": [_pool_in_tree(where, pool) for pool in balancer.pools],
     }
 
 
-def encode_listener(balancer: LoadBalancer, listener: Listener, where: Standing) -> JsonObject:
+def _listener_in_tree(where: Standing, listener: Listener) -> JsonObject:
+    policies = [
+        {
+            **encode_policy(where, listener, policy),
+            "rules": [encode_rule(where, listener, policy, rule) for rule in policy.rules],
+        }
+        for policy in listener.l7policies
+    ]
+    return {**encode_listener(where, listener), "l7policies": policies}
+
+
+def _pool_in_tree(where: Standing, pool: Pool) -> JsonObject:
+    monitor = pool.health_monitor
     return {
-        **_resource(listener, where),
-        "operating_status": where.operating(listener, enabled=balancer.admin_state_up and listener.admin_state_up),
+        **encode_pool(where, pool),
+        **({"healthmonitor": encode_monitor(where, pool, monitor)} if monitor else {}),
+        "members": [encode_member(where, pool, member) for member in pool.members],
+    }
+
+
+def encode_listener(where: Standing, listener: Listener) -> JsonObject:
+    return {
+        **_resource(where, listener, where.of_listener(listener)),
         "admin_state_up": listener.admin_state_up,
         "protocol": listener.protocol.value,
         "protocol_port": listener.port,
         "connection_limit": listener.connection_limit,
         "default_pool_id": listener.default_pool_id,
-        "loadbalancers": _ids([balancer.id]),
-        "l7policies": [],
-        "insert_headers": {},
+        "loadbalancers": _ids([where.balancer.id]),
+        "l7policies": _ids(policy.id for policy in listener.l7policies),
         "timeout_client_data": listener.timeouts.client_data,
         "timeout_member_connect": listener.timeouts.member_connect,
         "timeout_member_data": listener.timeouts.member_data,
         "timeout_tcp_inspect": listener.timeouts.tcp_inspect,
         "allowed_cidrs": [str(cidr) for cidr in listener.allowed_cidrs] or None,
-        "default_tls_container_ref": None,
-        "sni_container_refs": [],
-        "client_ca_tls_container_ref": None,
-        "client_authentication": "NONE",
-        "client_crl_container_ref": None,
-        "tls_ciphers": None,
-        "tls_versions": None,
-        "alpn_protocols": None,
-        "hsts_max_age": None,
-        "hsts_include_subdomains": False,
-        "hsts_preload": False,
+        **encode_listener_tls(listener),
     }
 
 
-def encode_pool(balancer: LoadBalancer, pool: Pool, where: Standing) -> JsonObject:
+def encode_pool(where: Standing, pool: Pool) -> JsonObject:
     """`healthmonitor_id` is not there while there is no monitor, as in Octavia."""
     return {
-        **_resource(pool, where),
-        "operating_status": where.operating(pool, enabled=balancer.admin_state_up and pool.admin_state_up),
+        **_resource(where, pool, where.of_pool(pool)),
         "admin_state_up": pool.admin_state_up,
         "protocol": pool.protocol.value,
         "lb_algorithm": pool.algorithm.value,
         "session_persistence": _persistence(pool),
-        "loadbalancers": _ids([balancer.id]),
-        "listeners": _ids(listener.id for listener in balancer.listeners if listener.default_pool_id == pool.id),
+        "loadbalancers": _ids([where.balancer.id]),
+        "listeners": _ids(listener.id for listener in listeners_of(where.balancer, pool.id)),
         "members": _ids(member.id for member in pool.members),
-        "tls_container_ref": None,
-        "ca_tls_container_ref": None,
-        "crl_container_ref": None,
-        "tls_enabled": False,
-        "tls_ciphers": None,
-        "tls_versions": None,
-        "alpn_protocols": None,
+        **({"healthmonitor_id": pool.health_monitor.id} if pool.health_monitor else {}),
+        **encode_pool_tls(pool),
     }
 
 
-def encode_member(member: Member, where: Standing) -> JsonObject:
+def encode_member(where: Standing, pool: Pool, member: Member) -> JsonObject:
     body = {
-        **_resource(member, where),
-        "operating_status": derive_member_status(member),
+        **_resource(where, member, where.of_member(pool, member)),
         "admin_state_up": member.admin_state_up,
         "address": str(member.address),
         "protocol_port": member.port,
@@ -202,22 +207,73 @@ def encode_member(member: Member, where: Standing) -> JsonObject:
     return body
 
 
-def encode_statuses(balancer: LoadBalancer, where: Standing) -> JsonObject:
-    """The status tree. A pool stands under each listener that leads to it; one without a listener is not shown."""
-    pools = {pool.id: pool for pool in balancer.pools}
-    listeners = []
-    for listener in balancer.listeners:
-        body = _brief(encode_listener(balancer, listener, where))
-        pool = pools.get(listener.default_pool_id or "")
-        listeners.append({**body, "pools": [_pool_statuses(balancer, pool, where)] if pool else []})
-    return {"loadbalancer": {**_brief(encode_load_balancer(balancer, where)), "listeners": listeners}}
+def encode_monitor(where: Standing, pool: Pool, monitor: HealthMonitor) -> JsonObject:
+    """`http_version` is a number here, as in Octavia."""
+    body = {
+        **_resource(where, monitor, where.of_monitor(pool, monitor)),
+        "admin_state_up": monitor.admin_state_up,
+        "type": monitor.type.value,
+        "delay": monitor.delay,
+        "timeout": monitor.timeout,
+        "max_retries": monitor.max_retries,
+        "max_retries_down": monitor.max_retries_down,
+        "http_method": monitor.http_method,
+        "url_path": monitor.url_path,
+        "expected_codes": monitor.expected_codes,
+        "http_version": float(monitor.http_version) if monitor.http_version else None,
+        "domain_name": monitor.domain_name,
+        "pools": _ids([pool.id]),
+    }
+    del body["description"]
+    return body
 
 
-def _pool_statuses(balancer: LoadBalancer, pool: Pool, where: Standing) -> JsonObject:
-    members = [encode_member(member, where) for member in pool.members]
+def encode_policy(where: Standing, listener: Listener, policy: L7Policy) -> JsonObject:
+    """Positions are counted from 1 without gaps, as Octavia counts them again after each change."""
     return {
-        **_brief(encode_pool(balancer, pool, where)),
-        "health_monitor": None,
+        **_resource(where, policy, where.of_policy(listener, policy)),
+        "admin_state_up": policy.admin_state_up,
+        "action": policy.action.value,
+        "listener_id": listener.id,
+        "position": listener.l7policies.index(policy) + 1,
+        "redirect_pool_id": policy.redirect_pool_id,
+        "redirect_url": policy.redirect_url,
+        "redirect_prefix": policy.redirect_prefix,
+        "redirect_http_code": policy.redirect_http_code,
+        "rules": _ids(rule.id for rule in policy.rules),
+    }
+
+
+def encode_rule(where: Standing, listener: Listener, policy: L7Policy, rule: L7Rule) -> JsonObject:
+    body = {
+        **_resource(where, rule, where.of_rule(listener, policy, rule)),
+        "admin_state_up": rule.admin_state_up,
+        "type": rule.type.value,
+        "compare_type": rule.compare_type.value,
+        "key": rule.key,
+        "value": rule.value,
+        "invert": rule.invert,
+    }
+    del body["description"], body["name"]
+    return body
+
+
+def encode_statuses(where: Standing) -> JsonObject:
+    """The status tree. A pool stands under each listener that leads to it; one without a listener is not shown."""
+    listeners = []
+    for listener in where.balancer.listeners:
+        pools = (find_pool(where.balancer, pool_id) for pool_id in pools_of(listener))
+        shown = [_pool_statuses(where, pool) for pool in pools if pool]
+        listeners.append({**_brief(encode_listener(where, listener)), "pools": shown})
+    return {"loadbalancer": {**_brief(encode_load_balancer(where)), "listeners": listeners}}
+
+
+def _pool_statuses(where: Standing, pool: Pool) -> JsonObject:
+    monitor = pool.health_monitor
+    members = [encode_member(where, pool, member) for member in pool.members]
+    return {
+        **_brief(encode_pool(where, pool)),
+        "health_monitor": _brief(encode_monitor(where, pool, monitor), "type") if monitor else None,
         "members": [_brief(member, "address", "protocol_port") for member in members],
     }
 
@@ -226,8 +282,12 @@ def _brief(body: JsonObject, *more: str) -> JsonObject:
     return {name: body[name] for name in ("id", "name", "provisioning_status", "operating_status", *more)}
 
 
-def _resource(resource: Resource, where: Standing) -> JsonObject:
-    return {**{name: plain(resource) for name, plain in PLAIN.items()}, "provisioning_status": where.of(resource)}
+def _resource(where: Standing, resource: Resource, operating: OperatingStatus) -> JsonObject:
+    return {
+        **{name: plain(resource) for name, plain in PLAIN.items()},
+        "provisioning_status": where.provisioning(resource),
+        "operating_status": operating,
+    }
 
 
 def _persistence(pool: Pool) -> JsonObject | None:

@@ -37,6 +37,10 @@ def invalid_option(value: object, option: str) -> ApiError:
     return ApiError(400, f"{_shown(value)} is not a valid option for {option}")
 
 
+def no_children(protocol: str) -> ApiError:
+    return ApiError(400, f"Protocol {protocol} listeners cannot have child objects.")
+
+
 def forbidden() -> ApiError:
     return ApiError(403, "Policy does not allow this request to be performed.")
 

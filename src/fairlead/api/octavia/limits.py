@@ -10,8 +10,15 @@ TAGS = 100
 """Of one resource. Ours: a tag is read with every document."""
 CIDRS = 100
 """Of one listener. Ours: they are in the match of one ACL, and each becomes a flow on every node."""
-NOT_YET = 100
-"""Items of a list that is refused whatever it holds."""
+REFERENCES = 100
+"""Ours: to certificates, from one listener; security groups of one load balancer."""
+POLICIES = 100
+"""Of one listener. Ours."""
+RULES = 50
+"""Of one L7 policy (octavia, common/constants.py, MAX_L7RULES_PER_L7POLICY)."""
+MOST_RETRIES = 10
+UDP_CONNECT_DELAY = 3
+"""Seconds: the least of a monitor of this type (octavia, common/config.py, udp_connect_min_interval_health_monitor)."""
 LONGEST_TEXT = 255
 """Characters of a name, a description or a tag (octavia, common/constants.py and api/v2/types)."""
 LONGEST_METADATA = 4096

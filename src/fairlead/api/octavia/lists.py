@@ -28,14 +28,17 @@ _WORDS: Mapping[str, Schema] = {
 """What a query string may hold beside filters."""
 
 
-def _nested_ids(attribute: str) -> Callable[[Item], Iterable[object]]:
-    return lambda item: [entry["id"] for entry in item.get(attribute) or ()]
+def _nested_ids(attribute: str, plain: str = "") -> Callable[[Item], Iterable[object]]:
+    """The ids below the attribute; or the one id of the `plain` attribute, for what belongs to one thing only."""
+    return lambda item: [item[plain]] if plain in item else [entry["id"] for entry in item.get(attribute) or ()]
 
 
 _MATCHERS: Mapping[str, Callable[[Item], Iterable[object]]] = {
     "loadbalancer_id": _nested_ids("loadbalancers"),
     "load_balancer_id": _nested_ids("loadbalancers"),
-    "listener_id": _nested_ids("listeners"),
+    "listener_id": _nested_ids("listeners", "listener_id"),
+    "healthmonitor_id": lambda item: [item.get("healthmonitor_id")],
+    "l7policy_id": _nested_ids("l7policies"),
     "pool_id": _nested_ids("pools"),
     "member_id": _nested_ids("members"),
 }

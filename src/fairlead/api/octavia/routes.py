@@ -1,17 +1,15 @@
 """Every resource of the Octavia API: its routes, and with them what each takes and what it gives."""
 
-from collections.abc import Mapping
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, json_response
+from fairlead.api.door import House
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
 from fairlead.api.listing import LARGEST_PAGE
 from fairlead.api.octavia import encode, limits, specs
 from fairlead.api.octavia.catalog import catalog_routes
-from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import list_query
+from fairlead.api.octavia.parts import MEMBER, PARTS, Part
 from fairlead.api.octavia.policy import guard
 from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
@@ -20,11 +18,6 @@ from fairlead.api.openapi import FLAG, LINKS, Operation, View
 from fairlead.compilers.providers import DEFAULT_PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 
-_ABSENT = {
-    "healthmonitors": ("HealthMonitor", "health monitors"),
-    "l7policies": ("L7Policy", "L7 policies"),
-}
-"""Resources that clients ask about and of which there are none: lists are empty, creating one is refused."""
 _NOT_YET = {
     "/loadbalancers/{id}/stats": "statistics",
     "/listeners/{id}/stats": "statistics",
@@ -36,16 +29,13 @@ def resource_routes(house: House) -> list[Operation]:
     views = Views(house)
     routes = [
         *_load_balancer_routes(views),
-        *_listener_routes(views),
-        *_pool_routes(views),
-        *_member_routes(views),
+        *(operation for part in PARTS for operation in _part_routes(views, part)),
+        _member_batch(views),
         *provider_routes(),
         *amphora_routes(),
         *quota_routes(house),
         *catalog_routes(house),
     ]
-    for path in _ABSENT:
-        routes += _absent_routes(path)
     for path, words in _NOT_YET.items():
         routes += [_refusal("GET", path, words)]
     return [guard(route) for route in routes]
@@ -69,51 +59,28 @@ def _load_balancer_routes(views: Views) -> list[Operation]:
     ]
 
 
-def _listener_routes(views: Views) -> list[Operation]:
-    path, root, shown = "/listeners", "listener", encode.LISTENER
-    create = specs.body(root, specs.LISTENER_POST, argument="listener")
-    update = specs.body(root, specs.LISTENER_PUT, argument="listener_")
+def _part_routes(views: Views, part: Part) -> list[Operation]:
+    path, root, shown = part.path, part.root, _one(part.root, part.shown)
+    create = specs.body(root, part.post, argument=part.argument)
+    update = specs.body(root, part.put, argument=part.argument)
     return [
-        _list(path, "listeners", views.list_listeners, shown),
-        Operation("POST", path, views.create_listener, takes=create, gives={201: _one(root, shown)}),
-        Operation("GET", path + "/{id}", views.show_listener, gives={200: _one(root, shown)}),
-        Operation("PUT", path + "/{id}", views.update_listener, takes=update, gives={200: _one(root, shown)}),
-        Operation("DELETE", path + "/{id}", views.delete_listener, gives={204: None}),
+        _list(path, part.plural, views.list_parts(part), part.shown),
+        Operation("POST", path, views.create_part(part), takes=create, gives={201: shown}),
+        Operation("GET", path + "/{id}", views.show_part(part), gives={200: shown}),
+        Operation("PUT", path + "/{id}", views.update_part(part), takes=update, gives={200: shown}),
+        Operation("DELETE", path + "/{id}", views.delete_part(part), gives={204: None}),
     ]
 
 
-def _pool_routes(views: Views) -> list[Operation]:
-    path, root, shown = "/pools", "pool", encode.POOL
-    create = specs.body(root, specs.POOL_POST, argument="pool")
-    update = specs.body(root, specs.POOL_PUT, argument="pool_")
-    return [
-        _list(path, "pools", views.list_pools, shown),
-        Operation("POST", path, views.create_pool, takes=create, gives={201: _one(root, shown)}),
-        Operation("GET", path + "/{id}", views.show_pool, gives={200: _one(root, shown)}),
-        Operation("PUT", path + "/{id}", views.update_pool, takes=update, gives={200: _one(root, shown)}),
-        Operation("DELETE", path + "/{id}", views.delete_pool, gives={204: None}),
-    ]
-
-
-def _member_routes(views: Views) -> list[Operation]:
-    path, root, shown = "/pools/{pool_id}/members", "member", encode.MEMBER
-    create = specs.body(root, specs.MEMBER_POST, argument="member_")
-    update = specs.body(root, specs.MEMBER_PUT, argument="member_")
+def _member_batch(views: Views) -> Operation:
     each = specs.nested(specs.MEMBER_POST, "member")
     batch: Parser[tuple[Values, ...]] = specs.under("members", list_of(each, limits.MEMBERS), "a list")
     additive = {"additive_only": FLAG}
-    return [
-        _list(path, "members", views.list_members, shown),
-        Operation("POST", path, views.create_member, takes=create, gives={201: _one(root, shown)}),
-        Operation("PUT", path, views.replace_members, takes=batch, gives={202: None}, query=additive),
-        Operation("GET", path + "/{id}", views.show_member, gives={200: _one(root, shown)}),
-        Operation("PUT", path + "/{id}", views.update_member, takes=update, gives={200: _one(root, shown)}),
-        Operation("DELETE", path + "/{id}", views.delete_member, gives={204: None}),
-    ]
+    return Operation("PUT", MEMBER.path, views.replace_members, takes=batch, gives={202: None}, query=additive)
 
 
 def _one(root: str, shown: encode.Shown) -> Schema:
-    return object_schema({root: object_schema(shown, shown)}, [root])
+    return object_schema({root: encode.whole(shown)}, [root])
 
 
 def _list(path: str, plural: str, view: View, shown: encode.Shown) -> Operation:
@@ -131,22 +98,3 @@ def _refuse(words: str) -> View:
         raise Unsupported(words, DEFAULT_PROVIDER)
 
     return refuse
-
-
-def _absent_routes(path: str) -> list[Operation]:
-    resource, words = _ABSENT[path]
-    nothing: Mapping[str, list[str]] = {path: [], f"{path}_links": []}
-
-    async def empty(request: Request) -> Response:
-        return json_response(nothing)
-
-    async def missing(request: Request) -> Response:
-        raise not_found(resource, request.path_params["id"])
-
-    return [
-        Operation(
-            "GET", f"/{path}", empty, gives={200: object_schema({name: {"maxItems": 0} for name in nothing}, nothing)}
-        ),
-        _refusal("POST", f"/{path}", words),
-        *(Operation(method, f"/{path}/{{id}}", missing, gives={}) for method in ("GET", "PUT", "DELETE")),
-    ]

@@ -1,7 +1,6 @@
 """The attributes of each resource, as the Octavia v2 API reference has them: which may be given, and of what form.
 
-`NOT_YET` names what a body may hold and the model cannot: any other value than the one that means "no" is refused with
-501 and the name of the option, before anything is written.
+What a provider cannot do is its compiler's to refuse; `LOAD_BALANCER_NOT_YET` names what the model cannot even hold.
 """
 
 import re
@@ -31,10 +30,20 @@ from fairlead.api.fields import (
     uuid,
     word_of,
 )
-from fairlead.api.octavia import limits
+from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, PersistenceType, PoolProtocol
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    ClientAuthentication,
+    L7Action,
+    L7Comparison,
+    L7RuleType,
+    ListenerProtocol,
+    MonitorType,
+    PersistenceType,
+    PoolProtocol,
+)
 
 COOKIE_NAME = re.compile(r"[^\s,;\\]+")
 _T = TypeVar("_T")
@@ -98,9 +107,9 @@ _DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text(limits.LONGEST_TEXT
 _CREATED: Spec = {"project_id": Field(text(limits.LONGEST_PROJECT)), "tenant_id": Field(text(limits.LONGEST_PROJECT))}
 
 _TLS: Spec = {
-    "alpn_protocols": Field(list_of(text(limits.LONGEST_WORD), limits.NOT_YET)),
+    "alpn_protocols": Field(texts.some_of(*texts.ALPN_PROTOCOLS)),
     "tls_ciphers": Field(text(limits.LONGEST_CIPHERS)),
-    "tls_versions": Field(list_of(text(limits.LONGEST_WORD), limits.NOT_YET)),
+    "tls_versions": Field(texts.some_of(*texts.TLS_VERSIONS)),
 }
 
 MEMBER_PUT: Spec = {
@@ -118,6 +127,28 @@ MEMBER_POST: Spec = {
     "request_sriov": Field(boolean),
     "subnet_id": Field(uuid),
 }
+
+HEALTH_MONITOR_PUT: Spec = {
+    **_EVERYWHERE,
+    "delay": Field(integer(0, limits.LARGEST_NUMBER)),
+    "domain_name": Field(texts.domain_name),
+    "expected_codes": Field(texts.expected_codes),
+    "http_method": Field(texts.one_of(*texts.HTTP_METHODS)),
+    "http_version": Field(texts.http_version),
+    "max_retries": Field(integer(1, limits.MOST_RETRIES)),
+    "max_retries_down": Field(integer(1, limits.MOST_RETRIES)),
+    "timeout": Field(integer(0, limits.LARGEST_NUMBER)),
+    "url_path": Field(texts.url_path),
+}
+HEALTH_MONITOR_IN_TREE: Spec = {
+    **HEALTH_MONITOR_PUT,
+    **_CREATED,
+    "delay": Field(integer(0, limits.LARGEST_NUMBER), required=True),
+    "max_retries": Field(integer(1, limits.MOST_RETRIES), required=True),
+    "timeout": Field(integer(0, limits.LARGEST_NUMBER), required=True),
+    "type": Field(word_of(MonitorType), required=True),
+}
+HEALTH_MONITOR_POST: Spec = {**HEALTH_MONITOR_IN_TREE, "pool_id": Field(uuid, required=True)}
 
 SESSION_PERSISTENCE: Spec = {
     "type": Field(word_of(PersistenceType), required=True),
@@ -139,7 +170,7 @@ POOL_PUT: Spec = {
 POOL_IN_TREE: Spec = {
     **POOL_PUT,
     **_CREATED,
-    "healthmonitor": Field(mapping),
+    "healthmonitor": Field(nested(HEALTH_MONITOR_IN_TREE, "healthmonitor")),
     "members": Field(list_of(nested(MEMBER_POST, "member"), limits.MEMBERS)),
     "protocol": Field(word_of(PoolProtocol)),
 }
@@ -150,11 +181,47 @@ POOL_POST: Spec = {
     "loadbalancer_id": Field(uuid),
     "protocol": Field(word_of(PoolProtocol), required=True),
 }
+L7_RULE_PUT: Spec = {
+    "admin_state_up": Field(boolean),
+    "compare_type": Field(word_of(L7Comparison)),
+    "invert": Field(boolean),
+    "key": Field(texts.line),
+    "tags": Field(list_of(text(limits.LONGEST_TEXT), limits.TAGS)),
+    "type": Field(word_of(L7RuleType)),
+    "value": Field(texts.line),
+}
+L7_RULE_POST: Spec = {
+    **L7_RULE_PUT,
+    **_CREATED,
+    "compare_type": Field(word_of(L7Comparison), required=True),
+    "type": Field(word_of(L7RuleType), required=True),
+    "value": Field(texts.line, required=True),
+}
+L7_POLICY_PUT: Spec = {
+    **_DESCRIBED,
+    "action": Field(word_of(L7Action)),
+    "position": Field(integer(1, limits.LARGEST_NUMBER)),
+    "redirect_http_code": Field(texts.redirect_code),
+    "redirect_pool_id": Field(uuid),
+    "redirect_prefix": Field(texts.url),
+    "redirect_url": Field(texts.url),
+}
+L7_POLICY_IN_TREE: Spec = {
+    **L7_POLICY_PUT,
+    **_CREATED,
+    "action": Field(word_of(L7Action), required=True),
+    "redirect_pool": Field(nested(POOL_IN_TREE, "pool")),
+    "rules": Field(list_of(nested(L7_RULE_POST, "rule"), limits.RULES)),
+}
+L7_POLICY_POST: Spec = {
+    **{name: field for name, field in L7_POLICY_IN_TREE.items() if name != "redirect_pool"},
+    "listener_id": Field(uuid, required=True),
+}
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
     "allowed_cidrs": Field(list_of(cidr, limits.CIDRS)),
-    "client_authentication": Field(text(limits.LONGEST_TEXT)),
+    "client_authentication": Field(word_of(ClientAuthentication)),
     "client_ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "client_crl_container_ref": Field(text(limits.LONGEST_TEXT)),
     "connection_limit": Field(integer(-1, limits.LARGEST_NUMBER)),
@@ -163,8 +230,8 @@ LISTENER_PUT: Spec = {
     "hsts_include_subdomains": Field(boolean),
     "hsts_max_age": Field(integer(0, limits.LARGEST_NUMBER)),
     "hsts_preload": Field(boolean),
-    "insert_headers": Field(mapping),
-    "sni_container_refs": Field(list_of(text(limits.LONGEST_TEXT), limits.NOT_YET)),
+    "insert_headers": Field(texts.headers),
+    "sni_container_refs": Field(list_of(text(limits.LONGEST_TEXT), limits.REFERENCES)),
     "timeout_client_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
     "timeout_member_connect": Field(integer(0, limits.LONGEST_TIMEOUT)),
     "timeout_member_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
@@ -174,7 +241,7 @@ LISTENER_IN_TREE: Spec = {
     **LISTENER_PUT,
     **_CREATED,
     "default_pool": Field(nested(POOL_IN_TREE, "pool")),
-    "l7policies": Field(list_of(mapping, limits.NOT_YET)),
+    "l7policies": Field(list_of(nested(L7_POLICY_IN_TREE, "l7policy"), limits.POLICIES)),
     "protocol": Field(word_of(ListenerProtocol), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
@@ -183,7 +250,7 @@ LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, requir
 LOAD_BALANCER_PUT: Spec = {
     **_DESCRIBED,
     "vip_qos_policy_id": Field(uuid),
-    "vip_sg_ids": Field(list_of(uuid, limits.NOT_YET)),
+    "vip_sg_ids": Field(list_of(uuid, limits.REFERENCES)),
 }
 ADDITIONAL_VIP: Spec = {
     "ip_address": Field(address),
@@ -206,32 +273,11 @@ LOAD_BALANCER_POST: Spec = {
 }
 
 LOAD_BALANCER_NOT_YET = ("vip_qos_policy_id", "vip_sg_ids")
-LISTENER_NOT_YET = (
-    *_TLS,
-    "client_authentication",
-    "client_ca_tls_container_ref",
-    "client_crl_container_ref",
-    "default_tls_container_ref",
-    "hsts_include_subdomains",
-    "hsts_max_age",
-    "hsts_preload",
-    "insert_headers",
-    "l7policies",
-    "sni_container_refs",
-)
-POOL_NOT_YET = (
-    *_TLS,
-    "ca_tls_container_ref",
-    "crl_container_ref",
-    "healthmonitor",
-    "tls_container_ref",
-    "tls_enabled",
-)
-_MEANS_NO: tuple[object, ...] = (None, False, (), "NONE", {})
+_MEANS_NO: tuple[object, ...] = (None, ())
 
 
-def refuse_not_yet(values: Mapping[str, Any], options: tuple[str, ...], provider: str) -> None:
-    """Raises Unsupported for the first of the options that asks for something."""
-    for name in options:
+def refuse_not_yet(values: Mapping[str, Any], provider: str) -> None:
+    """Raises Unsupported for the first option of a load balancer that no provider has."""
+    for name in LOAD_BALANCER_NOT_YET:
         if values.get(name) not in _MEANS_NO:
             raise Unsupported(name, provider)

@@ -8,15 +8,17 @@ from starlette.responses import Response
 from fairlead.api.door import House, Identity, JsonObject, identity, json_response
 from fairlead.api.listing import Item, Lazy
 from fairlead.api.octavia import changes, encode
-from fairlead.api.octavia.decode import Birth, Caller
+from fairlead.api.octavia.caller import Birth, Caller
 from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import list_response
-from fairlead.api.openapi import read_body
+from fairlead.api.octavia.parts import Chain, Names, Part
+from fairlead.api.openapi import View, read_body
 from fairlead.compilers.providers import DEFAULT_PROVIDER
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.standing import Standing
 
 NO_CONTENT = 204
 ACCEPTED = 202
@@ -39,7 +41,7 @@ class Views:
         if not who.may_change(project):
             raise forbidden()
         birth = Birth(project_id=project, now=self._house.now(), new_id=self._house.new_id, provider=DEFAULT_PROVIDER)
-        return Caller(identity=who, birth=birth)
+        return Caller(identity=who, birth=birth, applied=self._house.applied)
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
         """Those that the caller may see; of these ids only, where the query names some."""
@@ -59,13 +61,12 @@ class Views:
             return None
         return query.getlist("id") if index is None else [index.get(each, "") for each in query.getlist("id")]
 
-    def _standing(self, balancer: LoadBalancer) -> encode.Standing:
-        return encode.standing(self._house, self._snapshot, balancer)
+    def _standing(self, balancer: LoadBalancer) -> Standing:
+        return encode.standing_in(self._house, self._snapshot, balancer)
 
-    def _later(self, encoder: Callable[..., JsonObject], balancer: LoadBalancer, *part: Resource) -> Item:
+    def _later(self, balancer: LoadBalancer, resource: Resource, encoder: Callable[[Standing], JsonObject]) -> Item:
         """The load balancer, or a part of it, for a list: encoded when it is shown."""
-        resource = part[0] if part else balancer
-        return Lazy(resource, encode.PLAIN, lambda: encoder(balancer, *part, self._standing(balancer)))
+        return Lazy(resource, encode.PLAIN, lambda: encoder(self._standing(balancer)))
 
     # load balancers
 
@@ -73,7 +74,7 @@ class Views:
         items = self._visible(identity(request), self._narrowed(request))
         if wanted := set(request.query_params.getlist("name")):
             items = (item for item in items if item.name in wanted)
-        lazy = (self._later(encode.encode_load_balancer, item) for item in items)
+        lazy = (self._later(item, item, encode.encode_load_balancer) for item in items)
         return list_response(request, "loadbalancers", lazy)
 
     async def create_load_balancer(self, request: Request) -> Response:
@@ -81,9 +82,8 @@ class Views:
         caller = self._caller(request, values.get("project_id") or values.get("tenant_id"))
         made = self._house.new_id()
         snapshot = await self._house.write(lambda old: changes.create_load_balancer(old, values, caller, made))
-        balancer = snapshot.load_balancers[made]
-        where = encode.standing(self._house, snapshot, balancer)
-        return json_response({"loadbalancer": encode.encode_tree(balancer, where)}, 201)
+        where = encode.standing_in(self._house, snapshot, snapshot.load_balancers[made])
+        return json_response({"loadbalancer": encode.encode_tree(where)}, 201)
 
     async def show_load_balancer(self, request: Request) -> Response:
         return self._load_balancer(self._snapshot, request)
@@ -104,139 +104,86 @@ class Views:
 
     async def show_statuses(self, request: Request) -> Response:
         balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        return json_response({"statuses": encode.encode_statuses(balancer, self._standing(balancer))})
+        return json_response({"statuses": encode.encode_statuses(self._standing(balancer))})
 
     async def fail_over(self, request: Request) -> Response:
         """There is no instance to move; what was asked for is a dataplane that is known to be right."""
-        balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        self._house.resync_owner(Owner(Kind.LOAD_BALANCER, balancer.id))
+        caller, balancer_id = self._caller(request), request.path_params["id"]
+        await self._house.write(lambda old: changes.fail_over(old, caller, balancer_id))
+        self._house.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))
         return Response(status_code=ACCEPTED)
 
     def _load_balancer(self, snapshot: Snapshot, request: Request) -> Response:
         balancer = changes.find_load_balancer(snapshot, request.path_params["id"], identity(request))
-        where = encode.standing(self._house, snapshot, balancer)
-        return json_response({"loadbalancer": encode.encode_load_balancer(balancer, where)})
+        where = encode.standing_in(self._house, snapshot, balancer)
+        return json_response({"loadbalancer": encode.encode_load_balancer(where)})
 
-    # listeners
+    # parts of load balancers
 
-    async def list_listeners(self, request: Request) -> Response:
-        return list_response(request, "listeners", self._listeners(request))
+    def list_parts(self, part: Part) -> View:
+        async def show_all(request: Request) -> Response:
+            return list_response(request, part.plural, self._items(part, request))
 
-    def _listeners(self, request: Request) -> Iterator[Item]:
-        narrowed = self._narrowed(request, self._snapshot.listener_owner)
-        for balancer in self._visible(identity(request), narrowed):
-            yield from (self._later(encode.encode_listener, balancer, listener) for listener in balancer.listeners)
+        return show_all
 
-    async def create_listener(self, request: Request) -> Response:
-        values = await read_body(request)
-        caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
+    def _items(self, part: Part, request: Request) -> Iterator[Item]:
+        who = identity(request)
+        if part.index is None:
+            found = part.parent(self._snapshot, request.path_params, who)
+            yield from (self._item(part, found[0], chain) for chain in part.below(found))
+            return
+        for balancer in self._visible(who, self._narrowed(request, part.index(self._snapshot))):
+            yield from (self._item(part, balancer, chain) for chain in part.within(balancer))
 
-        def change(old: Snapshot) -> Changes:
-            result, listener_id = changes.create_listener(old, values, caller)
-            made.append(listener_id)
-            return result
+    def _item(self, part: Part, balancer: LoadBalancer, chain: Chain) -> Item:
+        return self._later(balancer, chain[-1], lambda where: part.encode(where, *chain))
 
-        return self._listener(await self._house.write(change), made[-1], request, 201)
+    def create_part(self, part: Part) -> View:
+        async def create(request: Request) -> Response:
+            names = request.path_params
+            part.parent(self._snapshot, names, identity(request))
+            values = await read_body(request)
+            caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
 
-    async def show_listener(self, request: Request) -> Response:
-        return self._listener(self._snapshot, request.path_params["id"], request)
+            def change(old: Snapshot) -> Changes:
+                result, part_id = part.create(old, values, caller, names)
+                made.append(part_id)
+                return result
 
-    async def update_listener(self, request: Request) -> Response:
-        listener_id = request.path_params["id"]
-        changes.find_listener(self._snapshot, listener_id, identity(request))
-        values = await read_body(request)
-        caller = self._caller(request)
-        snapshot = await self._house.write(lambda old: changes.update_listener(old, values, caller, listener_id))
-        return self._listener(snapshot, listener_id, request)
+            snapshot = await self._house.write(change)
+            return self._shown(part, snapshot, {**names, "id": made[-1]}, request, 201)
 
-    async def delete_listener(self, request: Request) -> Response:
-        caller, listener_id = self._caller(request), request.path_params["id"]
-        await self._house.write(lambda old: changes.delete_listener(old, caller, listener_id))
-        return Response(status_code=NO_CONTENT)
+        return create
 
-    def _listener(self, snapshot: Snapshot, listener_id: str, request: Request, status: int = 200) -> Response:
-        balancer, listener = changes.find_listener(snapshot, listener_id, identity(request))
-        where = encode.standing(self._house, snapshot, balancer)
-        return json_response({"listener": encode.encode_listener(balancer, listener, where)}, status)
+    def show_part(self, part: Part) -> View:
+        async def show(request: Request) -> Response:
+            return self._shown(part, self._snapshot, request.path_params, request)
 
-    # pools
+        return show
 
-    async def list_pools(self, request: Request) -> Response:
-        return list_response(request, "pools", self._pools(request))
+    def update_part(self, part: Part) -> View:
+        async def update(request: Request) -> Response:
+            names = request.path_params
+            part.find(self._snapshot, names, identity(request))
+            values = await read_body(request)
+            caller = self._caller(request)
+            snapshot = await self._house.write(lambda old: part.update(old, values, caller, names))
+            return self._shown(part, snapshot, names, request)
 
-    def _pools(self, request: Request) -> Iterator[Item]:
-        narrowed = self._narrowed(request, self._snapshot.pool_owner)
-        for balancer in self._visible(identity(request), narrowed):
-            yield from (self._later(encode.encode_pool, balancer, pool) for pool in balancer.pools)
+        return update
 
-    async def create_pool(self, request: Request) -> Response:
-        values = await read_body(request)
-        caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
+    def delete_part(self, part: Part) -> View:
+        async def delete(request: Request) -> Response:
+            caller, names = self._caller(request), request.path_params
+            await self._house.write(lambda old: part.delete(old, caller, names))
+            return Response(status_code=NO_CONTENT)
 
-        def change(old: Snapshot) -> Changes:
-            result, pool_id = changes.create_pool(old, values, caller)
-            made.append(pool_id)
-            return result
+        return delete
 
-        return self._pool(await self._house.write(change), made[-1], request, 201)
-
-    async def show_pool(self, request: Request) -> Response:
-        return self._pool(self._snapshot, request.path_params["id"], request)
-
-    async def update_pool(self, request: Request) -> Response:
-        pool_id = request.path_params["id"]
-        changes.find_pool(self._snapshot, pool_id, identity(request))
-        values = await read_body(request)
-        caller = self._caller(request)
-        snapshot = await self._house.write(lambda old: changes.update_pool(old, values, caller, pool_id))
-        return self._pool(snapshot, pool_id, request)
-
-    async def delete_pool(self, request: Request) -> Response:
-        caller, pool_id = self._caller(request), request.path_params["id"]
-        await self._house.write(lambda old: changes.delete_pool(old, caller, pool_id))
-        return Response(status_code=NO_CONTENT)
-
-    def _pool(self, snapshot: Snapshot, pool_id: str, request: Request, status: int = 200) -> Response:
-        balancer, pool = changes.find_pool(snapshot, pool_id, identity(request))
-        where = encode.standing(self._house, snapshot, balancer)
-        return json_response({"pool": encode.encode_pool(balancer, pool, where)}, status)
-
-    # members
-
-    async def list_members(self, request: Request) -> Response:
-        balancer, pool = changes.find_pool(self._snapshot, request.path_params["pool_id"], identity(request))
-        where = self._standing(balancer)
-        return list_response(request, "members", (encode.encode_member(member, where) for member in pool.members))
-
-    async def create_member(self, request: Request) -> Response:
-        pool_id = request.path_params["pool_id"]
-        changes.find_pool(self._snapshot, pool_id, identity(request))
-        values = await read_body(request)
-        caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
-
-        def change(old: Snapshot) -> Changes:
-            result, member_id = changes.create_member(old, values, caller, pool_id)
-            made.append(member_id)
-            return result
-
-        return self._member(await self._house.write(change), made[-1], request, 201)
-
-    async def show_member(self, request: Request) -> Response:
-        return self._member(self._snapshot, request.path_params["id"], request)
-
-    async def update_member(self, request: Request) -> Response:
-        pool_id, member_id = request.path_params["pool_id"], request.path_params["id"]
-        _, pool = changes.find_pool(self._snapshot, pool_id, identity(request))
-        changes.find_member(pool, member_id)
-        values = await read_body(request)
-        caller = self._caller(request)
-        snapshot = await self._house.write(lambda old: changes.update_member(old, values, caller, pool_id, member_id))
-        return self._member(snapshot, member_id, request)
-
-    async def delete_member(self, request: Request) -> Response:
-        caller, pool_id, member_id = self._caller(request), request.path_params["pool_id"], request.path_params["id"]
-        await self._house.write(lambda old: changes.delete_member(old, caller, pool_id, member_id))
-        return Response(status_code=NO_CONTENT)
+    def _shown(self, part: Part, snapshot: Snapshot, names: Names, request: Request, status: int = 200) -> Response:
+        balancer, *chain = part.find(snapshot, names, identity(request))
+        where = encode.standing_in(self._house, snapshot, balancer)
+        return json_response({part.root: part.encode(where, *chain)}, status)
 
     async def replace_members(self, request: Request) -> Response:
         pool_id = request.path_params["pool_id"]
@@ -245,9 +192,3 @@ class Views:
         caller = self._caller(request)
         await self._house.write(lambda old: changes.replace_members(old, bodies, caller, pool_id, additive=additive))
         return Response(status_code=ACCEPTED)
-
-    def _member(self, snapshot: Snapshot, member_id: str, request: Request, status: int = 200) -> Response:
-        balancer, pool = changes.find_pool(snapshot, request.path_params["pool_id"], identity(request))
-        member = changes.find_member(pool, member_id)
-        where = encode.standing(self._house, snapshot, balancer)
-        return json_response({"member": encode.encode_member(member, where)}, status)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
-from fairlead.api.octavia.decode import Caller
+from fairlead.api.octavia.caller import Caller
 from fairlead.api.octavia.errors import bad_request, missing_subresource
 from fairlead.model.addresses import IPAddress, choose_address, choose_mac, is_usable
 from fairlead.model.loadbalancer import Vip

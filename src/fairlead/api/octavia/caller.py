@@ -1,0 +1,47 @@
+"""Who asks for a change, what a new object gets that no body says, and what a null means, once for every way in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fairlead.api.door import Identity
+from fairlead.api.fields import Values
+from fairlead.api.octavia import specs
+from fairlead.model.owner import Owner
+from fairlead.model.status import Applied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    project_id: str
+    now: datetime
+    new_id: Callable[[], str]
+    provider: str
+
+    def resource(self) -> dict[str, Any]:
+        """What every new object begins with."""
+        return {"id": self.new_id(), "project_id": self.project_id, "created_at": self.now}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """`applied` says what of a load balancer has arrived: what is still on its way is not changed again."""
+
+    identity: Identity
+    birth: Birth
+    applied: Callable[[Owner], Applied]
+
+
+def common(values: Values) -> dict[str, Any]:
+    """The attributes that every resource has; a null is the default."""
+    return {
+        name: default if values[name] is None else values[name]
+        for name, default in specs.DEFAULTS.items()
+        if name in values
+    }
+
+
+def given(values: Values) -> Values:
+    """In a POST a null is as good as nothing said."""
+    return {name: value for name, value in values.items() if value is not None}

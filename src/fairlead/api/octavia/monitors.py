@@ -1,0 +1,83 @@
+"""Bodies of health monitors to values of the model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fairlead.api.door import ApiError
+from fairlead.api.fields import Values
+from fairlead.api.octavia import limits
+from fairlead.api.octavia.caller import Birth, common, given
+from fairlead.api.octavia.errors import bad_request
+from fairlead.model.loadbalancer import HealthMonitor, MonitorType, PoolProtocol
+
+_HTTP = frozenset({MonitorType.HTTP, MonitorType.HTTPS})
+_DATAGRAMS = frozenset({PoolProtocol.UDP, PoolProtocol.SCTP})
+_OF_DATAGRAMS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
+_HTTP_DEFAULTS: Mapping[str, Any] = {
+    "http_method": "GET",
+    "url_path": "/",
+    "expected_codes": "200",
+    "http_version": None,
+}
+_HTTP_ONLY = (*_HTTP_DEFAULTS, "domain_name")
+_REQUIRED = ("delay", "timeout", "max_retries")
+
+
+def decode_monitor(values: Values, birth: Birth, protocol: PoolProtocol) -> HealthMonitor:
+    """`protocol` is its pool's. Raises ApiError."""
+    _check_pool(values["type"], protocol)
+    monitor = HealthMonitor(
+        **birth.resource(),
+        type=values["type"],
+        delay=values["delay"],
+        timeout=values["timeout"],
+        max_retries=values["max_retries"],
+        **(_HTTP_DEFAULTS if values["type"] in _HTTP else {}),
+    )
+    return update_monitor(monitor, given(values))
+
+
+def update_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
+    """Raises ApiError. A null is the default, where there is one."""
+    changes: dict[str, Any] = common(values)
+    changes.pop("description", None)
+    for name in _REQUIRED:
+        if name in values:
+            if values[name] is None:
+                raise ApiError(400, f"None is not a valid option for {name}")
+            changes[name] = values[name]
+    if "max_retries_down" in values:
+        changes["max_retries_down"] = values["max_retries_down"] or 3
+    for name in _HTTP_ONLY:
+        if name in values:
+            if monitor.type not in _HTTP:
+                raise ApiError(400, f"{name} is not a valid option for health monitors of type {monitor.type.value}")
+            changes[name] = _HTTP_DEFAULTS.get(name) if values[name] is None else values[name]
+    changed = replace(monitor, **changes)
+    _check(changed)
+    return changed
+
+
+def _check(monitor: HealthMonitor) -> None:
+    if monitor.type is MonitorType.UDP_CONNECT and monitor.delay < limits.UDP_CONNECT_DELAY:
+        raise bad_request(
+            f"The request delay value {monitor.delay} should be larger than {limits.UDP_CONNECT_DELAY} for"
+            f" {monitor.type.value} health monitor type."
+        )
+    if monitor.domain_name and not monitor.http_version:
+        raise bad_request("'http_version' must be specified when 'domain_name' is provided.")
+    if monitor.domain_name and monitor.http_version == "1.0":
+        raise ApiError(
+            400, "http_version 1.0 is not a valid option for health monitors HTTP 1.1 domain name health check"
+        )
+
+
+def _check_pool(kind: MonitorType, protocol: PoolProtocol) -> None:
+    if protocol in _DATAGRAMS and kind not in _OF_DATAGRAMS:
+        types = "/".join(each.value for each in _OF_DATAGRAMS)
+        raise bad_request(
+            f"The associated pool protocol is {protocol.value}, so only a {types} health monitor is supported."
+        )
+    if protocol not in _DATAGRAMS and kind in (MonitorType.UDP_CONNECT, MonitorType.SCTP):
+        raise bad_request(f"The {kind.value} type is only supported for pools of type UDP/SCTP.")

@@ -1,0 +1,121 @@
+"""Texts of a form of their own in bodies: URLs, domain names, codes and headers, with the patterns that documents show.
+
+A document's patterns are ECMA-262 (JSON Schema, "Regular Expressions"); what is read is exactly what they match.
+"""
+
+import re
+from urllib.parse import urlsplit
+
+from fairlead.api.fields import Parser, array_schema, object_schema, reads, text
+from fairlead.api.octavia import limits
+
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+DOMAIN_NAME = rf"^{_LABEL}(\.{_LABEL})*\.?$"
+EXPECTED_CODES = r"^([0-9]{3}(\s*,\s*[0-9]{3})*|[0-9]{3}-[0-9]{3})$"
+ONE_LINE = r"^[^\r\n\u0000]*$"
+_PATH_CHARACTERS = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
+URL_PATH = rf"^/{_PATH_CHARACTERS}*(\?({_PATH_CHARACTERS}|\?)*)?$"
+URL = rf"^https?://({_PATH_CHARACTERS}|[\[\]])+(\?({_PATH_CHARACTERS}|\?)*)?(#({_PATH_CHARACTERS}|\?)*)?$"
+"""RFC 3986, section 3: the characters that each component may have."""
+TLS_VERSIONS = ("SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+ALPN_PROTOCOLS = ("h2", "http/1.1", "http/1.0")
+HTTP_METHODS = ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
+HTTP_VERSIONS = ("1.0", "1.1")
+REDIRECT_CODES = (301, 302, 303, 307, 308)
+FORWARDED_HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
+CLIENT_HEADERS = (
+    "X-SSL-Client-Verify",
+    "X-SSL-Client-Has-Cert",
+    "X-SSL-Client-DN",
+    "X-SSL-Client-CN",
+    "X-SSL-Issuer",
+    "X-SSL-Client-SHA1",
+    "X-SSL-Client-Not-Before",
+    "X-SSL-Client-Not-After",
+)
+"""Of the certificate that a client has shown."""
+
+
+def matching(pattern: str, reason: str, longest: int = limits.LONGEST_TEXT) -> Parser[str]:
+    expression = re.compile(pattern, re.ASCII)
+    plain = text(longest)
+
+    @reads({"type": "string", "maxLength": longest, "pattern": pattern})
+    def parse(value: object) -> str:
+        found = plain(value)
+        if not expression.fullmatch(found) or found.endswith("\n"):
+            raise ValueError(reason)
+        return found
+
+    return parse
+
+
+domain_name = matching(DOMAIN_NAME, "Value should be a domain name.")
+expected_codes = matching(EXPECTED_CODES, "Value should be a code, a list of codes, or a range of codes.")
+line = matching(ONE_LINE, "Value should have no line breaks.")
+url_path = matching(URL_PATH, "Value should be an URL path.")
+
+
+@reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": URL})
+def url(value: object) -> str:
+    """The patterns match more than there is; a port that is none, say, is found by taking the text apart."""
+    found = _url(value)
+    try:
+        parts = urlsplit(found)
+        parts.port  # noqa: B018 - it raises when the port is none
+    except ValueError:
+        raise ValueError("Value should be an URL.") from None
+    if not parts.hostname:
+        raise ValueError("Value should be an URL.")
+    return found
+
+
+_url = matching(URL, "Value should be an URL.")
+
+
+def one_of(*words: str) -> Parser[str]:
+    @reads({"type": "string", "enum": list(words)})
+    def parse(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"Value should be one of: {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+@reads({"type": "string", "enum": list(HTTP_VERSIONS)})
+def http_version(value: object) -> str:
+    """Clients write it as a number as well as a text."""
+    return one_of(*HTTP_VERSIONS)(str(value) if isinstance(value, float) else value)
+
+
+@reads({"type": "integer", "enum": list(REDIRECT_CODES)})
+def redirect_code(value: object) -> int:
+    found = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
+    if isinstance(found, bool) or found not in REDIRECT_CODES:
+        raise ValueError(f"Value should be one of: {', '.join(map(str, REDIRECT_CODES))}")
+    return int(str(found))
+
+
+def some_of(*words: str) -> Parser[tuple[str, ...]]:
+    """A list of texts. Which words there are is said by the check of the whole, in words of its own."""
+
+    @reads(array_schema({"type": "string", "enum": list(words)}, len(words)))
+    def parse(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise ValueError("Value should be a list.")
+        if len(value) > limits.REFERENCES:
+            raise ValueError(f"Value should have at most {limits.REFERENCES} items.")
+        return tuple(map(text(limits.LONGEST_WORD), value))
+
+    return parse
+
+
+@reads(object_schema({name: {"enum": ["true", "false"]} for name in (*FORWARDED_HEADERS, *CLIENT_HEADERS)}))
+def headers(value: object) -> tuple[tuple[str, str], ...]:
+    """Sorted, so that equal means equal."""
+    if not isinstance(value, dict) or not all(isinstance(word, str) for pair in value.items() for word in pair):
+        raise ValueError("Value should be an object of texts.")
+    if len(value) > limits.REFERENCES:
+        raise ValueError(f"Value should have at most {limits.REFERENCES} attributes.")
+    return tuple(sorted(value.items()))

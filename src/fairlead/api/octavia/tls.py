@@ -1,0 +1,165 @@
+"""What a listener or a pool says about TLS and HTTP: read, held against each other, and shown again.
+
+A provider that cannot do it refuses it in its compiler, by the names that are used here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fairlead.api.door import ApiError, JsonObject
+from fairlead.api.fields import Values
+from fairlead.api.octavia import texts
+from fairlead.api.octavia.errors import bad_request
+from fairlead.model.loadbalancer import (
+    ClientAuthentication,
+    Http,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    Pool,
+    PoolTls,
+)
+
+_LISTENER_TLS: Mapping[str, str] = {
+    "default_tls_container_ref": "container_ref",
+    "sni_container_refs": "sni_container_refs",
+    "client_authentication": "client_authentication",
+    "client_ca_tls_container_ref": "client_ca_container_ref",
+    "client_crl_container_ref": "client_crl_container_ref",
+    "tls_versions": "versions",
+    "tls_ciphers": "ciphers",
+    "alpn_protocols": "alpn_protocols",
+}
+_HTTP: Mapping[str, str] = {
+    name: name for name in ("insert_headers", "hsts_max_age", "hsts_include_subdomains", "hsts_preload")
+}
+_POOL_TLS: Mapping[str, str] = {
+    "tls_enabled": "enabled",
+    "tls_container_ref": "container_ref",
+    "ca_tls_container_ref": "ca_container_ref",
+    "crl_container_ref": "crl_container_ref",
+    "tls_versions": "versions",
+    "tls_ciphers": "ciphers",
+    "alpn_protocols": "alpn_protocols",
+}
+"""Octavia's names of the attributes, and the model's."""
+_NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
+DEFAULT_VERSIONS, LEAST_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
+DEFAULT_TLS: Mapping[str, Any] = {"versions": DEFAULT_VERSIONS, "alpn_protocols": texts.ALPN_PROTOCOLS}
+"""Of a listener that ends TLS. Ciphers that nobody names are the provider's."""
+_INSERTING = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS})
+
+
+def decode_listener_tls(listener: Listener, values: Values) -> Listener:
+    """Raises ApiError for what does not fit together."""
+    _check_lists(values)
+    tls = replace(listener.tls or _NO_LISTENER_TLS, **_changes(values, _LISTENER_TLS, _NO_LISTENER_TLS))
+    if listener.protocol is ListenerProtocol.TERMINATED_HTTPS:
+        tls = replace(tls, **{name: value for name, value in DEFAULT_TLS.items() if not getattr(tls, name)})
+    http = replace(listener.http or _NO_HTTP, **_changes(values, _HTTP, _NO_HTTP))
+    _check_references(listener.protocol, tls)
+    _check_headers(listener.protocol, http)
+    _check_hsts(listener.protocol, http)
+    return replace(listener, tls=None if tls == _NO_LISTENER_TLS else tls, http=None if http == _NO_HTTP else http)
+
+
+def decode_pool_tls(pool: Pool, values: Values) -> Pool:
+    """Raises ApiError."""
+    _check_lists(values)
+    tls = replace(pool.tls or _NO_POOL_TLS, **_changes(values, _POOL_TLS, _NO_POOL_TLS))
+    return replace(pool, tls=None if tls == _NO_POOL_TLS else tls)
+
+
+def encode_listener_tls(listener: Listener) -> JsonObject:
+    tls, http = listener.tls or _NO_LISTENER_TLS, listener.http or _NO_HTTP
+    return {
+        **{name: getattr(tls, field) for name, field in _LISTENER_TLS.items()},
+        **{name: getattr(http, field) for name, field in _HTTP.items()},
+        "insert_headers": dict(http.insert_headers),
+        "client_authentication": tls.client_authentication.value,
+        "tls_versions": tls.versions or None,
+        "alpn_protocols": tls.alpn_protocols or None,
+    }
+
+
+def encode_pool_tls(pool: Pool) -> JsonObject:
+    tls = pool.tls or _NO_POOL_TLS
+    return {
+        **{name: getattr(tls, field) for name, field in _POOL_TLS.items()},
+        "tls_versions": tls.versions or None,
+        "alpn_protocols": tls.alpn_protocols or None,
+    }
+
+
+def _changes(values: Values, names: Mapping[str, str], defaults: object) -> dict[str, Any]:
+    return {
+        field: getattr(defaults, field) if values[name] is None else values[name]
+        for name, field in names.items()
+        if name in values
+    }
+
+
+def _check_lists(values: Values) -> None:
+    versions, protocols = values.get("tls_versions"), values.get("alpn_protocols")
+    if versions == ():
+        raise bad_request(
+            "Empty TLS version list. Either specify at least one TLS version or remove this parameter to use the"
+            " default."
+        )
+    if unknown := [each for each in versions or () if each not in texts.TLS_VERSIONS]:
+        raise bad_request(f"Invalid TLS versions: {', '.join(unknown)}")
+    order = texts.TLS_VERSIONS.index
+    if old := [each for each in versions or () if order(each) < order(LEAST_VERSION)]:
+        raise bad_request(f"Requested TLS versions are less than the minimum: {', '.join(old)} < {LEAST_VERSION}")
+    if protocols == ():
+        raise bad_request(
+            "Empty ALPN protocol list. Either specify at least one ALPN protocol or remove this parameter to use the"
+            " default."
+        )
+    if unknown := [each for each in protocols or () if each not in texts.ALPN_PROTOCOLS]:
+        raise bad_request(f"Invalid ALPN protocol: {', '.join(unknown)}")
+
+
+def _check_references(protocol: ListenerProtocol, tls: ListenerTls) -> None:
+    ends_tls = protocol is ListenerProtocol.TERMINATED_HTTPS
+    certificate = tls.container_ref or tls.sni_container_refs
+    if not ends_tls and (certificate or tls.client_ca_container_ref):
+        raise bad_request(f"Certificate container references are not allowed on {protocol.value} protocol listeners.")
+    if ends_tls and not certificate:
+        raise bad_request(
+            "An SNI or default certificate container reference must be provided for TERMINATED_HTTPS protocol"
+            " listeners."
+        )
+    if tls.client_authentication is not ClientAuthentication.NONE and not tls.client_ca_container_ref:
+        raise bad_request(
+            f"Client authentication setting {tls.client_authentication.value} requires a client CA container reference."
+        )
+    if tls.client_crl_container_ref and not tls.client_ca_container_ref:
+        raise bad_request(
+            "A client authentication CA reference is required to specify a client authentication revocation list."
+        )
+
+
+def _check_headers(protocol: ListenerProtocol, http: Http) -> None:
+    names = [name for name, _ in http.insert_headers]
+    if names and protocol not in _INSERTING:
+        raise ApiError(400, f"insert-headers is not a valid option for a {protocol.value} protocol listener.")
+    if set(names) - {*texts.FORWARDED_HEADERS, *texts.CLIENT_HEADERS}:
+        raise ApiError(400, f"{names} is not a valid option for insert_headers")
+    of_clients = [name for name in names if name in texts.CLIENT_HEADERS]
+    if of_clients and protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        raise ApiError(400, f"{of_clients} is not a valid option for {protocol.value} protocol listener.")
+    for name, value in http.insert_headers:
+        if value.lower() not in ("true", "false"):
+            raise ApiError(400, f"{value} is not a valid option for insert_headers {name}; it is true or false.")
+
+
+def _check_hsts(protocol: ListenerProtocol, http: Http) -> None:
+    if (http.hsts_include_subdomains or http.hsts_preload) and http.hsts_max_age is None:
+        raise bad_request(
+            "HSTS configuration options hsts_include_subdomains and hsts_preload only make sense if hsts_max_age is"
+            " set as well."
+        )
+    if http.hsts_max_age is not None and protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        raise bad_request("The HSTS feature can only be used for listeners using the TERMINATED_HTTPS protocol.")

@@ -1,0 +1,153 @@
+"""A load-balancer door to call from a test. A tree of every kind of object, for a provider that can do all of them."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.api.octavia import make_door
+from fairlead.compilers.providers import Compile
+from fairlead.drivers.fake import Fault
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import AllocationPool, Network, Subnet
+from fairlead.model.snapshot import Changes
+from harness.api import NOON, compile_anything, inside
+
+NET = "11111111-0000-4000-8000-000000000001"
+SUBNET = "22222222-0000-4000-8000-000000000001"
+NOBODY = "99999999-0000-4000-8000-000000000009"
+ROOT = "/v2.0/lbaas"
+PATHS = {
+    "lb": ("loadbalancer", "/loadbalancers"),
+    "listener": ("listener", "/listeners"),
+    "pool": ("pool", "/pools"),
+    "member": ("member", "/pools/{pool}/members"),
+    "monitor": ("healthmonitor", "/healthmonitors"),
+    "policy": ("l7policy", "/l7policies"),
+    "rule": ("rule", "/l7policies/{policy}/rules"),
+}
+"""Kind -> its root element and its path."""
+MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
+TREE = {
+    "name": "web",
+    "vip_subnet_id": SUBNET,
+    "vip_address": "10.0.0.10",
+    "listeners": [
+        {
+            "name": "front",
+            "protocol": "HTTP",
+            "protocol_port": 80,
+            "default_pool": {"name": "app"},
+            "l7policies": [
+                {
+                    "name": "static",
+                    "action": "REDIRECT_TO_POOL",
+                    "redirect_pool": {"name": "files", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN"},
+                    "rules": [{"type": "PATH", "compare_type": "STARTS_WITH", "value": "/static"}],
+                }
+            ],
+        },
+        {"name": "other", "protocol": "TCP", "protocol_port": 81},
+    ],
+    "pools": [
+        {
+            "name": "app",
+            "protocol": "HTTP",
+            "lb_algorithm": "ROUND_ROBIN",
+            "healthmonitor": MONITOR,
+            "members": [
+                {"name": name, "address": f"10.0.0.{n}", "protocol_port": 80} for n, name in ((11, "a"), (12, "b"))
+            ],
+        }
+    ],
+}
+
+
+def network() -> Network:
+    common: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
+    subnet = Subnet(
+        id=SUBNET,
+        cidr=parse_network("10.0.0.0/24"),
+        gateway=parse_address("10.0.0.1"),
+        allocation_pools=(AllocationPool(start=parse_address("10.0.0.2"), end=parse_address("10.0.0.254")),),
+        **common,
+    )
+    return Network(id=NET, mtu=1442, subnets=(subnet,), **common)
+
+
+class Door:
+    """Calls are answered before the dataplane has anything of them; `rest` lets it catch up."""
+
+    def __init__(self, folder: Path, compile_owner: Compile = compile_anything) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        opened = inside(make_door, folder, "/load-balancer", compile_owner)
+        self.place = self.run(self._stack.enter_async_context(opened))
+        self.run(self.place.model.write(lambda _: Changes(puts=(network(),))))
+        self.rest()
+        self.ids: dict[str, str] = {}
+
+    def run(self, work: Any) -> Any:
+        async def wait() -> Any:
+            return await work
+
+        return self._runner.run(wait())
+
+    def close(self) -> None:
+        self.run(self._stack.aclose())
+        self._runner.close()
+
+    def rest(self) -> None:
+        self.run(self.place.rest())
+
+    def break_dataplane(self) -> None:
+        """It refuses everything from now on."""
+        self.place.driver._fault = lambda: Fault.BEFORE
+
+    def call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        """`path` below the root, with names of `ids` in braces."""
+        answer: httpx.Response = self.run(self.place.call(method, ROOT + path.format(**self.ids), body))
+        return answer
+
+    def good(self, method: str, path: str, body: object = None) -> Any:
+        answer = self.call(method, path, body)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    def bad(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        answer = self.call(method, path, body)
+        return answer.status_code, answer.json()["faultstring"]
+
+    def make(self, kind: str, **attributes: object) -> dict[str, Any]:
+        root, path = PATHS[kind]
+        made: dict[str, Any] = self.good("POST", path, {root: attributes})[root]
+        self.rest()
+        return made
+
+    def change(self, kind: str, identity: str, **attributes: object) -> dict[str, Any]:
+        root, path = PATHS[kind]
+        changed: dict[str, Any] = self.good("PUT", f"{path}/{identity}", {root: attributes})[root]
+        self.rest()
+        return changed
+
+    def show(self, kind: str, identity: str) -> dict[str, Any]:
+        root, path = PATHS[kind]
+        shown: dict[str, Any] = self.good("GET", f"{path}/{identity}")[root]
+        return shown
+
+    def build(self, **more: object) -> dict[str, Any]:
+        """The tree; `ids` then has the id of each of its objects, by kind and by name."""
+        tree: dict[str, Any] = self.good("POST", "/loadbalancers", {"loadbalancer": {**TREE, **more}})["loadbalancer"]
+        self.ids = {"lb": tree["id"]}
+        for listener in tree["listeners"]:
+            self.ids[listener["name"]] = listener["id"]
+            for policy in listener["l7policies"]:
+                self.ids |= {"policy": policy["id"], "rule": policy["rules"][0]["id"]}
+        for pool in tree["pools"]:
+            self.ids[pool["name"]] = pool["id"]
+            self.ids |= {member["name"]: member["id"] for member in pool["members"]}
+            self.ids |= {"monitor": pool["healthmonitor"]["id"]} if "healthmonitor" in pool else {}
+        self.ids["pool"] = self.ids["app"]
+        return tree

@@ -1,0 +1,121 @@
+"""What is on its way to the dataplane is not changed: a request waits for it, and is refused when it waits too long."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from api.octavia.house import MONITOR, Door
+from harness.api import PATIENCE
+
+LB = "Load Balancer {lb} is immutable and cannot be updated."
+POOL = "Pool {app} is immutable and cannot be updated."
+POLICY = "L7Policy {policy} is immutable and cannot be updated."
+STATE = "Invalid state PENDING_CREATE of loadbalancer resource {lb}"
+REQUESTS: list[tuple[str, str, Any, str]] = [
+    ("PUT", "/loadbalancers/{lb}", {"loadbalancer": {"name": "x"}}, STATE),
+    ("DELETE", "/loadbalancers/{lb}?cascade=true", None, STATE),
+    ("PUT", "/loadbalancers/{lb}/failover", None, STATE),
+    ("POST", "/listeners", {"listener": {"loadbalancer_id": "{lb}", "protocol": "TCP", "protocol_port": 82}}, LB),
+    ("PUT", "/listeners/{front}", {"listener": {"name": "x"}}, LB),
+    ("DELETE", "/listeners/{front}", None, LB),
+    ("POST", "/pools", {"pool": {"loadbalancer_id": "{lb}", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}}, LB),
+    ("PUT", "/pools/{app}", {"pool": {"name": "x"}}, LB),
+    ("DELETE", "/pools/{app}", None, LB),
+    ("POST", "/pools/{app}/members", {"member": {"address": "10.0.0.19", "protocol_port": 80}}, POOL),
+    ("PUT", "/pools/{app}/members", {"members": []}, POOL),
+    ("PUT", "/pools/{app}/members/{a}", {"member": {"weight": 2}}, POOL),
+    ("DELETE", "/pools/{app}/members/{a}", None, POOL),
+    ("PUT", "/healthmonitors/{monitor}", {"healthmonitor": {"delay": 9}}, POOL),
+    ("DELETE", "/healthmonitors/{monitor}", None, POOL),
+    ("POST", "/l7policies", {"l7policy": {"listener_id": "{front}", "action": "REJECT"}}, LB),
+    ("PUT", "/l7policies/{policy}", {"l7policy": {"name": "x"}}, LB),
+    ("DELETE", "/l7policies/{policy}", None, LB),
+    ("POST", "/l7policies/{policy}/rules", {"rule": {"type": "PATH", "compare_type": "REGEX", "value": "x"}}, POLICY),
+    ("DELETE", "/l7policies/{policy}/rules/{rule}", None, POLICY),
+]
+
+
+def filled(body: Any, ids: dict[str, str]) -> Any:
+    if isinstance(body, dict):
+        return {key: filled(value, ids) for key, value in body.items()}
+    return body.format(**ids) if isinstance(body, str) else body
+
+
+def test_what_takes_too_long_is_refused_and_nothing_is_written(anything: Door):
+    door = anything
+    door.build()
+    door.place.runs = False
+
+    async def all_at_once() -> list[Any]:
+        calls = (
+            door.place.call(method, "/v2.0/lbaas" + path.format(**door.ids), filled(body, door.ids))
+            for method, path, body, _ in REQUESTS
+        )
+        return await asyncio.gather(*calls)
+
+    before = door.place.model.snapshot
+    for (method, path, _, words), answer in zip(REQUESTS, door.run(all_at_once()), strict=True):
+        told = (answer.status_code, answer.json()["faultstring"])
+        assert told == (409, words.format(**door.ids)), (method, path)
+    assert door.place.model.snapshot is before
+
+
+def test_an_unrelated_pool_of_the_tree_waits_in_the_words_of_the_load_balancer(anything: Door):
+    door = anything
+    door.build()
+    door.rest()
+    door.place.runs = False
+    door.good("PUT", "/listeners/{other}", {"listener": {"name": "x"}})
+    member = {"member": {"address": "10.0.0.19", "protocol_port": 80}}
+    assert door.bad("POST", "/pools/{app}/members", member) == (409, LB.format(**door.ids))
+    assert door.bad("PUT", "/loadbalancers/{lb}", {"loadbalancer": {}})[1] == STATE.format(**door.ids).replace(
+        "PENDING_CREATE", "PENDING_UPDATE"
+    )
+
+
+@pytest.mark.parametrize(("method", "path", "body", "_"), REQUESTS, ids=[f"{each[0]} {each[1]}" for each in REQUESTS])
+def test_what_arrives_in_time_is_waited_for(anything: Door, method: str, path: str, body: Any, _: str):
+    anything.build()
+    anything.good(method, path, filled(body, anything.ids))
+
+
+def test_what_failed_may_be_changed_and_deleted(anything: Door):
+    door = anything
+    door.break_dataplane()
+    door.build()
+    door.rest()
+    door.place.runs = False
+    assert door.show("lb", door.ids["lb"])["provisioning_status"] == "ERROR"
+    door.good("POST", "/healthmonitors", {"healthmonitor": {**MONITOR, "pool_id": door.ids["files"]}})
+    door.good("DELETE", "/pools/{app}/members/{a}")
+    door.good("PUT", "/loadbalancers/{lb}/failover")
+    door.good("DELETE", "/loadbalancers/{lb}?cascade=true")
+
+
+def test_writers_at_the_same_time_lose_nothing(anything: Door):
+    """Each waits for the one before it; the reconciler is one task among them."""
+    door = anything
+    door.build()
+    door.rest()
+    door.place.runs = False
+
+    async def race() -> list[int]:
+        working = asyncio.create_task(door.place.reconciler.run())
+        calls = [
+            door.place.call(
+                "POST",
+                f"/v2.0/lbaas/pools/{door.ids['app']}/members",
+                {"member": {"address": f"10.0.1.{number}", "protocol_port": 80}},
+            )
+            for number in range(10)
+        ]
+        answers = await asyncio.gather(*calls)
+        working.cancel()
+        return [answer.status_code for answer in answers]
+
+    done = door.run(race())
+    assert set(done) <= {201, 409}
+    shown = door.good("GET", "/pools/{app}/members")["members"]
+    assert len(shown) == 2 + done.count(201)
+    assert done.count(201) > 1, f"nobody waited within {PATIENCE} s"
