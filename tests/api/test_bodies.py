@@ -22,6 +22,8 @@ PLACES = {
     f"{BALANCER}/loadbalancers": "loadbalancer",
     f"{BALANCER}/listeners": "listener",
     f"{BALANCER}/pools": "pool",
+    f"{BALANCER}/healthmonitors": "healthmonitor",
+    f"{BALANCER}/l7policies": "l7policy",
 }
 FEWER = settings(FEW, max_examples=60)
 

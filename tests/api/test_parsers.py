@@ -28,7 +28,7 @@ def every_parser() -> Iterator[tuple[str, Parser[Any]]]:
         for name, attribute in collection.attributes.items():
             if attribute.post or attribute.put:
                 yield f"{collection.singular}.{name}", attribute.parse
-    for resource in ("LOAD_BALANCER", "LISTENER", "POOL", "MEMBER"):
+    for resource in ("LOAD_BALANCER", "LISTENER", "POOL", "MEMBER", "HEALTH_MONITOR", "L7_POLICY", "L7_RULE"):
         for name, field in getattr(specs, f"{resource}_POST").items():
             yield f"{resource.lower()}.{name}", field.parse
     for name, field in specs.SESSION_PERSISTENCE.items():
@@ -40,7 +40,7 @@ PARSERS = dict(every_parser())
 KEYS = st.sampled_from(
     ["destination", "nexthop", "start", "end", "subnet_id", "ip_address", "name", "protocol", "protocol_port",
      "address", "members", "default_pool", "type", "cookie_name", "lb_algorithm", "tags", "port_id", "router",
-     "routes", "weight"]
+     "routes", "weight", "healthmonitor", "rules", "action", "value", "compare_type", "redirect_pool"]
 )  # fmt: skip
 NESTED = st.recursive(
     SCALARS,

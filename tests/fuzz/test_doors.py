@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from fuzz.machine import Machine
-from fuzz.world import World
+from fuzz.world import REFUSED, World
 from harness.values import NETWORKS
 
 pytestmark = pytest.mark.fuzz
@@ -49,7 +49,7 @@ def operations(server: Machine, door: str) -> list[Any]:
 
 
 def _weight(operation: Any) -> int:
-    if not _can_be_had(operation):
+    if not _can_be_had(operation) or REFUSED in operation.path:
         return 1
     plain = operation.method == "get" and "{" not in operation.path and not list(operation.query)
     return OFTEN[operation.method] // (3 if plain or "/tags" in operation.path else 1)  # there are many of these

@@ -58,6 +58,8 @@ LEFT_OUT = frozenset(
      "http_version", "url_path"}
 )  # fmt: skip
 """Attributes that OVN refuses, or that fit to nothing when they are drawn alone: mostly left out."""
+REFUSED = "/l7policies"
+"""Part of the path of what OVN refuses altogether: seldom asked for."""
 KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
 """How often a body, an attribute and an id stay as they were drawn."""
 

@@ -294,6 +294,7 @@ def test_an_owner_that_nothing_comes_of_is_stalled():
         reconciler = Reconciler(
             driver=FakeDriver(), compile_owner=compile_owner, snapshot=lambda: snapshot, clock=lambda: now
         )
+        assert reconciler.applied(NET).stalled, "nobody works on it"
         reconciler.mark([NET])
         assert not reconciler.applied(NET).stalled
         now = 2 * STALLED

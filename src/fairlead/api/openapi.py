@@ -58,7 +58,7 @@ _WORDS = {
     401: "Say who you are (HTTP basic).",
     403: "The caller may not do this.",
     404: "There is no such thing, or the caller may not see it.",
-    409: "It does not fit to what is there.",
+    409: "It does not fit to what is there, or what is there is still on its way to the dataplane.",
     412: "It has another revision than the one that If-Match asks for.",
     413: "The body is too large.",
     414: "The query string is too long.",

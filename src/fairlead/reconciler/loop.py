@@ -143,6 +143,8 @@ class Reconciler:
     def applied(self, owner: Owner) -> Applied:
         known = self._memory.applied.get(owner, NEVER_APPLIED)
         since = self._queue.since(owner)
+        if since is None and known == NEVER_APPLIED:  # since the start nobody has looked at it
+            return replace(known, stalled=True)
         stalled = since is not None and self._clock() - max(since, self._succeeded) > STALLED
         return replace(known, stalled=True) if stalled else known
 

@@ -83,6 +83,9 @@ def test_lists_filter_sort_and_page(door: Door):
         found = door.good("GET", f"/healthmonitors{query}")
         assert [item["id"] for item in found["healthmonitors"]] == [item["id"] for item in expected], query
         assert isinstance(found["healthmonitors_links"], list)
+    found = door.good("GET", f"/pools?healthmonitor_id={first['id']}")["pools"]
+    assert [pool["id"] for pool in found] == [door.ids["tcp"]]
+    assert len(door.good("GET", "/pools?sort=healthmonitor_id:desc")["pools"]) == 3
     assert door.good("GET", "/healthmonitors?fields=id&fields=type&type=TCP")["healthmonitors"] == [
         {"id": first["id"], "type": "TCP"}
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.octavia.house import MONITOR, Door
+from fairlead.reconciler.loop import STALLED
 from harness.api import PATIENCE
 
 LB = "Load Balancer {lb} is immutable and cannot be updated."
@@ -91,6 +92,17 @@ def test_what_failed_may_be_changed_and_deleted(anything: Door):
     door.good("DELETE", "/pools/{app}/members/{a}")
     door.good("PUT", "/loadbalancers/{lb}/failover")
     door.good("DELETE", "/loadbalancers/{lb}?cascade=true")
+
+
+def test_what_nothing_comes_of_may_be_changed(anything: Door):
+    """A connection on which nobody answers, or another server that should write and does not."""
+    door = anything
+    door.build()
+    door.place.runs = False
+    door.place.reconciler._clock = lambda: 2 * STALLED
+    assert door.show("lb", door.ids["lb"])["provisioning_status"] == "PENDING_CREATE"
+    door.good("PUT", "/listeners/{front}", {"listener": {"name": "x"}})
+    assert door.show("lb", door.ids["lb"])["provisioning_status"] == "PENDING_UPDATE"
 
 
 def test_writers_at_the_same_time_lose_nothing(anything: Door):

@@ -4,18 +4,23 @@ A document's patterns are ECMA-262 (JSON Schema, "Regular Expressions"); what is
 """
 
 import re
-from urllib.parse import urlsplit
 
 from fairlead.api.fields import Parser, array_schema, object_schema, reads, text
 from fairlead.api.octavia import limits
 
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 DOMAIN_NAME = rf"^{_LABEL}(\.{_LABEL})*\.?$"
-EXPECTED_CODES = r"^([0-9]{3}(\s*,\s*[0-9]{3})*|[0-9]{3}-[0-9]{3})$"
+EXPECTED_CODES = r"^([0-9]{3}( *, *[0-9]{3})*|[0-9]{3}-[0-9]{3})$"
 ONE_LINE = r"^[^\r\n\u0000]*$"
 _PATH_CHARACTERS = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
-URL_PATH = rf"^/{_PATH_CHARACTERS}*(\?({_PATH_CHARACTERS}|\?)*)?$"
-URL = rf"^https?://({_PATH_CHARACTERS}|[\[\]])+(\?({_PATH_CHARACTERS}|\?)*)?(#({_PATH_CHARACTERS}|\?)*)?$"
+_QUERY = rf"(\?({_PATH_CHARACTERS}|\?)*)?"
+_PORT = "(:([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
+_NAME = r"([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+"
+_USER = r"(([A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*@)?"
+URL = (
+    rf"^https?://{_USER}({_NAME}|\[[0-9A-Fa-f:.]+\]){_PORT}(/{_PATH_CHARACTERS}*)?{_QUERY}(#({_PATH_CHARACTERS}|\?)*)?$"
+)
+URL_PATH = rf"^/{_PATH_CHARACTERS}*{_QUERY}$"
 """RFC 3986, section 3: the characters that each component may have."""
 TLS_VERSIONS = ("SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 ALPN_PROTOCOLS = ("h2", "http/1.1", "http/1.0")
@@ -43,7 +48,7 @@ def matching(pattern: str, reason: str, longest: int = limits.LONGEST_TEXT) -> P
     @reads({"type": "string", "maxLength": longest, "pattern": pattern})
     def parse(value: object) -> str:
         found = plain(value)
-        if not expression.fullmatch(found) or found.endswith("\n"):
+        if not expression.fullmatch(found):
             raise ValueError(reason)
         return found
 
@@ -53,24 +58,8 @@ def matching(pattern: str, reason: str, longest: int = limits.LONGEST_TEXT) -> P
 domain_name = matching(DOMAIN_NAME, "Value should be a domain name.")
 expected_codes = matching(EXPECTED_CODES, "Value should be a code, a list of codes, or a range of codes.")
 line = matching(ONE_LINE, "Value should have no line breaks.")
+url = matching(URL, "Value should be an URL.")
 url_path = matching(URL_PATH, "Value should be an URL path.")
-
-
-@reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": URL})
-def url(value: object) -> str:
-    """The patterns match more than there is; a port that is none, say, is found by taking the text apart."""
-    found = _url(value)
-    try:
-        parts = urlsplit(found)
-        parts.port  # noqa: B018 - it raises when the port is none
-    except ValueError:
-        raise ValueError("Value should be an URL.") from None
-    if not parts.hostname:
-        raise ValueError("Value should be an URL.")
-    return found
-
-
-_url = matching(URL, "Value should be an URL.")
 
 
 def one_of(*words: str) -> Parser[str]:
@@ -106,7 +95,7 @@ def some_of(*words: str) -> Parser[tuple[str, ...]]:
             raise ValueError("Value should be a list.")
         if len(value) > limits.REFERENCES:
             raise ValueError(f"Value should have at most {limits.REFERENCES} items.")
-        return tuple(map(text(limits.LONGEST_WORD), value))
+        return tuple(dict.fromkeys(map(text(limits.LONGEST_WORD), value)))
 
     return parse
 
