@@ -97,7 +97,8 @@ class World:
         for kind, path in LISTS.items():
             key = KEYS.get(kind, "id")
             answer = self._client.get(path, params={"fields": key, "limit": 200}).raise_for_status().json()
-            found[kind] = [item[key] for item in answer[f"{kind}s"]]
+            items = next(value for name, value in answer.items() if not name.endswith("_links"))
+            found[kind] = [item[key] for item in items]
         self.ids = found
         query = {"device_owner": "network:router_interface"}
         ports = self._client.get(LISTS["port"], params=query).raise_for_status().json()["ports"]
