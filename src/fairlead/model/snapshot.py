@@ -47,6 +47,8 @@ class Snapshot:
     generations: Map[Owner, int] = Map()
     down: Map[str, frozenset[str]] = Map()
     """Load balancer -> those of its members that their health monitor calls down."""
+    online: Map[str, frozenset[str]] = Map()
+    """And those that it has seen answer. Of a monitored member in neither nothing is known yet; it serves."""
 
     stamps: Map[str, Stamps] = Map()
     """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""
@@ -389,11 +391,20 @@ def _deleted(index: Map[_T, str], keys: Iterable[_T]) -> Map[_T, str]:
     return mutation.finish()
 
 
-def with_health(snapshot: Snapshot, balancer_id: str, down: frozenset[str]) -> Snapshot:
-    """The snapshot in which just these members of the load balancer are down."""
-    if down:
-        return replace(snapshot, down=snapshot.down.set(balancer_id, down))
-    return replace(snapshot, down=snapshot.down.delete(balancer_id)) if balancer_id in snapshot.down else snapshot
+def with_health(
+    snapshot: Snapshot, balancer_id: str, down: frozenset[str], online: frozenset[str] = frozenset()
+) -> Snapshot:
+    """The snapshot in which just these members of the load balancer are down, and these online."""
+    new = _with_ids(snapshot.down, balancer_id, down), _with_ids(snapshot.online, balancer_id, online)
+    if new[0] is snapshot.down and new[1] is snapshot.online:
+        return snapshot
+    return replace(snapshot, down=new[0], online=new[1])
+
+
+def _with_ids(index: Map[str, frozenset[str]], key: str, ids: frozenset[str]) -> Map[str, frozenset[str]]:
+    if index.get(key, frozenset()) == ids:
+        return index
+    return index.set(key, ids) if ids else index.delete(key)
 
 
 def standing(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> Standing:
@@ -404,4 +415,5 @@ def standing(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> St
         stamps=snapshot.stamps.get(balancer.id, Map()),
         applied=applied,
         down=snapshot.down.get(balancer.id, frozenset()),
+        online=snapshot.online.get(balancer.id, frozenset()),
     )

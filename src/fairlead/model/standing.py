@@ -82,6 +82,8 @@ class Standing:
     applied: Applied
     down: frozenset[str] = frozenset()
     """The members that their health monitor calls down."""
+    online: frozenset[str] = frozenset()
+    """And those that it has seen answer."""
 
     def provisioning(self, part: Resource) -> ProvisioningStatus:
         """ERROR while attempts fail to apply what has touched it, and for the whole while any attempt fails."""
@@ -120,10 +122,10 @@ class Standing:
         return self._of_pool(pool, self._led_to())
 
     def _of_pool(self, pool: Pool, led_to: frozenset[str]) -> OperatingStatus:
-        """OFFLINE too when no listener that serves leads to it. A member that is on its way says nothing yet."""
+        """OFFLINE too when no listener that serves leads to it. A member of which nothing is known yet says nothing."""
         if not self._serves(self.balancer, pool) or pool.id not in led_to:
             return OperatingStatus.OFFLINE
-        members = {self.of_member(pool, member) for member in pool.members if self._is_there(member)}
+        members = {self.of_member(pool, member) for member in pool.members if self._is_known(pool, member)}
         if members and not members & {OperatingStatus.ONLINE, OperatingStatus.NO_MONITOR}:
             return OperatingStatus.ERROR
         return OperatingStatus.DEGRADED if OperatingStatus.ERROR in members else OperatingStatus.ONLINE
@@ -141,14 +143,19 @@ class Standing:
             return OperatingStatus.OFFLINE
         if member.weight == 0:
             return OperatingStatus.DRAINING
-        if pool.health_monitor is None or not pool.health_monitor.admin_state_up:
+        if not _is_monitored(pool):
             return OperatingStatus.NO_MONITOR
-        if not (self._is_there(member) and self._is_there(pool.health_monitor)):
-            return OperatingStatus.OFFLINE
-        return OperatingStatus.ERROR if member.id in self.down else OperatingStatus.ONLINE
+        if member.id in self.down:
+            return OperatingStatus.ERROR
+        return _online(member.id in self.online)
 
     def _stamp(self, part: Resource) -> Stamp:
         return self.stamps.get(part.id, AS_OLD_AS_THE_WHOLE)
+
+    def _is_known(self, pool: Pool, member: Member) -> bool:
+        """Whether it is in the dataplane, and was probed if it is to be."""
+        silent = _is_monitored(pool) and member.takes_connections and member.id not in self.down | self.online
+        return self._is_there(member) and not silent
 
     def _is_there(self, part: Resource) -> bool:
         """Whether a version of it is in the dataplane."""
@@ -156,6 +163,10 @@ class Standing:
 
     def _serves(self, *parts: LoadBalancer | Listener | Pool | HealthMonitor | L7Policy | L7Rule) -> bool:
         return all(part.admin_state_up and self._is_there(part) for part in parts)
+
+
+def _is_monitored(pool: Pool) -> bool:
+    return pool.health_monitor is not None and pool.health_monitor.admin_state_up
 
 
 def _online(serves: bool) -> OperatingStatus:
