@@ -413,9 +413,6 @@ def _check_size(balancer: lb.LoadBalancer) -> None:
 
 def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
     redirects = [policy.redirect_pool_id for policy in listener.l7policies]
-    for policy in listener.l7policies:
-        if len(policy.rules) > limits.RULES:
-            raise l7.too_many_rules(policy.id)
     if listener.protocol is lb.ListenerProtocol.PROMETHEUS and (listener.default_pool_id or redirects):
         raise no_children(listener.protocol.value)
     for pool_id in (listener.default_pool_id, *redirects):

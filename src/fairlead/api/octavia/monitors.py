@@ -41,7 +41,6 @@ def decode_monitor(values: Values, birth: Birth, protocol: PoolProtocol) -> Heal
 def update_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
     """Raises ApiError. A null is the default, where there is one."""
     changes: dict[str, Any] = common(values)
-    changes.pop("description", None)
     for name in _REQUIRED:
         if name in values:
             if values[name] is None:
