@@ -4,6 +4,7 @@ The two that say "well" or "not well" are for everybody; figures are for adminis
 `fairlead_resync_changes_total` must stay 0 after the start: it counts what a look at everything found different.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.api.door import House, identity
+from fairlead.model.loadbalancer import Member
 from fairlead.model.owner import Kind
-from fairlead.model.status import derive_provisioning_status
+from fairlead.model.status import OperatingStatus, derive_member_status, derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler, Work
 
 STANDBY_PATIENCE = 30.0
@@ -32,6 +34,8 @@ class Dataplane:
     connected: bool
     writes: bool
     """Whether this server holds the lock; of several, one does."""
+    southbound: bool = False
+    """Whether it is heard what health monitors see."""
 
 
 class Metrics:
@@ -121,7 +125,11 @@ class _State(Collector):
         )
         yield GaugeMetricFamily("fairlead_ovn_connected", "1 while OVN can be read.", int(now.connected))
         yield GaugeMetricFamily("fairlead_ovn_writer", "1 while this server is the one that writes.", int(now.writes))
+        yield GaugeMetricFamily(
+            "fairlead_southbound_connected", "1 while it is heard what health monitors see.", int(now.southbound)
+        )
         yield self._owners()
+        yield self._members()
 
     def _owners(self) -> Metric:
         family = GaugeMetricFamily("fairlead_owners", "Documents by kind and status.", labels=["kind", "status"])
@@ -132,3 +140,20 @@ class _State(Collector):
         for (kind, status_name), count in sorted(counts.items()):
             family.add_metric([kind.value, status_name], count)
         return family
+
+    def _members(self) -> Metric:
+        family = GaugeMetricFamily("fairlead_members", "Members by status.", labels=["status"])
+        snapshot = self._house.model.snapshot
+        counts: Counter[str] = Counter()
+        for balancer in snapshot.load_balancers.values():
+            down, online = (index.get(balancer.id, frozenset()) for index in (snapshot.down, snapshot.online))
+            counts.update(_member_status(member, down, online) for pool in balancer.pools for member in pool.members)
+        for status, count in sorted(counts.items()):
+            family.add_metric([status], count)
+        return family
+
+
+def _member_status(member: Member, down: frozenset[str], online: frozenset[str]) -> str:
+    if member.id in down:
+        return OperatingStatus.ERROR.value
+    return (OperatingStatus.ONLINE if member.id in online else derive_member_status(member)).value
