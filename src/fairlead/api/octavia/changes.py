@@ -9,10 +9,12 @@ from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, limits, specs
 from fairlead.api.octavia.decode import Birth, Caller
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, not_found
+from fairlead.api.octavia.probing import check_probed, make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.model import loadbalancer as lb
+from fairlead.model.network import Port
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes
 
 
 def find_load_balancer(snapshot: Snapshot, balancer_id: str, identity: Identity) -> lb.LoadBalancer:
@@ -66,8 +68,10 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         owns_vip_port=made.is_new,
     )
     balancer = _with_tree(balancer, values, caller.birth)
-    _check(snapshot, balancer, caller)
-    return Changes(puts=(made.port, balancer), reads=(Owner(Kind.NETWORK, balancer.vip.network_id),))
+    with_vip = apply_changes(snapshot, Changes(puts=(made.port,)), snapshot.revision)
+    _check(with_vip, balancer, caller)
+    ports = make_probe_ports(with_vip, balancer, caller.birth.now)
+    return _giving_addresses(made.port, *ports, balancer)
 
 
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
@@ -235,7 +239,14 @@ def _birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
 
 def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
     _check(snapshot, balancer, caller)
-    return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
+    ports = make_probe_ports(snapshot, balancer, caller.birth.now)
+    return _giving_addresses(*ports, replace(balancer, updated_at=caller.birth.now))
+
+
+def _giving_addresses(*puts: Aggregate) -> Changes:
+    """The networks of which addresses are taken must not change meanwhile."""
+    networks = dict.fromkeys(put.network_id for put in puts if isinstance(put, Port))
+    return Changes(puts=puts, reads=tuple(Owner(Kind.NETWORK, network_id) for network_id in networks))
 
 
 def _mine(snapshot: Snapshot, balancer_id: str, caller: Caller) -> lb.LoadBalancer:
@@ -313,6 +324,7 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
         _check_new_member(snapshot, balancer, member, caller)
+    check_probed(snapshot, balancer)
 
 
 def _check_size(balancer: lb.LoadBalancer) -> None:

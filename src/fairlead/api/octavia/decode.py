@@ -12,6 +12,7 @@ from fairlead.api.octavia.errors import bad_request
 from fairlead.model.addresses import is_host
 from fairlead.model.loadbalancer import (
     Algorithm,
+    HealthMonitor,
     Listener,
     Member,
     PersistenceType,
@@ -95,7 +96,22 @@ def decode_pool(values: Values, birth: Birth) -> Pool:
         member = decode_member(body, birth, len(members))
         refuse_duplicate(members, member)
         members = (*members, member)
+    if values.get("healthmonitor"):
+        pool = replace(pool, health_monitor=decode_health_monitor(values["healthmonitor"], birth))
     return with_members(pool, members)
+
+
+def decode_health_monitor(values: Values, birth: Birth) -> HealthMonitor:
+    times = {name: values[name] for name in specs.MONITOR_TIMES if values.get(name) is not None}
+    return HealthMonitor(
+        id=birth.new_id(),
+        project_id=birth.project_id,
+        created_at=birth.now,
+        name=values.get("name") or "",
+        admin_state_up=values.get("admin_state_up") is not False,
+        type=values["type"],
+        **times,
+    )
 
 
 def update_pool(pool: Pool, values: Values, provider: str) -> Pool:

@@ -34,7 +34,7 @@ from fairlead.api.fields import (
 from fairlead.api.octavia import limits
 from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, PersistenceType, PoolProtocol
+from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, MonitorType, PersistenceType, PoolProtocol
 
 COOKIE_NAME = re.compile(r"[^\s,;\\]+")
 _T = TypeVar("_T")
@@ -126,6 +126,15 @@ SESSION_PERSISTENCE: Spec = {
     "persistence_timeout": Field(integer(1, limits.LARGEST_NUMBER)),
 }
 
+MONITOR_TIMES = ("delay", "timeout", "max_retries", "max_retries_down")
+HEALTH_MONITOR_IN_TREE: Spec = {
+    **_EVERYWHERE,
+    "type": Field(word_of(MonitorType), required=True),
+    "delay": Field(integer(1, limits.LARGEST_NUMBER), required=True),
+    "timeout": Field(integer(1, limits.LARGEST_NUMBER), required=True),
+    "max_retries": Field(integer(1, 10), required=True),
+    "max_retries_down": Field(integer(1, 10)),
+}
 POOL_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
@@ -139,7 +148,7 @@ POOL_PUT: Spec = {
 POOL_IN_TREE: Spec = {
     **POOL_PUT,
     **_CREATED,
-    "healthmonitor": Field(mapping),
+    "healthmonitor": Field(nested(HEALTH_MONITOR_IN_TREE, "healthmonitor")),
     "members": Field(list_of(nested(MEMBER_POST, "member"), limits.MEMBERS)),
     "protocol": Field(word_of(PoolProtocol)),
 }
@@ -223,7 +232,6 @@ POOL_NOT_YET = (
     *_TLS,
     "ca_tls_container_ref",
     "crl_container_ref",
-    "healthmonitor",
     "tls_container_ref",
     "tls_enabled",
 )
