@@ -34,12 +34,12 @@ PATIENCE = 20.0
 def site(lab: Lab) -> Iterator[Site]:
     """Members on both chassis, a client beside them and one across a router."""
     site = open_site(lab)
-    site.network("blue", "10.0.0.0/24", "fd00:a::/64")
-    site.network("green", "10.0.1.0/24", "fd00:b::/64")
-    site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
-    site.machines("blue", {"m1": "chassis2", "m2": "chassis1", "m3": "chassis2", SPARE: "chassis1"}, serve=[8080])
-    site.machines("blue", {"near": "chassis1"})
-    site.machines("green", {"far": "chassis1"})
+    site.network("rose", "10.0.0.0/24", "fd00:a::/64")
+    site.network("teal", "10.0.1.0/24", "fd00:b::/64")
+    site.router("health", "rose-v4", "rose-v6", "teal-v4", "teal-v6")
+    site.machines("rose", {"m1": "chassis2", "m2": "chassis1", "m3": "chassis2", SPARE: "chassis1"}, serve=[8080])
+    site.machines("rose", {"near": "chassis1"})
+    site.machines("teal", {"far": "chassis1"})
     yield site
     for name in (*MEMBERS, SPARE, "near", "far"):
         lab.remove_workload(name)
@@ -131,7 +131,7 @@ def test_who_dies_gets_no_new_connections_and_who_is_back_gets_its_own(
     die, revive = DEATHS[death]
     check = monitor(protocol)
     pool = {"protocol": protocol.value.upper(), "version": version, "healthmonitor": check}
-    with site.balancer(f"blue-v{version}", MEMBERS, **pool) as balancer:
+    with site.balancer(f"rose-v{version}", MEMBERS, **pool) as balancer:
         wait_members(site, ONLINE=3)
         before = keys(site, balancer, protocol)
         assert (len(before), set(before.values())) == (KEYS, set(MEMBERS))
@@ -174,7 +174,7 @@ def test_who_dies_gets_no_new_connections_and_who_is_back_gets_its_own(
 
 
 def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site: Site):
-    with site.balancer("blue-v4", ("m1", "m2", SPARE), healthmonitor=monitor(Protocol.TCP)) as balancer:
+    with site.balancer("rose-v4", ("m1", "m2", SPARE), healthmonitor=monitor(Protocol.TCP)) as balancer:
         site.set_member(balancer, SPARE, backup=True)
         wait_members(site, ONLINE=3)
         try:
@@ -202,7 +202,7 @@ def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site
 
 def test_the_dead_do_not_serve_when_the_server_starts_again(site: Site):
     with ExitStack() as stack:
-        balancer = stack.enter_context(site.balancer("blue-v4", MEMBERS, healthmonitor=monitor(Protocol.TCP)))
+        balancer = stack.enter_context(site.balancer("rose-v4", MEMBERS, healthmonitor=monitor(Protocol.TCP)))
         wait_members(site, ONLINE=3)
         stack.callback(start_process, site, "m1")
         end_process(site, "m1")
