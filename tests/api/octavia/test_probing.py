@@ -103,6 +103,18 @@ def test_the_first_monitor_of_a_subnet_takes_an_address_and_the_next_ones_use_it
     door(story)
 
 
+def test_what_was_disabled_gets_its_address_when_it_is_enabled(door):
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", LBS, tree("10.0.0.11", admin_state_up=False)))["loadbalancer"]
+        assert probing(place) == []
+        await place.good("PUT", f"{LBS}/{made['id']}", {"loadbalancer": {"admin_state_up": True}})
+        assert len(probing(place)) == 1
+        rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
+        assert sum(row.startswith("Load_Balancer_Health_Check") for row in rows) == 1
+
+    door(story)
+
+
 def test_ipv6_needs_no_address(door):
     async def story(place: Inside) -> None:
         await place.good("POST", LBS, tree("fd00::11", vip_subnet_id=SUBNET6))

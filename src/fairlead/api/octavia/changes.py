@@ -82,7 +82,7 @@ def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         for name, default in specs.DEFAULTS.items()
         if name in values
     }
-    return Changes(puts=(replace(balancer, **changes, updated_at=caller.birth.now),))
+    return _put(snapshot, replace(balancer, **changes), caller)
 
 
 def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *, cascade: bool) -> Changes:
