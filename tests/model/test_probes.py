@@ -100,3 +100,15 @@ def test_where_probes_come_from():
     snapshot = snapshot_of(MODEL.replace("probes net1 10.0.0.2\n", ""))
     assert find_source(snapshot, FIRST) is None
     assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {"10.0.0.0/24": "net1"}
+
+
+def test_a_member_on_another_subnet_is_the_port_there_and_is_probed_from_there():
+    elsewhere = "network net2 10.0.0.0/24 10.0.1.0/24\nport vm3 net2 10.0.1.11\nprobes net2 10.0.1.2\n"
+    snapshot = snapshot_of(elsewhere + MODEL.strip().replace("b/10.0.0.12:80,", "b/10.0.1.11:80,"))
+    balancer = snapshot.load_balancers["web"]
+    assert {endpoint.port_id for endpoint in endpoints(snapshot, balancer)} == {"vm1"}
+    [pool] = balancer.pools
+    members = tuple(replace(m, subnet_id="10.0.1.0/24") if m.id == "web-b" else m for m in pool.members)
+    balancer = replace(balancer, pools=(replace(pool, members=members),))
+    [found] = (endpoint for endpoint in endpoints(snapshot, balancer) if endpoint.port_id == "vm3")
+    assert str(find_source(snapshot, found)) == "10.0.1.2"
