@@ -106,6 +106,44 @@ MUTANTS = (
     Mutant(
         "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"
     ),
+    Mutant(
+        "a monitor probes what is disabled",
+        "model/probes.py",
+        "return (member for member in pool.members if member.admin_state_up)",
+        "return iter(pool.members)",
+    ),
+    Mutant("a disabled monitor works", "model/probes.py", "monitor.admin_state_up and ", ""),
+    Mutant(
+        "a member whose machine is gone serves",
+        "model/probes.py",
+        "Health.ERROR if endpoint is None else snapshot.observed.get(endpoint)",
+        "snapshot.observed.get(endpoint) if endpoint else None",
+    ),
+    Mutant(
+        "a machine of another network is probed",
+        "model/probes.py",
+        'snapshot.subnet_network.get(member.subnet_id or "", balancer.vip.network_id)',
+        'max((network for network, at in snapshot.addresses if at == probed_address(member)), default="")',
+    ),
+    Mutant(
+        "a port does not reach who probes it",
+        "model/snapshot.py",
+        "            yield from _watchers(snapshot, port)\n",
+        "",
+    ),
+    Mutant(
+        "the address of probes does not reach who is probed from it",
+        "model/snapshot.py",
+        "if port.device_owner == LOAD_BALANCER_PROBE:",
+        "if False:",
+    ),
+    Mutant("monitor_port is not looked at", "model/probes.py", "member.monitor_port or member.port", "member.port"),
+    Mutant(
+        "monitor_address is not looked at",
+        "model/probes.py",
+        "member.monitor_address or member.address",
+        "member.address",
+    ),
     Mutant("no brackets around IPv6", "model/addresses.py", 'f"[{address}]:{port}" if address.version == 6 else ', ""),
     Mutant(
         "a route for the first subnet only",

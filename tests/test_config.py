@@ -46,6 +46,8 @@ BAD = [
     ("", {"FAIRLEAD_OVN_NORTBOUND": "x"}, "FAIRLEAD_OVN_NORTBOUND: no such option"),
     ("", {"FAIRLEAD_OVN_NORTHBOUND": "foo"}, "ovn.northbound: "),
     ("", {"FAIRLEAD_OVN_NORTHBOUND": "ssl:10.0.0.1:6641"}, "ssl needs ovn.private_key"),
+    ("", {"FAIRLEAD_OVN_SOUTHBOUND": "bar"}, "ovn.southbound: "),
+    ("", {"FAIRLEAD_OVN_SOUTHBOUND": "ssl:10.0.0.1:6642"}, "ovn.southbound: ssl needs ovn.private_key"),
     ("", {"FAIRLEAD_OVN_CA": "/nothing"}, "go together"),
     ("", {"FAIRLEAD_OVN_MARK": ""}, "ovn.mark: without a mark"),
     ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),

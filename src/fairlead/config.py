@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from fairlead.drivers.ovsdb_protocol import SslRemote, parse_remotes
+from fairlead.drivers.ovsdb_protocol import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 
@@ -57,11 +57,14 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OvnOptions:
-    """The OVN Northbound database to write to."""
+    """The databases of OVN: the Northbound is written, the Southbound is read."""
 
     northbound: str = _option(
         "unix:/var/run/ovn/ovnnb_db.sock",
         "unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several, with commas, for a cluster.",
+    )
+    southbound: str = _option(
+        "unix:/var/run/ovn/ovnsb_db.sock", "The same. What health monitors see is read there, and nothing written."
     )
     private_key: str = _option("", "For ssl: our private key, PEM.")
     certificate: str = _option("", "For ssl: our certificate, PEM.")
@@ -249,18 +252,23 @@ def _check(configuration: Configuration) -> None:
         raise BadConfiguration(f"log.format: '{configuration.log.format}' is not {' or '.join(FORMATS)}")
 
 
-def _check_ovn(options: OvnOptions) -> None:
+def _remotes(name: str, text: str) -> tuple[Remote, ...]:
     try:
-        remotes = parse_remotes(options.northbound)
+        return parse_remotes(text)
     except ValueError as error:
-        raise BadConfiguration(f"ovn.northbound: {error}") from None
+        raise BadConfiguration(f"ovn.{name}: {error}") from None
+
+
+def _check_ovn(options: OvnOptions) -> None:
+    remotes = {name: _remotes(name, getattr(options, name)) for name in ("northbound", "southbound")}
     if not options.mark:
         raise BadConfiguration("ovn.mark: without a mark our rows could not be told from those of others")
     files = {name: getattr(options, name) for name in ("private_key", "certificate", "ca")}
     if any(files.values()) and not all(files.values()):
         raise BadConfiguration("ovn.private_key, ovn.certificate and ovn.ca go together")
-    if any(isinstance(remote, SslRemote) for remote in remotes) and not all(files.values()):
-        raise BadConfiguration("ovn.northbound: ssl needs ovn.private_key, ovn.certificate and ovn.ca")
+    for name, some in remotes.items():
+        if any(isinstance(remote, SslRemote) for remote in some) and not all(files.values()):
+            raise BadConfiguration(f"ovn.{name}: ssl needs ovn.private_key, ovn.certificate and ovn.ca")
     for name, path in files.items():
         if path and not Path(path).is_file():
             raise BadConfiguration(f"ovn.{name}: {path}: no such file")

@@ -31,6 +31,7 @@ from fairlead.config import Configuration, OvnOptions, split_listen
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
+from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_protocol import parse_remotes
 from fairlead.model.owner import Owner
@@ -45,6 +46,8 @@ from fairlead.store.sqlite import SqliteStore
 LOG = logging.getLogger(__name__)
 OVN_PATIENCE = 5.0
 """Seconds that the start waits for OVN before the doors open without it."""
+SOUTHBOUND_PATIENCE = 2.0
+"""Seconds that the first look at everything waits for what probes say: without it the dead would serve for a moment."""
 RESYNC_INTERVAL = 3600.0
 LOCK_PATIENCE = 0.5
 """Seconds that a look at everything waits for the lock: one look is enough for a connection and its lock."""
@@ -96,6 +99,7 @@ class Kernel:
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
         )
+        self.southbound = SouthboundReader(_southbound_settings(options), model.observe)
         self.reconciler = Reconciler(
             driver=self.driver,
             compile_owner=compile_owner,
@@ -106,6 +110,7 @@ class Kernel:
 
     async def __aenter__(self) -> "Kernel":
         self._model.subscribe(self.reconciler.mark)
+        self.southbound.start()
         self.driver.start()
         for work in (self.reconciler.run, self._model.follow, self._resync_when_wanted):
             self._tasks.append(asyncio.create_task(_watched(work), name=work.__qualname__))
@@ -121,6 +126,7 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.driver.close()
+        await self.southbound.close()
 
     def applied(self, owner: Owner) -> Applied:
         """What is known of an owner; while OVN is away nothing new can be on its way."""
@@ -130,10 +136,19 @@ class Kernel:
         return known
 
     def dataplane(self) -> Dataplane:
-        return Dataplane(connected=self.driver.connected, writes=self.driver.has_lock)
+        return Dataplane(
+            connected=self.driver.connected, writes=self.driver.has_lock, southbound=self.southbound.connected
+        )
+
+    async def _hear_of_health(self) -> None:
+        """Only at the start: later, what was heard last holds while nothing can be heard."""
+        if self._model.snapshot.watched:
+            with contextlib.suppress(TimeoutError):
+                await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
 
     async def _resync_when_wanted(self) -> None:
         """At the start, when OVN comes back, and hourly."""
+        await self._hear_of_health()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):
@@ -189,10 +204,17 @@ async def _watched(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def _ovn_settings(options: OvnOptions) -> OvnSettings:
-    tls = None
-    if options.private_key:
-        tls = Tls(private_key=options.private_key, certificate=options.certificate, ca=options.ca)
-    return OvnSettings(remotes=parse_remotes(options.northbound), tls=tls, mark=options.mark)
+    return OvnSettings(remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.mark)
+
+
+def _southbound_settings(options: OvnOptions) -> SouthboundSettings:
+    return SouthboundSettings(remotes=parse_remotes(options.southbound), tls=_tls(options))
+
+
+def _tls(options: OvnOptions) -> Tls | None:
+    if not options.private_key:
+        return None
+    return Tls(private_key=options.private_key, certificate=options.certificate, ca=options.ca)
 
 
 def _authentication(configuration: Configuration) -> Authenticate:

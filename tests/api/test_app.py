@@ -87,6 +87,7 @@ def test_figures_are_for_administrators(tmp_path: Path):
         "fairlead_applied_total 1.0",
         "fairlead_resync_changes_total 0.0",
         "fairlead_ovn_writer 1.0",
+        "fairlead_southbound_connected 0.0",
         'fairlead_api_request_seconds_count{code="201",door="network",method="POST"} 1.0',
         'fairlead_compile_seconds_count{kind="network"} 1.0',
         'fairlead_apply_seconds_count{kind="network"} 1.0',

@@ -21,6 +21,7 @@ from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
+    LoadBalancerHealthCheck,
     LogicalRouter,
     LogicalRouterPort,
     LogicalSwitch,
@@ -69,6 +70,7 @@ TABLES = (
     "Logical_Router_Port",
     "Logical_Router_Static_Route",
     "Load_Balancer",
+    "Load_Balancer_Health_Check",
     "Load_Balancer_Group",
     "Port_Group",
     "ACL",
@@ -125,7 +127,11 @@ class Observer:
             "Logical_Router": (*columns, "ports", "static_routes", "load_balancer_group", "options"),
             "Logical_Router_Port": (*columns, "mac", "networks", "options"),
             "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "policy", "options"),
-            "Load_Balancer": (*columns[:2], "protocol", "vips", "selection_fields", "options"),
+            "Load_Balancer": (
+                *(*columns[:2], "protocol", "vips", "selection_fields", "options"),
+                *("health_check", "ip_port_mappings"),
+            ),
+            "Load_Balancer_Health_Check": ("external_ids", "vip", "options"),
             "Load_Balancer_Group": ("name", "load_balancer"),
             "Port_Group": (*columns[:2], "ports", "acls"),
             "ACL": ("external_ids", "direction", "priority", "match", "action"),
@@ -237,7 +243,10 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         fields = ",".join(decode_set(row["selection_fields"]))
         chosen = f" selection_fields={fields}" if fields else ""
         head = f"Load_Balancer {row['name']} protocol={row['protocol']}"
-        lines.append(f"{head}{services}{chosen}{words(row, 'options')}")
+        lines.append(f"{head}{services}{chosen}{words(row, 'options')}{words(row, 'ip_port_mappings')}")
+        for check in (raw["Load_Balancer_Health_Check"][u] for u in decode_uuids(row["health_check"])):
+            head = f"Load_Balancer_Health_Check {check['vip']} load_balancer={row['name']}"
+            lines.append(f"{head}{words(check, 'options')}")
     for _, row in ours("Port_Group"):
         head = f"Port_Group {row['name']}"
         lines.append(head)
@@ -384,13 +393,17 @@ router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9
 port vm1 net1 10.0.0.11 fd00::11
 web vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080,b/10.0.0.12:8080 tcp:443{allow=10.1.0.0/24}=- udp:53=a/10.0.0.11:53
 six vip=fd00::10 on=net1 tcp:80=a/[fd00::11]:8080
+probes net1 10.0.0.2
+watched vip=10.0.0.30 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080
 """
 LB, GROUP = ("Load_Balancer", "web-tcp"), ("Load_Balancer_Group", "net1")
 SWITCH, SWITCH2, LSP = ("Logical_Switch", "net1"), ("Logical_Switch", "net2"), ("Logical_Switch_Port", "vm1")
 LRP, VIP_LRP = ("Logical_Router_Port", "lrp-r1-net1"), ("Logical_Router_Port", "lrp-vip-net1")
 PORT_GROUP, ACL = ("Port_Group", "vip_net1"), ("ACL", "web-tcp-443 10.0.0.10")
 ADDRESS = "fairlead:address:10.0.0.10/24"
-SIX = Owner(Kind.LOAD_BALANCER, "six")
+SIX, WATCHED = Owner(Kind.LOAD_BALANCER, "six"), Owner(Kind.LOAD_BALANCER, "watched")
+MONITOR = ("Load_Balancer", "watched-watched-tcp-80-monitor")
+CHECK = ("Load_Balancer_Health_Check", MONITOR[1], "10.0.0.30:1")
 
 
 def make_state(model: str) -> State:
@@ -420,7 +433,7 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     "an option comes": ([mutate(LB, ["options", "insert", encode_map({"skip_snat": "true"})])], {WEB}),
     "fields come": ([change(LB, selection_fields=encode_set(["ip_src", "ip_dst"]))], {WEB}),
     "it leaves its group": ([mutate(GROUP, ["load_balancer", "delete", uuid(LB)])], {WEB}),
-    "a group is emptied": ([change(GROUP, load_balancer=["set", []])], {WEB, SIX}),
+    "a group is emptied": ([change(GROUP, load_balancer=["set", []])], {WEB, SIX, WATCHED}),
     "a group is renamed": ([change(GROUP, name="net1")], {VIPS}),
     "a group leaves a switch": ([change(SWITCH, load_balancer_group=["set", []])], {VIPS}),
     "an address goes": ([mutate(VIP_LRP, ["networks", "delete", "10.0.0.10/24"])], {WEB}),
@@ -466,6 +479,11 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
         {VIPS},
     ),
     "a port joins a group": ([mutate(PORT_GROUP, ["ports", "insert", uuid(LSP)])], {VIPS}),
+    "a health check goes": ([mutate(MONITOR, ["health_check", "delete", uuid(CHECK)])], {WATCHED}),
+    "a health check is lazier": ([mutate(CHECK, ["options", "delete", "interval"])], {WATCHED}),
+    "a health check is for another VIP": ([change(CHECK, vip="10.0.0.30:2")], {WATCHED}),
+    "a member is probed elsewhere": ([mutate(MONITOR, ["ip_port_mappings", "delete", "10.0.0.11"])], {WATCHED}),
+    "a monitor goes, with its health check": ([delete(MONITOR)], {WATCHED}),
     "a port group goes, with its ACLs": ([delete(PORT_GROUP)], {VIPS, WEB}),
     "words that mean nothing to us": (
         [mutate(LSP, ["external_ids", "insert", encode_map({"neutron:x": "y"})])],
@@ -904,6 +922,10 @@ def random_rows(owner: Owner, dice: random.Random) -> Rows:
                     services=tuple(VirtualService(vip=vip, backends=pick(backends)) for vip in sorted(vips)),
                     selection_fields=pick([(), ("ip_src",), ("ip_dst", "ip_src")]),
                     options=pick([(), pairs({"reject": "true"}), pairs({"reject": "false", "affinity_timeout": "5"})]),
+                    ip_port_mappings=pick([(), pairs({"10.0.0.11": "p1:10.0.0.2"})]),
+                ),
+                LoadBalancerHealthCheck(
+                    load_balancer=f"{name}-tcp", vip="10.0.0.10:80", options=pick([(), pairs({"interval": "5"})])
                 ),
                 GroupMember(group="v1", load_balancer=f"{name}-tcp"),
                 GroupMember(group="v2", load_balancer=f"{name}-tcp"),
@@ -1340,9 +1362,10 @@ def test_a_database_that_was_lost_is_written_again(server: Server) -> None:
             async with Observer(server) as observer:
                 world = NorthboundWorld(driver, observer)
                 await world.go(state)
+                owners = {*driver._replica.rows}
                 await observer.write(*({"op": "delete", "table": table, "where": []} for table in TABLES))
                 await until(lambda: not driver._replica.rows)
-                assert {*driver.foreign} == {owner for owner in world.snapshot.owners() if owner.id[-4:] != "-vip"}
+                assert {*driver.foreign} == owners
                 assert await world.reconciler.resync() > 5
                 driver.foreign.clear()
                 await world.rest()
@@ -1377,16 +1400,25 @@ EXCLUSIVE = st.one_of(
     st.builds(LogicalRouter, name=NAME, enabled=st.booleans(), options=PAIRS),
     st.builds(LogicalRouterPort, name=NAME, router=NAME, mac=TEXT, networks=SET.filter(bool), enabled=st.booleans()),
     st.builds(StaticRoute, router=NAME, ip_prefix=TEXT, nexthop=TEXT),
-    st.builds(LoadBalancer, name=NAME, protocol=TEXT, services=SERVICES, selection_fields=SET, options=PAIRS),
+    st.builds(
+        LoadBalancer,
+        name=NAME,
+        protocol=TEXT,
+        services=SERVICES,
+        selection_fields=SET,
+        options=PAIRS,
+        ip_port_mappings=PAIRS,
+    ),
+    st.builds(LoadBalancerHealthCheck, load_balancer=NAME, vip=TEXT, options=PAIRS),
 )
 
 
 @given(EXCLUSIVE)
 def test_what_is_encoded_decodes_to_the_same(row: OvnRow) -> None:
     columns = msgspec.json.decode(msgspec.json.encode(encode_columns(row)))  # type: ignore[arg-type]
-    holder = getattr(row, "switch", getattr(row, "router", ""))
+    holder = next((getattr(row, name) for name in ("switch", "router", "load_balancer") if hasattr(row, name)), "")
     assert decode_row(row.key, columns, holder) == row
-    texts = dict.fromkeys(("name", "type", "mac", "ip_prefix", "nexthop"), "")
+    texts = dict.fromkeys(("name", "type", "mac", "ip_prefix", "nexthop", "vip"), "")
     sent = {
         column: value for column, value in columns.items() if value not in (["set", []], ["map", []], texts.get(column))
     }

@@ -7,15 +7,19 @@ The language of a model, a line each:
     port vm1 net1 10.0.0.11 fd00::11 host=chassis1 disabled
     web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
     api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
+    probes net1 10.0.0.2
+    web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
 
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
-the states before, as they would in the store.
+the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
+`@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say; a member with a
+monitor and without a port is down too.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +29,12 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.addresses import IPAddress, parse_address, parse_network
 from fairlead.model.loadbalancer import (
     Algorithm,
+    HealthMonitor,
     Listener,
     ListenerProtocol,
     LoadBalancer,
     Member,
+    MonitorType,
     PersistenceType,
     Pool,
     PoolProtocol,
@@ -38,6 +44,7 @@ from fairlead.model.loadbalancer import (
     with_members,
 )
 from fairlead.model.network import (
+    LOAD_BALANCER_PROBE,
     LOAD_BALANCER_VIP,
     ROUTER_INTERFACE,
     AllocationPool,
@@ -49,13 +56,14 @@ from fairlead.model.network import (
     Subnet,
 )
 from fairlead.model.owner import Owner, creation_order
+from fairlead.model.probes import derive_health, probe_port_id
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of, with_health
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}
 HEADER = re.compile(r"^-- (\S+) (\w+) --$")
 LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
-MEMBER = re.compile(r"^(\w+)/(.+):(\d+?)(?:\*(\d+))?(~?)(!?)$")
+MEMBER = re.compile(r"^(\w+)/([^@]+):(\d+?)(?:@(.+):(\d+?))?(?:\*(\d+))?(~?)(!?)$")
 
 Documents = dict[Owner, Aggregate]
 
@@ -71,9 +79,7 @@ class State:
     def snapshot(self) -> Snapshot:
         """As if the state were the first."""
         snapshot = apply_changes(Snapshot(), Changes(puts=tuple(self.documents.values())), 1)
-        for balancer, members in self.down.items():
-            snapshot = with_health(snapshot, balancer, members)
-        return snapshot
+        return tell_health(snapshot, self.down)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +87,14 @@ class Story:
     path: Path
     comment: str
     states: tuple[State, ...]
+
+
+def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[str]]) -> Snapshot:
+    """The snapshot in which the monitors say this, and no more."""
+    for balancer in {*snapshot.down, *down, *snapshot.load_balancers}:
+        derived = derive_health(snapshot, balancer).down.get(balancer, frozenset())
+        snapshot = with_health(snapshot, balancer, derived | down.get(balancer, frozenset()))
+    return snapshot
 
 
 def read_story(path: Path) -> Story:
@@ -142,6 +156,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
                 made = _router(documents, *words)
             case "port":
                 made = iter([_port(documents, *words)])
+            case "probes":
+                made = iter([_probes(documents, *words)])
             case "down":
                 down[words[0]] = down.get(words[0], frozenset()) | {f"{words[0]}-{name}" for name in words[1:]}
                 continue
@@ -208,6 +224,18 @@ def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
     )
 
 
+def _probes(documents: Documents, network: str, address: str) -> Port:
+    fixed = _fixed(documents, network, parse_address(address))
+    return Port(
+        id=probe_port_id(fixed.subnet_id),
+        network_id=network,
+        mac_address=_mac(f"p{network}"),
+        fixed_ips=(fixed,),
+        device_owner=LOAD_BALANCER_PROBE,
+        **COMMON,
+    )
+
+
 def _balancer(documents: Documents, before: Documents, name: str, words: list[str]) -> Iterator[Aggregate]:
     options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=")))
     addresses = [_fixed(documents, options["on"], parse_address(text)) for text in options["vip"].split(",")]
@@ -270,6 +298,7 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
         protocol=PoolProtocol(protocol.upper()),
         algorithm=next((Algorithm(word) for word in words if word in list(Algorithm)), Algorithm.SOURCE_IP_PORT),
         persistence=persistence,
+        health_monitor=next((_monitor(identity, word[8:]) for word in words if word.startswith("monitor=")), None),
         admin_state_up="pool-off" not in words,
         **COMMON,
     )
@@ -277,6 +306,15 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
     if known:
         pool = replace(pool, slots=known.slots, next_ordinal=known.next_ordinal, members=known.members)
     return with_members(pool, tuple(_members(identity.split("-", maxsplit=1)[0], pool, members)))
+
+
+def _monitor(identity: str, text: str) -> HealthMonitor:
+    kind, *words = text.split("+")
+    times = {"delay": 5, "timeout": 2, "max_retries": 2, "max_retries_down": 3}
+    times |= {name: int(value) for name, _, value in (word.partition("=") for word in words if word != "off")}
+    return HealthMonitor(
+        id=f"{identity}-monitor", type=MonitorType(kind), admin_state_up="off" not in words, **times, **COMMON
+    )
 
 
 def _members(balancer: str, pool: Pool, text: str) -> Iterator[Member]:
@@ -291,9 +329,11 @@ def _members(balancer: str, pool: Pool, text: str) -> Iterator[Member]:
             ordinal=ordinals.get(identity, fresh),
             address=parse_address(found[2].strip("[]")),
             port=int(found[3]),
-            weight=int(found[4] or 1),
-            backup=bool(found[5]),
-            admin_state_up=not found[6],
+            monitor_address=parse_address(found[4].strip("[]")) if found[4] else None,
+            monitor_port=int(found[5]) if found[5] else None,
+            weight=int(found[6] or 1),
+            backup=bool(found[7]),
+            admin_state_up=not found[8],
             **COMMON,
         )
         fresh += identity not in ordinals

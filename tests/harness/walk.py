@@ -8,10 +8,10 @@ from itertools import pairwise
 from fairlead.compilers.providers import PROVIDERS
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes, with_health
+from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler
-from harness.story import State, render_state
+from harness.story import State, render_state, tell_health
 
 FAILING = 0.3
 PATIENCE = 3_000
@@ -87,9 +87,8 @@ class World:
         changes = Changes(puts=puts, deletes=tuple(owner for owner in known if owner not in state.documents))
         self.snapshot = apply_changes(old, changes, old.revision + 1)
         dirty = list(affected(old, self.snapshot, changes.owners))
-        for balancer in {*old.down, *state.down}:
-            self.snapshot = with_health(self.snapshot, balancer, state.down.get(balancer, frozenset()))
-            dirty.append(Owner.parse(f"loadbalancer/{balancer}"))
+        self.snapshot = tell_health(self.snapshot, state.down)
+        dirty += [Owner.parse(f"loadbalancer/{balancer}") for balancer in {*old.down, *state.down}]
         return dirty
 
     def _fresh(self) -> Reconciler:

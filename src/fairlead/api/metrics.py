@@ -4,6 +4,7 @@ The two that say "well" or "not well" are for everybody; figures are for adminis
 `fairlead_resync_changes_total` must stay 0 after the start: it counts what a look at everything found different.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.api.door import House, identity
-from fairlead.model.owner import WITHOUT_ROWS, Kind
+from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner
+from fairlead.model.snapshot import standing
 from fairlead.model.status import derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler, Work
 
@@ -32,6 +34,8 @@ class Dataplane:
     connected: bool
     writes: bool
     """Whether this server holds the lock; of several, one does."""
+    southbound: bool = False
+    """Whether it is heard what health monitors see."""
 
 
 class Metrics:
@@ -121,7 +125,11 @@ class _State(Collector):
         )
         yield GaugeMetricFamily("fairlead_ovn_connected", "1 while OVN can be read.", int(now.connected))
         yield GaugeMetricFamily("fairlead_ovn_writer", "1 while this server is the one that writes.", int(now.writes))
+        yield GaugeMetricFamily(
+            "fairlead_southbound_connected", "1 while it is heard what health monitors see.", int(now.southbound)
+        )
         yield self._owners()
+        yield self._members()
 
     def _owners(self) -> Metric:
         family = GaugeMetricFamily(
@@ -135,4 +143,16 @@ class _State(Collector):
             counts[owner.kind, status.value] = counts.get((owner.kind, status.value), 0) + 1
         for (kind, status_name), count in sorted(counts.items()):
             family.add_metric([kind.value, status_name], count)
+        return family
+
+    def _members(self) -> Metric:
+        family = GaugeMetricFamily("fairlead_members", "Members that a health monitor watches.", labels=["status"])
+        snapshot = self._house.model.snapshot
+        counts: Counter[str] = Counter()
+        for balancer in (snapshot.load_balancers[each] for each in set(snapshot.monitor_owner.values())):
+            where = standing(snapshot, balancer, self._house.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+            watched = (pool for pool in balancer.pools if pool.health_monitor)
+            counts.update(where.of_member(pool, member).value for pool in watched for member in pool.members)
+        for status, count in sorted(counts.items()):
+            family.add_metric([status], count)
         return family

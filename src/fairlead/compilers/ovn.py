@@ -11,9 +11,13 @@ product, and a router that joins two domains moves no load balancer from group t
 The VIP router. OVN answers ARP for a VIP only where a router is, and never answers ping. A hidden router on each VIP
 network, with each VIP as an address of its own, answers ARP, neighbour solicitation and echo, and resets connections to
 ports without a listener. It is the only one that answers: `neighbor_responder=none` silences the tenant's routers.
+
+Health monitors. northd takes dead backends out of a load balancer that has a health check, and a slot table would no
+longer be one. So a monitor has a load balancer row of its own, on no switch, in no group, which leads nobody anywhere:
+it says what to probe. What dies is taken out of the slot tables here, like everything else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
 from fairlead.compilers.unsupported import Unsupported
@@ -22,6 +26,7 @@ from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
+    LoadBalancerHealthCheck,
     LogicalRouter,
     LogicalRouterPort,
     LogicalSwitch,
@@ -39,10 +44,21 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import derive_mac, link_local, render_endpoint, render_interface
+from fairlead.model.addresses import derive_mac, link_local, render_address, render_endpoint, render_interface
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.network import LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port, Router, find_subnet
+from fairlead.model.health import Endpoint
+from fairlead.model.network import (
+    LOAD_BALANCER_PROBE,
+    LOAD_BALANCER_VIP,
+    ROUTER_INTERFACE,
+    FixedIP,
+    Network,
+    Port,
+    Router,
+    find_subnet,
+)
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.probes import TRANSPORTS, find_endpoint, find_source, probed_members, working_monitor
 from fairlead.model.quota import Quota
 from fairlead.model.slots import LARGEST, assign_slots, shortest_table
 from fairlead.model.snapshot import NONE, Snapshot, connected
@@ -50,6 +66,8 @@ from fairlead.model.snapshot import NONE, Snapshot, connected
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
 """Near the largest that ovn-nb(5) allows: what a tenant forbids for a listener no rule of anybody else permits."""
+PROBE_PORT = 1
+"""ovn-nb(5) hangs a health check on a VIP with a port. That of a monitor's row is on no switch: any port will do."""
 _LISTENER_TLS = {
     "container_ref": "default_tls_container_ref",
     "sni_container_refs": "sni_container_refs",
@@ -107,8 +125,11 @@ def port_group_name(network_id: str) -> str:
 
 
 def _port(port: Port) -> Iterator[LogicalSwitchPort]:
-    """A VIP's port has no row: after translation a frame would still carry that port's MAC, and be delivered to it."""
-    if port.device_owner == LOAD_BALANCER_VIP:
+    """A VIP's port has no row: after translation a frame would still carry that port's MAC, and be delivered to it.
+
+    Nor has one that only holds the address of probes: OVN answers ARP for it by itself.
+    """
+    if port.device_owner in (LOAD_BALANCER_VIP, LOAD_BALANCER_PROBE):
         return
     if port.device_owner == ROUTER_INTERFACE:
         yield _router_attachment(port.id, switch=port.network_id, router_port=router_port_name(port.id))
@@ -216,6 +237,51 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         )
         yield row
         yield GroupMember(group=network.id, load_balancer=row.name)
+    for each in balancer.pools:
+        yield from _monitor(snapshot, balancer, each)
+
+
+def _monitor(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -> Iterator[OvnRow]:
+    """What ovn-controller probes on the chassis of each member, from which address, and how often."""
+    monitor = working_monitor(balancer, pool)
+    if monitor is None:
+        return
+    found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
+    sources = {each: source for each in found if each and (source := find_source(snapshot, each))}
+    vips = {vip.address.version: vip.address for vip in reversed(balancer.vips)}
+    services = tuple(
+        VirtualService(vip=render_endpoint(vips[version], PROBE_PORT), backends=backends)
+        for version in sorted(vips)
+        if (backends := _probed(endpoint for endpoint in sources if endpoint.address.version == version))
+    )
+    if not services:
+        return
+    name = f"{balancer.id}-{monitor.id}"
+    yield LoadBalancer(
+        name=name,
+        protocol=TRANSPORTS[monitor.type].value,
+        services=services,
+        ip_port_mappings=pairs(
+            {
+                render_address(endpoint.address): f"{endpoint.port_id}:{render_address(source)}"
+                for endpoint, source in sources.items()
+                if endpoint.address.version in vips
+            }
+        ),
+    )
+    times = {
+        "interval": max(1, monitor.delay),  # Octavia allows 0, and ovn-nb(5) counts whole seconds
+        "timeout": max(1, monitor.timeout),
+        "success_count": monitor.max_retries,
+        "failure_count": monitor.max_retries_down,
+    }
+    options = pairs({option: str(value) for option, value in times.items()})
+    for service in services:
+        yield LoadBalancerHealthCheck(load_balancer=name, vip=service.vip, options=options)
+
+
+def _probed(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
+    return tuple(sorted(render_endpoint(endpoint.address, endpoint.number) for endpoint in endpoints))
 
 
 def _admission(network_id: str, listener: lb.Listener, transport: lb.Transport, vip: lb.Vip) -> Iterator[Acl]:
@@ -268,7 +334,7 @@ def _refuse_pool(pool: lb.Pool) -> None:
     """Whether a listener leads to it yet or not: what cannot be had is said when it is asked for."""
     _refuse_options(pool.tls, _POOL_TLS)
     _refuse_persistence(pool.persistence)
-    if pool.health_monitor is not None:
+    if pool.health_monitor is not None and pool.health_monitor.type not in TRANSPORTS:
         raise Unsupported(f"health monitors of type {pool.health_monitor.type.value}", PROVIDER)
     if pool.algorithm is lb.Algorithm.LEAST_CONNECTIONS:
         raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)

@@ -133,6 +133,8 @@ class LoadBalancer:
     services: tuple[VirtualService, ...]
     selection_fields: tuple[str, ...] = ()
     options: Pairs = ()
+    ip_port_mappings: Pairs = ()
+    """Backend -> `logical port:address that probes come from`."""
 
     @property
     def key(self) -> Key:
@@ -144,7 +146,25 @@ class LoadBalancer:
             *(str(service) for service in self.services),
             f"selection_fields={','.join(self.selection_fields)}" if self.selection_fields else "",
             *_render_pairs("options", self.options),
+            *_render_pairs("ip_port_mappings", self.ip_port_mappings),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancerHealthCheck:
+    """How the backends of one VIP are probed. `load_balancer` is the row whose `health_check` column holds this one."""
+
+    load_balancer: str
+    vip: str
+    options: Pairs
+
+    @property
+    def key(self) -> Key:
+        return ("Load_Balancer_Health_Check", self.load_balancer, self.vip)
+
+    def __str__(self) -> str:
+        head = f"Load_Balancer_Health_Check {self.vip} load_balancer={self.load_balancer}"
+        return _line(head, *_render_pairs("options", self.options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +297,7 @@ OvnRow: TypeAlias = (
     | LogicalRouterPort
     | StaticRoute
     | LoadBalancer
+    | LoadBalancerHealthCheck
     | LoadBalancerGroup
     | GroupMember
     | SwitchGroup
@@ -295,6 +316,8 @@ def references(row: OvnRow) -> tuple[Key, ...]:
             return (("Logical_Switch", row.switch),)
         case LogicalRouterPort() | StaticRoute():
             return (("Logical_Router", row.router),)
+        case LoadBalancerHealthCheck():
+            return (("Load_Balancer", row.load_balancer),)
         case GroupMember():
             return (("Load_Balancer_Group", row.group), ("Load_Balancer", row.load_balancer))
         case SwitchGroup():

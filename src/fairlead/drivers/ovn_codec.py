@@ -21,6 +21,7 @@ from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
+    LoadBalancerHealthCheck,
     LogicalRouter,
     LogicalRouterPort,
     LogicalSwitch,
@@ -61,6 +62,7 @@ Exclusive: TypeAlias = (
     | LogicalRouterPort
     | StaticRoute
     | LoadBalancer
+    | LoadBalancerHealthCheck
     | LoadBalancerGroup
     | PortGroup
     | Acl
@@ -75,10 +77,11 @@ _SAFE = "/:;@+=()[]{} "  # stays readable in a mark; the comma separates
 _PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # nothing to quote
 
 _SETS = frozenset({"addresses", "port_security", "selection_fields"})
-_MAPS = frozenset({"options", "other_config", "vips"})
+_MAPS = frozenset({"ip_port_mappings", "options", "other_config", "vips"})
 HELD: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch": ("ports", "load_balancer_group"),
     "Logical_Router": ("ports", "static_routes", "load_balancer_group"),
+    "Load_Balancer": ("health_check",),
     "Load_Balancer_Group": ("load_balancer",),
     "Port_Group": ("ports", "acls"),
 }
@@ -89,11 +92,14 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "Logical_Router": ("name", "enabled", "options"),
     "Logical_Router_Port": ("name", "mac", "networks", "enabled"),
     "Logical_Router_Static_Route": ("ip_prefix", "nexthop", "policy"),
-    "Load_Balancer": ("name", "protocol", "vips", "selection_fields", "options"),
+    "Load_Balancer": ("name", "protocol", "vips", "selection_fields", "options", "ip_port_mappings"),
+    "Load_Balancer_Health_Check": ("vip", "options"),
     "Load_Balancer_Group": ("name",),
     "Port_Group": ("name",),
     "ACL": ("direction", "priority", "match", "action"),
 }
+_KEY_PARTS: Mapping[str, int] = {"Logical_Router_Static_Route": 4, "Load_Balancer_Health_Check": 3}
+"""Of rows without a name of their own; the key of others is table and name."""
 
 
 # Marks
@@ -158,7 +164,7 @@ class Mark:
         if marks.get(_MARK) != self.deployment:
             return None
         key = split_text(marks.get(_KEY, ""))
-        well_formed = key[0] == table and len(key) == (4 if table == "Logical_Router_Static_Route" else 2)
+        well_formed = key[0] == table and len(key) == _KEY_PARTS.get(table, 2)
         return self._claim(uuid, marks.get(_OWNER, ""), key if well_formed else (table, uuid))
 
     def _claim(self, uuid: str, owner: str, key: Key) -> Claim:
@@ -229,7 +235,10 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
                 "vips": encode_map({service.vip: ",".join(service.backends) for service in row.services}),
                 "selection_fields": encode_set(row.selection_fields),
                 "options": encode_map(dict(row.options)),
+                "ip_port_mappings": encode_map(dict(row.ip_port_mappings)),
             }
+        case LoadBalancerHealthCheck():
+            return {"vip": row.vip, "options": encode_map(dict(row.options))}
         case LoadBalancerGroup():
             return {}
         case PortGroup():
@@ -276,7 +285,11 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
                 services=tuple(VirtualService(vip=vip, backends=_decode_backends(vips[vip])) for vip in sorted(vips)),
                 selection_fields=_decode_texts(columns, "selection_fields"),
                 options=_decode_pairs(columns, "options"),
+                ip_port_mappings=_decode_pairs(columns, "ip_port_mappings"),
             )
+        case "Load_Balancer_Health_Check":
+            vip, options = columns.get("vip", ""), _decode_pairs(columns, "options")
+            return LoadBalancerHealthCheck(load_balancer=holder, vip=vip, options=options)
         case "Port_Group":
             return PortGroup(name=name)
         case "ACL":
@@ -502,6 +515,8 @@ def holder_of(row: Exclusive) -> tuple[tuple[str, str], str] | None:
             return ("Logical_Router", row.router), "static_routes"
         case Acl():
             return ("Port_Group", row.group), "acls"
+        case LoadBalancerHealthCheck():
+            return ("Load_Balancer", row.load_balancer), "health_check"
         case _:
             return None
 

@@ -10,6 +10,7 @@ from typing import TypeAlias, cast
 from fairlead.dataplane.ovn import (
     Acl,
     GroupMember,
+    LoadBalancerHealthCheck,
     LogicalRouterPort,
     LogicalSwitchPort,
     OvnRow,
@@ -55,6 +56,7 @@ _CHILDREN = frozenset(
         ("Logical_Router", "ports"),
         ("Logical_Router", "static_routes"),
         ("Port_Group", "acls"),
+        ("Load_Balancer", "health_check"),
     }
 )
 """Columns that hold the rows without which these could not be; other sets refer to rows that stand alone."""
@@ -309,6 +311,8 @@ class Replica:
                 return replace(row, router=self._holder(uuid))
             case Acl():
                 return replace(row, group=self._holder(uuid))
+            case LoadBalancerHealthCheck():
+                return replace(row, load_balancer=self._holder(uuid))
             case _:
                 return row
 

@@ -122,6 +122,7 @@ def _server_environment(layout: Layout, service: Service, listen: str) -> dict[s
         "FAIRLEAD_SERVER_LISTEN": listen,
         "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
         "FAIRLEAD_OVN_NORTHBOUND": layout.northbound,
+        "FAIRLEAD_OVN_SOUTHBOUND": layout.southbound,
     }
 
 

@@ -60,6 +60,11 @@ def render_endpoint(address: IPAddress, port: int) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
+def render_address(address: IPAddress) -> str:
+    """`10.0.0.1`, `[fd00::1]`: the form of ovn-nb(5) Load_Balancer:ip_port_mappings."""
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
 def render_interface(address: IPAddress, network: IPNetwork) -> str:
     """`10.0.0.1/24`: an address with the prefix length of its subnet, as in ovn-nb(5) Logical_Router_Port:networks."""
     return f"{address}/{network.prefixlen}"

@@ -10,6 +10,9 @@ ROUTER_INTERFACE = "network:router_interface"
 """`device_owner` of a port that is an interface of the router named by its `device_id`."""
 LOAD_BALANCER_VIP = "Octavia"
 """`device_owner` of a port that holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
+LOAD_BALANCER_PROBE = "ovn-lb-hm:distributed"
+"""`device_owner` of a port that holds the address from which the members on its subnet are probed, as Octavia's OVN
+provider has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import ROUTER_INTERFACE, Network, Port, Router
+from fairlead.model.network import LOAD_BALANCER_PROBE, ROUTER_INTERFACE, Network, Port, Router
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
 from fairlead.model.quota import Quota, Usage, with_more
 from fairlead.model.standing import Stamps, Standing, touch
@@ -26,6 +27,7 @@ Ids: TypeAlias = Map[str, None]
 """A set of ids, as the keys of a persistent map: adding one to ten thousand copies none of them."""
 NONE: Ids = Map()
 _T = TypeVar("_T")
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class Snapshot:
     """Load balancer -> those of its members that their health monitor calls down."""
     online: Map[str, frozenset[str]] = Map()
     """And those that it has seen answer. Of a monitored member in neither nothing is known yet; it serves."""
+    observed: Map[Endpoint, Health] = Map()
+    """What the probes say, of whomever; `down` and `online` are derived from it (`model/probes.py`)."""
 
     stamps: Map[str, Stamps] = Map()
     """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""
@@ -61,6 +65,8 @@ class Snapshot:
     addresses: Map[tuple[str, IPAddress], str] = Map()
     """(network, address) -> the port that has it."""
     macs: Map[str, str] = Map()
+    watched: Map[IPAddress, Ids] = Map()
+    """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
     pool_owner: Map[str, str] = Map()
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
@@ -231,6 +237,7 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
             for port_id in list(snapshot.router_interfaces.get(owner.id, NONE))[:1]:  # it joins them all to one domain
                 yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
         case Port() as port:
+            yield from _watchers(snapshot, port)
             if port.device_owner == ROUTER_INTERFACE:
                 yield Owner(Kind.ROUTER, port.device_id)
                 yield from vip_networks(snapshot, port.network_id)
@@ -240,6 +247,16 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
             pass
         case unknown:
             assert_never(unknown)
+
+
+def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
+    """The load balancers that probe this port, or from its address."""
+    ports = [port]
+    if port.device_owner == LOAD_BALANCER_PROBE:
+        ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NONE))
+    addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
+    watching = (balancer_id for address in addresses for balancer_id in snapshot.watched.get(address, NONE))
+    return (Owner(Kind.LOAD_BALANCER, balancer_id) for balancer_id in watching)
 
 
 def _first_or_last_vip(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
@@ -269,6 +286,7 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
             return replace(
                 snapshot,
                 network_vips=_joined(snapshot.network_vips, aggregate.vip.network_id, identity),
+                watched=_all_joined(snapshot.watched, _watched_addresses(aggregate), identity),
                 pool_owner=snapshot.pool_owner.update({pool.id: identity for pool in aggregate.pools}),
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
                 monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
@@ -299,6 +317,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 snapshot,
                 stamps=snapshot.stamps.delete(identity) if identity in snapshot.stamps else snapshot.stamps,
                 network_vips=_parted(snapshot.network_vips, aggregate.vip.network_id, identity),
+                watched=_all_parted(snapshot.watched, _watched_addresses(aggregate), identity),
                 pool_owner=_deleted(snapshot.pool_owner, (pool.id for pool in aggregate.pools)),
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
                 monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
@@ -369,14 +388,31 @@ def _policies(balancer: LoadBalancer) -> Iterator[str]:
     return (policy.id for listener in balancer.listeners for policy in listener.l7policies)
 
 
-def _joined(index: Map[str, Ids], key: str | None, identity: str) -> Map[str, Ids]:
+def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
+    members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
+    return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
+
+
+def _all_joined(index: Map[_K, Ids], keys: Iterable[_K], identity: str) -> Map[_K, Ids]:
+    for key in keys:
+        index = _joined(index, key, identity)
+    return index
+
+
+def _all_parted(index: Map[_K, Ids], keys: Iterable[_K], identity: str) -> Map[_K, Ids]:
+    for key in keys:
+        index = _parted(index, key, identity)
+    return index
+
+
+def _joined(index: Map[_K, Ids], key: _K | None, identity: str) -> Map[_K, Ids]:
     """Unchanged where there is no key."""
     if key is None:
         return index
     return index.set(key, index.get(key, NONE).set(identity, None))
 
 
-def _parted(index: Map[str, Ids], key: str | None, identity: str) -> Map[str, Ids]:
+def _parted(index: Map[_K, Ids], key: _K | None, identity: str) -> Map[_K, Ids]:
     rest = NONE if key is None else index.get(key, NONE)
     if key is not None and identity in rest:
         rest = rest.delete(identity)

@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
+from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.probes import derive_health, observe
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
@@ -51,13 +53,25 @@ class Model:
                     changes = Changes(puts=(aggregate,))
                     model.snapshot = apply_changes(model.snapshot, changes, document.revision)
             documents, _ = await store.range("", after=documents[-1].key, limit=PAGE)
-        model.snapshot = apply_changes(model.snapshot, Changes(), began)
+        loaded = apply_changes(model.snapshot, Changes(), began)
+        model.snapshot = derive_health(loaded, *{each for ids in loaded.watched.values() for each in ids})
         await model.catch_up()  # with what others wrote between two pages
         return model
 
     def subscribe(self, listener: Listener) -> None:
         """`listener` is called with the affected owners after every change, whoever made it, and must not wait."""
         self._listeners.append(listener)
+
+    def observe(self, news: Mapping[Endpoint, Health | None]) -> None:
+        """Take in what probes say; None is that they say nothing any more. It is not stored: they will say it again."""
+        self.snapshot, owners = observe(self.snapshot, news)
+        for owner in owners:
+            LOG.info("members of %s that are down: %s", owner, ", ".join(sorted(self._down(owner))) or "none")
+        if owners:
+            self._tell(owners)
+
+    def _down(self, owner: Owner) -> frozenset[str]:
+        return self.snapshot.down.get(owner.id, frozenset())
 
     async def write(self, change: Change) -> Snapshot:
         """Do the change; answers the snapshot that has it. What it answers is stored.
@@ -180,8 +194,12 @@ class Model:
 
     def _publish(self, changes: Changes, revision: int) -> None:
         old = self.snapshot
-        self.snapshot = apply_changes(old, changes, revision)
-        owners = affected(old, self.snapshot, changes.owners)
+        new = apply_changes(old, changes, revision)
+        owners = affected(old, new, changes.owners)
+        self.snapshot = derive_health(new, *(owner.id for owner in owners if owner.kind is Kind.LOAD_BALANCER))
+        self._tell(owners)
+
+    def _tell(self, owners: tuple[Owner, ...]) -> None:
         for listener in self._listeners:
             listener(owners)
 

@@ -1,6 +1,7 @@
 """A load-balancer door to call from a test. A tree of every kind of object, for a provider that can do all of them."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from fairlead.api.octavia import make_door
 from fairlead.compilers.providers import Compile
 from fairlead.drivers.fake import Fault
 from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import AllocationPool, Network, Subnet
+from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.snapshot import Changes
 from harness.api import NOON, compile_anything, inside
 
@@ -77,6 +78,24 @@ def network() -> Network:
     return Network(id=NET, mtu=1442, subnets=(subnet,), **common)
 
 
+def machine(number: int) -> str:
+    """The port of 10.0.0.<number>."""
+    return f"33333333-0000-4000-8000-{number:012}"
+
+
+def machines() -> Iterator[Port]:
+    """The ports of those that may be members, so that they can be probed."""
+    for number in (9, *range(11, 20), *range(100, 140)):
+        yield Port(
+            id=machine(number),
+            network_id=NET,
+            mac_address=f"02:00:00:00:00:{number:02x}",
+            fixed_ips=(FixedIP(subnet_id=SUBNET, address=parse_address(f"10.0.0.{number}")),),
+            project_id="demo",
+            created_at=NOON,
+        )
+
+
 class Door:
     """Calls are answered before the dataplane has anything of them; `rest` lets it catch up."""
 
@@ -85,7 +104,7 @@ class Door:
         self._stack = AsyncExitStack()
         opened = inside(make_door, folder, "/load-balancer", compile_owner)
         self.place = self.run(self._stack.enter_async_context(opened))
-        self.run(self.place.model.write(lambda _: Changes(puts=(network(),))))
+        self.run(self.place.model.write(lambda _: Changes(puts=(network(), *machines()))))
         self.rest()
         self.ids: dict[str, str] = {}
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.octavia.house import MONITOR, PATHS, Door
-from fairlead.model.snapshot import with_health
+from api.octavia.house import MONITOR, PATHS, Door, machine
+from fairlead.model.addresses import parse_address
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
 
 KINDS = {
     "lb": "/loadbalancers/{lb}",
@@ -150,10 +152,10 @@ def operating(door: Door, *names: str) -> list[str]:
 
 def fall(door: Door, *names: str) -> None:
     """The health monitor has probed both members, and calls just these down."""
-    model = door.place.model
-    down = {door.ids[name] for name in names}
-    online = {door.ids["a"], door.ids["b"]} - down
-    model.snapshot = with_health(model.snapshot, door.ids["lb"], frozenset(down), frozenset(online))
+    for name, number in (("a", 11), ("b", 12)):
+        endpoint = Endpoint(machine(number), parse_address(f"10.0.0.{number}"), 80, Transport.TCP)
+        door.place.model.observe({endpoint: Health.ERROR if name in names else Health.ONLINE})
+    door.rest()
 
 
 def test_health_goes_up_the_tree(anything: Door):

@@ -25,8 +25,8 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.limits import LARGEST_MTU, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
 from fairlead.api.openapi import IDENTITY, TEXT
-from fairlead.model.network import Network
-from fairlead.model.owner import Owner
+from fairlead.model.network import LOAD_BALANCER_PROBE, Network
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 
 _NO_PROVIDER = Attribute(
@@ -110,9 +110,12 @@ def put_network(snapshot: Snapshot, network: Network) -> Changes:
 
 
 def delete_network(snapshot: Snapshot, network: Network) -> Changes:
-    if snapshot.network_ports.get(network.id, NONE):
+    """The ports of probes were made for its subnets, and go with them."""
+    ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE)]
+    if any(port.device_owner != LOAD_BALANCER_PROBE for port in ports):
         raise errors.network_in_use(network.id)
-    return Changes(deletes=(network_owner(network.id),), rests_on_absence=True)
+    gone = (Owner(Kind.PORT, port.id) for port in ports)
+    return Changes(deletes=(*gone, network_owner(network.id)), rests_on_absence=True)
 
 
 def check_mtu(network: Network) -> None:

@@ -27,7 +27,7 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.openapi import TEXT
 from fairlead.model.addresses import choose_mac
-from fairlead.model.network import LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port
+from fairlead.model.network import LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 from fairlead.model.status import ProvisioningStatus
@@ -150,6 +150,8 @@ def put_port(snapshot: Snapshot, port: Port) -> Changes:
 def delete_port(snapshot: Snapshot, port: Port) -> Changes:
     if port.device_owner == ROUTER_INTERFACE:
         raise errors.service_port_in_use(port.id, f"has device owner {ROUTER_INTERFACE}")
+    if port.device_owner == LOAD_BALANCER_PROBE:
+        raise errors.service_port_in_use(port.id, "health monitors need its address; it goes with its subnet")
     balancer_id = vip_holder(snapshot, port)
     if balancer_id is not None:
         raise errors.service_port_in_use(port.id, f"still used by load balancer {balancer_id}")
@@ -217,13 +219,16 @@ def _check_device_owner(values: Values) -> None:
     """
     if values.get("device_owner") == LOAD_BALANCER_VIP:
         raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_VIP} is given by the load balancer")
+    if values.get("device_owner") == LOAD_BALANCER_PROBE:
+        raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_PROBE} is given by health monitors")
     if values.get("device_owner") == ROUTER_INTERFACE:
         raise errors.bad_resource("port", f"device_owner {ROUTER_INTERFACE} is given by add_router_interface")
 
 
 def _check_served(snapshot: Snapshot, port: Port, changed: Port) -> None:
     """Raises ApiError 409 for a change that the router or the load balancer would not know of."""
-    if port.device_owner != ROUTER_INTERFACE and vip_holder(snapshot, port) is None:
+    fixed_owner = port.device_owner in (ROUTER_INTERFACE, LOAD_BALANCER_PROBE)
+    if not fixed_owner and vip_holder(snapshot, port) is None:
         return
     kept = ("fixed_ips", "device_id", "device_owner")
     if any(getattr(port, name) != getattr(changed, name) for name in kept):

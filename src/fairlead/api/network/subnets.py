@@ -26,8 +26,16 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.networks import check_mtu
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
-from fairlead.model.network import ROUTER_INTERFACE, AllocationPool, Ipv6Mode, Network, Subnet, find_subnet
-from fairlead.model.owner import Owner
+from fairlead.model.network import (
+    LOAD_BALANCER_PROBE,
+    ROUTER_INTERFACE,
+    AllocationPool,
+    Ipv6Mode,
+    Network,
+    Subnet,
+    find_subnet,
+)
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 
 _NO_POOLS = "subnet pools are not supported; give a cidr"
@@ -128,13 +136,15 @@ def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
 
 
 def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
-    """A VIP's address counts too: its port has it."""
+    """A VIP's address counts too: its port has it. The port of probes was made for the subnet, and goes with it."""
     network = network_of(snapshot, subnet)
-    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
-    if any(fixed.subnet_id == subnet.id for port in ports for fixed in port.fixed_ips):
+    ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE)]
+    there = [port for port in ports if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)]
+    if any(port.device_owner != LOAD_BALANCER_PROBE for port in there):
         raise errors.subnet_in_use(subnet.id)
     rest = tuple(other for other in network.subnets if other.id != subnet.id)
-    return Changes(puts=(replace(network, subnets=rest),), rests_on_absence=True)
+    gone = tuple(Owner(Kind.PORT, port.id) for port in there)
+    return Changes(puts=(replace(network, subnets=rest),), deletes=gone, rests_on_absence=True)
 
 
 def network_of(snapshot: Snapshot, subnet: Subnet) -> Network:

@@ -10,11 +10,12 @@ from fairlead.api.octavia import decode, l7, limits, specs
 from fairlead.api.octavia.caller import Birth, Caller
 from fairlead.api.octavia.catalog import choose
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
+from fairlead.api.octavia.probing import check_probed, make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.model import loadbalancer as lb
-from fairlead.model.network import Resource
+from fairlead.model.network import Port, Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, standing
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, standing
 from fairlead.model.standing import Standing
 
 
@@ -73,9 +74,11 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         availability_zone=chosen.availability_zone,
     )
     balancer = _with_tree(balancer, values, caller.birth)
-    _check(snapshot, balancer, caller)
-    reads = (Owner(Kind.NETWORK, balancer.vip.network_id), *chosen.reads)
-    return Changes(puts=(made.port, balancer), reads=reads)
+    with_vip = apply_changes(snapshot, Changes(puts=(made.port,)), snapshot.revision)
+    _check(with_vip, balancer, caller)
+    ports = make_probe_ports(with_vip, balancer, caller.birth.now)
+    changes = _giving_addresses(made.port, *ports, balancer)
+    return replace(changes, reads=(*changes.reads, *chosen.reads))
 
 
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
@@ -87,7 +90,7 @@ def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         for name, default in specs.DEFAULTS.items()
         if name in values
     }
-    return Changes(puts=(replace(balancer, **changes, updated_at=caller.birth.now),))
+    return _put(snapshot, replace(balancer, **changes), caller)
 
 
 def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *, cascade: bool) -> Changes:
@@ -298,7 +301,14 @@ def birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
 
 def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
     _check(snapshot, balancer, caller)
-    return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
+    ports = make_probe_ports(snapshot, balancer, caller.birth.now)
+    return _giving_addresses(*ports, replace(balancer, updated_at=caller.birth.now))
+
+
+def _giving_addresses(*puts: Aggregate) -> Changes:
+    """The networks of which addresses are taken must not change meanwhile."""
+    networks = dict.fromkeys(put.network_id for put in puts if isinstance(put, Port))
+    return Changes(puts=puts, reads=tuple(Owner(Kind.NETWORK, network_id) for network_id in networks))
 
 
 def _mine(snapshot: Snapshot, balancer_id: str, caller: Caller) -> lb.LoadBalancer:
@@ -394,6 +404,7 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
         _check_new_member(snapshot, balancer, member, caller)
+    check_probed(snapshot, balancer)
 
 
 def _check_size(balancer: lb.LoadBalancer) -> None:

@@ -133,10 +133,10 @@ def _choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | No
     if not fitting:
         what = "has no subnet" if address is None else f"has no subnet that contains {address}"
         raise bad_request(f"Supplied network {what}.")
-    return next((subnet for subnet in fitting if _free(snapshot, network, subnet, network.id)), fitting[0])
+    return next((subnet for subnet in fitting if free_address(snapshot, network, subnet, network.id)), fitting[0])
 
 
-def _free(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IPAddress | None:
+def free_address(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IPAddress | None:
     """An address of the subnet's allocation pools that nobody has."""
 
     def taken(address: IPAddress) -> bool:
@@ -153,7 +153,7 @@ def _free(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IP
 def _fixed(snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str) -> FixedIP:
     """The address that is wanted, or a free one."""
     if wanted is None:
-        free = _free(snapshot, network, subnet, balancer_id)
+        free = free_address(snapshot, network, subnet, balancer_id)
         if free is None:
             raise ApiError(409, f"No more IP addresses available on subnet {subnet.id}.")
         return FixedIP(subnet_id=subnet.id, address=free)

@@ -1,0 +1,152 @@
+"""What ovn-controller's probes say, read from the OVN Southbound database.
+
+* Nothing is written and no lock is needed: every server follows by itself.
+* While the database is away, what was known last holds: that nobody can be asked says nothing about the members.
+* Where no chassis has the port there is nobody to probe it, and nobody to answer: the endpoint is down.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing, Tls
+from fairlead.drivers.ovsdb_protocol import Json, Remote, TableMonitor, decode_optional
+from fairlead.model.addresses import parse_address
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+
+DATABASE = "OVN_Southbound"
+TABLES = {
+    "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "port", "protocol", "status")),
+    "Port_Binding": TableMonitor(columns=("logical_port",), where=(["up", "==", False],)),
+}
+_HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
+"""ovn-sb(5) Service_Monitor:status; empty is unknown."""
+News = Mapping[Endpoint, Health | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SouthboundSettings:
+    remotes: tuple[Remote, ...]
+    tls: Tls | None = None
+    timing: Timing = field(default_factory=Timing)
+
+
+class SouthboundReader:
+    """`start` and `close`. `on_news` gets what differs from what it was told before; None is unknown again."""
+
+    def __init__(self, settings: SouthboundSettings, on_news: Callable[[News], None]) -> None:
+        self._on_news = on_news
+        self._view = _View()
+        self._told: dict[Endpoint, Health] = {}
+        self._client = Client(
+            Settings(
+                remotes=settings.remotes, database=DATABASE, tables=TABLES, tls=settings.tls, timing=settings.timing
+            ),
+            self._see,
+        )
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    def start(self) -> None:
+        """Connect, and stay connected, in a task of the running loop."""
+        self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def wait_connected(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
+        """Until all is told; TimeoutError after `timeout` seconds."""
+        await self._client.wait_connected(timeout)
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case Contents(tables=tables):
+                self._view = _View()
+                self._tell({*self._view.change(tables), *self._told})
+            case Changes(tables=tables):
+                self._tell(self._view.change(tables))
+            case _:
+                pass
+
+    def _tell(self, touched: set[Endpoint]) -> None:
+        found = {endpoint: self._view.health(endpoint) for endpoint in touched}
+        news = {endpoint: health for endpoint, health in found.items() if health is not self._told.get(endpoint)}
+        if news:
+            self._on_news(news)
+        for endpoint, health in news.items():
+            if health is None:
+                del self._told[endpoint]
+            else:
+                self._told[endpoint] = health
+
+
+class _View:
+    """The two tables, as far as they matter; a change costs what it changes."""
+
+    def __init__(self) -> None:
+        self._endpoints: dict[str, Endpoint] = {}
+        """UUID of a Service_Monitor -> what it probes."""
+        self._statuses: dict[Endpoint, str] = {}
+        self._of_port: dict[str, set[Endpoint]] = {}
+        self._bindings: dict[str, str] = {}
+        """UUID of a Port_Binding -> a port that no chassis has."""
+        self._unbound: set[str] = set()
+
+    def health(self, endpoint: Endpoint) -> Health | None:
+        if endpoint not in self._statuses:
+            return None
+        return Health.ERROR if endpoint.port_id in self._unbound else _HEALTH.get(self._statuses[endpoint])
+
+    def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
+        """Take what the database says. Answers the endpoints of which it says something."""
+        touched: set[Endpoint] = set()
+        for table, take in (("Service_Monitor", self._take_monitor), ("Port_Binding", self._take_binding)):
+            changes = tables.get(table, {}).items()
+            for uuid, change in sorted(changes, key=lambda item: "delete" not in item[1]):
+                touched.update(take(uuid, change))  # what goes goes first: a row made anew has another UUID
+        return touched
+
+    def _take_monitor(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                yield from self._enter(uuid, columns)
+            case {"modify": {"status": status}} if uuid in self._endpoints:
+                self._statuses[self._endpoints[uuid]] = decode_optional(status) or ""
+                yield self._endpoints[uuid]
+            case {"delete": _} if uuid in self._endpoints:
+                endpoint = self._endpoints.pop(uuid)
+                del self._statuses[endpoint]
+                self._of_port[endpoint.port_id].discard(endpoint)
+                if not self._of_port[endpoint.port_id]:
+                    del self._of_port[endpoint.port_id]
+                yield endpoint
+            case _:
+                pass
+
+    def _enter(self, uuid: str, columns: Mapping[str, Json]) -> Iterator[Endpoint]:
+        """An address that is none is no member's."""
+        try:
+            address = parse_address(columns.get("ip", ""))
+        except ValueError:
+            return
+        transport = Transport(decode_optional(columns.get("protocol", ["set", []])) or "tcp")
+        endpoint = Endpoint(columns.get("logical_port", ""), address, columns.get("port", 0), transport)
+        self._endpoints[uuid] = endpoint
+        self._statuses[endpoint] = decode_optional(columns.get("status", ["set", []])) or ""
+        self._of_port.setdefault(endpoint.port_id, set()).add(endpoint)
+        yield endpoint
+
+    def _take_binding(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
+        """Only ports without a chassis are sent: one that gets a chassis is as good as deleted."""
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                port = self._bindings[uuid] = columns.get("logical_port", "")
+                self._unbound.add(port)
+            case {"delete": _} if uuid in self._bindings:
+                port = self._bindings.pop(uuid)
+                self._unbound.discard(port)
+            case _:
+                return
+        yield from self._of_port.get(port, ())

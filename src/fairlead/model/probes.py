@@ -1,0 +1,141 @@
+"""Which members are probed, where and from which address, and what the observations mean for a load balancer.
+
+Observations are not stored: whoever probes says them again. A member of which nobody has said anything yet serves; one
+whose machine is gone from the model has nothing that could answer, and is down.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from uuid import UUID, uuid5
+
+from fairlead.model.addresses import IPAddress, derive_mac, link_local
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
+from fairlead.model.network import LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE, Port
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import NONE, Snapshot, with_health
+
+TRANSPORTS: Mapping[MonitorType, Transport] = {
+    MonitorType.TCP: Transport.TCP,
+    MonitorType.UDP_CONNECT: Transport.UDP,
+}
+"""The monitors that ask no more than whether a port is open."""
+_NO_MACHINE = frozenset({LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE})
+_NAMESPACE = UUID("5d3b5a0e-5c37-5a52-8f0c-6f2b7a6a1d0e")
+
+
+def working_monitor(balancer: LoadBalancer, pool: Pool) -> HealthMonitor | None:
+    """The pool's monitor, unless it or what it is for is disabled: then it is as if there were none."""
+    monitor = pool.health_monitor
+    works = monitor is not None and monitor.admin_state_up and pool.admin_state_up and balancer.admin_state_up
+    return monitor if works else None
+
+
+def probed_members(pool: Pool) -> Iterator[Member]:
+    return (member for member in pool.members if member.admin_state_up)
+
+
+def probed_address(member: Member) -> IPAddress:
+    return member.monitor_address or member.address
+
+
+def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
+    """A member that says no subnet is where the VIP is."""
+    return snapshot.subnet_network.get(member.subnet_id or "", balancer.vip.network_id)
+
+
+def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Port | None:
+    """The port of the machine that answers the member's probes."""
+    address = member_network(snapshot, balancer, member), probed_address(member)
+    port = snapshot.ports.get(snapshot.addresses.get(address, ""))
+    return None if port is None or port.device_owner in _NO_MACHINE else port
+
+
+def find_endpoint(
+    snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member
+) -> Endpoint | None:
+    port = find_port(snapshot, balancer, member)
+    if port is None or monitor.type not in TRANSPORTS:
+        return None
+    number = member.monitor_port or member.port
+    return Endpoint(port.id, probed_address(member), number, TRANSPORTS[monitor.type])
+
+
+def probe_port_id(subnet_id: str) -> str:
+    """The port that holds the address from which machines on this IPv4 subnet are probed."""
+    return str(uuid5(_NAMESPACE, subnet_id))
+
+
+def find_source(snapshot: Snapshot, endpoint: Endpoint) -> IPAddress | None:
+    """The address that probes come from: one that the machine takes for a neighbour and that nobody else has.
+
+    In IPv6 every link has room for it (RFC 4291, 2.5.6). An IPv4 subnet has to give one of its own; None until it has.
+    """
+    port = snapshot.ports[endpoint.port_id]
+    if endpoint.address.version == 6:
+        return link_local(derive_mac(f"probe/{port.network_id}"))
+    probe = snapshot.ports.get(probe_port_id(_subnet(port, endpoint.address)))
+    return probe.fixed_ips[0].address if probe else None
+
+
+def endpoints(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
+    for pool in balancer.pools:
+        monitor = working_monitor(balancer, pool)
+        if monitor is not None:
+            found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
+            yield from (endpoint for endpoint in found if endpoint is not None)
+
+
+def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, str]:
+    """Subnet -> network, where this load balancer's probes have no address to come from."""
+    ports = {
+        endpoint: snapshot.ports[endpoint.port_id]
+        for endpoint in endpoints(snapshot, balancer)
+        if find_source(snapshot, endpoint) is None
+    }
+    return {_subnet(port, endpoint.address): port.network_id for endpoint, port in ports.items()}
+
+
+def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
+    """The snapshot that knows the news, and the owners in which somebody went down or came back."""
+    with snapshot.observed.mutate() as observed:
+        for endpoint, health in news.items():
+            if health is None:
+                observed.pop(endpoint, None)
+            else:
+                observed[endpoint] = health
+    before = snapshot
+    snapshot = replace(snapshot, observed=observed.finish())
+    concerned = {each for endpoint in news for each in snapshot.watched.get(endpoint.address, NONE)}
+    snapshot = derive_health(snapshot, *concerned)
+    changed = (each for each in sorted(concerned) if snapshot.down.get(each) != before.down.get(each))
+    return snapshot, tuple(Owner(Kind.LOAD_BALANCER, each) for each in changed)
+
+
+def derive_health(snapshot: Snapshot, *balancer_ids: str) -> Snapshot:
+    """The snapshot in which just those members of these load balancers are down, and online, that were seen so."""
+    for balancer_id in balancer_ids:
+        balancer = snapshot.load_balancers.get(balancer_id)
+        found = dict(_members_health(snapshot, balancer)) if balancer else {}
+        down, online = (frozenset(key for key, seen in found.items() if seen is health) for health in _KINDS)
+        snapshot = with_health(snapshot, balancer_id, down, online)
+    return snapshot
+
+
+_KINDS = (Health.ERROR, Health.ONLINE)
+
+
+def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
+    for pool in balancer.pools:
+        monitor = working_monitor(balancer, pool)
+        if monitor is None:
+            continue
+        for member in probed_members(pool):
+            endpoint = find_endpoint(snapshot, balancer, monitor, member)
+            health = Health.ERROR if endpoint is None else snapshot.observed.get(endpoint)
+            if health is not None:
+                yield member.id, health
+
+
+def _subnet(port: Port, address: IPAddress) -> str:
+    return next(fixed.subnet_id for fixed in port.fixed_ips if fixed.address == address)

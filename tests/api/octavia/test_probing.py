@@ -1,0 +1,188 @@
+"""What comes with a health monitor: the address of its probes, and the refusal of what cannot be probed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.octavia.test_octavia import COMMON, LBS, NET, SUBNET, SUBNET6, network
+from fairlead.api import network as network_door
+from fairlead.api import octavia
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import LOAD_BALANCER_PROBE, AllocationPool, FixedIP, Network, Port, Subnet
+from fairlead.model.probes import probe_port_id
+from fairlead.model.snapshot import Aggregate, Changes, owner_of
+from harness.api import Inside, play
+
+MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
+TINY = "22222222-0000-4000-8000-000000000030"
+
+
+def port(number: int, address: str, subnet: str = SUBNET, network_id: str = NET) -> Port:
+    return Port(
+        id=f"55555555-0000-4000-8000-{number:012}",
+        network_id=network_id,
+        mac_address=f"02:00:00:00:00:{number:02x}",
+        fixed_ips=(FixedIP(subnet_id=subnet, address=parse_address(address)),),
+        **COMMON,
+    )
+
+
+def tiny() -> Network:
+    """A network whose one address is the member's."""
+    one = parse_address("10.9.0.2")
+    subnet = Subnet(
+        id=TINY,
+        cidr=parse_network("10.9.0.0/30"),
+        gateway=parse_address("10.9.0.1"),
+        allocation_pools=(AllocationPool(start=one, end=one),),
+        **COMMON,
+    )
+    return Network(id=TINY, mtu=1442, subnets=(subnet,), **COMMON)
+
+
+WORLD: tuple[Aggregate, ...] = (
+    network(),
+    tiny(),
+    port(1, "10.0.0.11"),
+    port(2, "fd00::11", SUBNET6),
+    port(3, "10.9.0.2", TINY, TINY),
+)
+
+
+@pytest.fixture
+def door(tmp_path: Path):
+    def run(story, make=octavia.make_door, mount: str = "/load-balancer") -> None:
+        async def with_world(place: Inside) -> None:
+            await place.model.write(lambda _: Changes(puts=WORLD))
+            await place.rest()
+            await story(place)
+
+        play(make, tmp_path, with_world, mount)
+
+    return run
+
+
+def tree(*members: object, monitor: dict[str, Any] | None = MONITOR, **more: object) -> dict[str, Any]:
+    bodies = [
+        {"address": member, "protocol_port": 80} if isinstance(member, str) else {"protocol_port": 80, **member}
+        for member in members
+    ]
+    pool = {
+        "name": "p",
+        "protocol": "TCP",
+        "lb_algorithm": "SOURCE_IP_PORT",
+        "members": bodies,
+        **({"healthmonitor": monitor} if monitor else {}),
+    }
+    listener = {"name": "l", "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
+    return {"loadbalancer": {"vip_subnet_id": SUBNET, "listeners": [listener], **more}}
+
+
+def probing(place: Inside) -> list[Port]:
+    return [each for each in place.model.snapshot.ports.values() if each.device_owner == LOAD_BALANCER_PROBE]
+
+
+def test_the_first_monitor_of_a_subnet_takes_an_address_and_the_next_ones_use_it(door):
+    async def story(place: Inside) -> None:
+        await place.good("POST", LBS, tree("10.0.0.11", monitor=None))
+        assert probing(place) == []
+        made = (await place.good("POST", LBS, tree("10.0.0.11")))["loadbalancer"]
+        [probe] = probing(place)
+        assert (probe.id, probe.network_id) == (probe_port_id(SUBNET), NET)
+        await place.good("POST", LBS, tree("10.0.0.11"))
+        assert probing(place) == [probe]
+        rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
+        address = probe.fixed_ips[0].address
+        assert any(f"ip_port_mappings:10.0.0.11={WORLD[2].id}:{address}" in row for row in rows)
+        assert sum(row.startswith("Load_Balancer_Health_Check") for row in rows) == 2
+        assert not any(str(address) in row for row in rows if row.startswith("Logical_Switch_Port"))
+        await place.good("DELETE", f"{LBS}/{made['id']}?cascade=true")
+        assert probing(place) == [probe]
+
+    door(story)
+
+
+def test_what_was_disabled_gets_its_address_when_it_is_enabled(door):
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", LBS, tree("10.0.0.11", admin_state_up=False)))["loadbalancer"]
+        assert probing(place) == []
+        await place.good("PUT", f"{LBS}/{made['id']}", {"loadbalancer": {"admin_state_up": True}})
+        assert len(probing(place)) == 1
+        rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
+        assert sum(row.startswith("Load_Balancer_Health_Check") for row in rows) == 1
+
+    door(story)
+
+
+def test_ipv6_needs_no_address(door):
+    async def story(place: Inside) -> None:
+        await place.good("POST", LBS, tree("fd00::11", vip_subnet_id=SUBNET6))
+        assert probing(place) == []
+
+    door(story)
+
+
+REFUSED = [
+    (tree("10.0.0.99"), 501, f"member 10.0.0.99: 10.0.0.99 is no port of network {NET}; if it is on another network"),
+    (tree({"address": "10.0.0.11", "monitor_address": "10.0.0.98"}), 501, "10.0.0.98 is no port of network"),
+    (tree("10.9.0.2"), 501, "is no port of network"),
+    (tree({"address": "10.9.0.2", "subnet_id": TINY}), 409, f"No more IP addresses available on subnet {TINY}"),
+    (tree("10.0.0.11", monitor={**MONITOR, "type": "HTTP"}), 501, "health monitors of type HTTP"),
+    (tree("10.0.0.11", monitor={**MONITOR, "type": "PING"}), 501, "health monitors of type PING"),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "words"), REFUSED, ids=lambda value: str(value)[-40:])
+def test_what_cannot_be_probed_is_refused_by_name(door, body: dict[str, Any], code: int, words: str):
+    async def story(place: Inside) -> None:
+        answer = await place.call("POST", LBS, body)
+        assert answer.status_code == code
+        assert words in answer.json()["faultstring"]
+        assert (len(place.model.snapshot.load_balancers), probing(place)) == (0, [])
+
+    door(story)
+
+
+def test_a_member_that_comes_later_is_looked_at_and_one_that_went_away_is_no_obstacle(door):
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", LBS, tree("10.0.0.11")))["loadbalancer"]
+        members = f"/v2.0/lbaas/pools/{made['pools'][0]['id']}/members"
+        answer = await place.call("POST", members, {"member": {"address": "10.0.0.99", "protocol_port": 80}})
+        assert answer.status_code == 501
+        await place.model.write(lambda snapshot: Changes(puts=(port(9, "10.0.0.12"),)))
+        await place.good("POST", members, {"member": {"address": "10.0.0.12", "protocol_port": 80}})
+        await place.model.write(lambda snapshot: Changes(deletes=(owner_of(port(9, "10.0.0.12")),)))
+        [down] = place.model.snapshot.down[made["id"]]
+        await place.good("PUT", f"{members}/{down}", {"member": {"weight": 5}})
+
+    door(story)
+
+
+def test_the_address_goes_with_its_subnet_and_is_nobody_elses_to_change(door):
+    async def story(place: Inside) -> None:
+        identity = probe_port_id(SUBNET)
+        probe = port(7, "10.0.0.7")
+        held = Port(
+            id=identity,
+            network_id=NET,
+            mac_address=probe.mac_address,
+            fixed_ips=probe.fixed_ips,
+            device_owner=LOAD_BALANCER_PROBE,
+            **COMMON,
+        )
+        gone = tuple(owner_of(each) for each in WORLD[2:4])
+        await place.model.write(lambda _: Changes(puts=(held,), deletes=gone))
+        ports = f"/v2.0/ports/{identity}"
+        assert (await place.call("DELETE", ports)).status_code == 409
+        moved = {"port": {"fixed_ips": [{"subnet_id": SUBNET, "ip_address": "10.0.0.8"}]}}
+        assert (await place.call("PUT", ports, moved)).status_code == 409
+        fake = {"port": {"network_id": NET, "device_owner": LOAD_BALANCER_PROBE}}
+        assert (await place.call("POST", "/v2.0/ports", fake)).status_code == 400
+        await place.good("DELETE", f"/v2.0/subnets/{SUBNET}")
+        assert probing(place) == []
+        await place.model.write(lambda _: Changes(puts=(network(), held)))
+        await place.good("DELETE", f"/v2.0/networks/{NET}")
+        assert probing(place) == []
+
+    door(story, network_door.make_door, "/network")

@@ -1,0 +1,203 @@
+"""The reader of the Southbound database against the real ovsdb-server."""
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from drivers.conftest import SCHEMA, Server, until
+from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovsdb import Client, Settings, Timing
+from fairlead.drivers.ovsdb_protocol import Json, parse_remotes
+from fairlead.model.addresses import parse_address
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+
+QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.005, longest_pause=0.02)
+FOUR = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
+SIX = Endpoint("vm1", parse_address("fd00::11"), 53, Transport.UDP)
+OTHER = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
+
+
+@pytest.fixture(params=["create", "create-cluster"])
+def southbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
+    """A cluster tells after a reconnect what has changed meanwhile, a single server tells everything."""
+    here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
+    subprocess.run(
+        ["ovsdb-tool", request.param, tmp_path / "db", SCHEMA.with_name("ovn-sb.ovsschema"), *here], check=True
+    )
+    servers.append(Server(tmp_path))
+    servers[0].start()
+    return servers[0]
+
+
+class Southbound:
+    """northd and ovn-controller, and a reader that keeps what it told."""
+
+    def __init__(self, server: Server) -> None:
+        remotes = parse_remotes(server.remote)
+        self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
+        self.told: list[dict[Endpoint, Health | None]] = []
+        self.known: dict[Endpoint, Health | None] = {}
+        self.reader = SouthboundReader(SouthboundSettings(remotes=remotes, timing=QUICK), self.hear)
+
+    def hear(self, news: News) -> None:
+        self.told.append(dict(news))
+        self.known |= news
+
+    async def write(self, *operations: Json) -> None:
+        await self.client.wait_connected(10)
+        await self.client.transact(operations, 10)
+
+    async def hears(self, **wanted: Health | None) -> None:
+        names = {"four": FOUR, "six": SIX, "other": OTHER}
+        await until(lambda: all(self.known.get(names[name]) is health for name, health in wanted.items()))
+
+
+def monitor(endpoint: Endpoint, status: str = "", **columns: Json) -> Json:
+    row = {
+        "ip": str(endpoint.address),
+        "logical_port": endpoint.port_id,
+        "port": endpoint.number,
+        "protocol": endpoint.transport.value,
+        **({"status": status} if status else {}),
+        **columns,
+    }
+    return {"op": "insert", "table": "Service_Monitor", "row": row}
+
+
+def say(endpoint: Endpoint, status: str) -> Json:
+    where = [["ip", "==", str(endpoint.address)]]
+    return {"op": "update", "table": "Service_Monitor", "where": where, "row": {"status": status or ["set", []]}}
+
+
+def forget(endpoint: Endpoint) -> Json:
+    return {"op": "delete", "table": "Service_Monitor", "where": [["ip", "==", str(endpoint.address)]]}
+
+
+def bind(port: str, *, up: bool) -> Json:
+    return {"op": "update", "table": "Port_Binding", "where": [["logical_port", "==", port]], "row": {"up": up}}
+
+
+BINDINGS: tuple[Json, ...] = (
+    {"op": "insert", "table": "Datapath_Binding", "uuid-name": "d", "row": {"tunnel_key": 1}},
+    *(
+        {
+            "op": "insert",
+            "table": "Port_Binding",
+            "row": {"logical_port": port, "datapath": ["named-uuid", "d"], "tunnel_key": number, "up": True},
+        }
+        for number, port in enumerate(("vm1", "vm2"), 1)
+    ),
+)
+
+
+def run(server: Server, story: Callable[[Southbound], Awaitable[None]]) -> None:
+    async def supervised() -> None:
+        south = Southbound(server)
+        south.client.start()
+        south.reader.start()
+        try:
+            await south.reader.wait_connected(10)
+            await story(south)
+        finally:
+            await south.reader.close()
+            await south.client.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(supervised())
+
+
+def test_each_status_is_told_once(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(*BINDINGS, monitor(FOUR), monitor(SIX, "online"), monitor(OTHER, "offline"))
+        await south.hears(four=None, six=Health.ONLINE, other=Health.ERROR)
+        await south.write(say(FOUR, "offline"), say(SIX, "error"), say(OTHER, "online"))
+        await south.hears(four=Health.ERROR, six=Health.ERROR, other=Health.ONLINE)
+        count = len(south.told)
+        await south.write(say(FOUR, "error"))  # no news
+        await south.write(say(SIX, ""))
+        await south.hears(six=None)
+        assert south.told[count:] == [{SIX: None}]
+        await south.write(forget(FOUR), forget(OTHER))
+        await south.hears(four=None, other=None)
+
+    run(southbound, story)
+
+
+def test_a_port_that_no_chassis_has_is_down(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(SIX), monitor(OTHER, "online"))
+        await south.hears(four=Health.ONLINE, six=None, other=Health.ONLINE)
+        await south.write(bind("vm1", up=False))
+        await south.hears(four=Health.ERROR, six=Health.ERROR, other=Health.ONLINE)
+        await south.write(bind("vm1", up=True))
+        await south.hears(four=Health.ONLINE, six=None)
+        again = {"op": "delete", "table": "Port_Binding", "where": [["logical_port", "==", "vm1"]]}
+        [made] = [row for row in BINDINGS if row["row"].get("logical_port") == "vm1"]
+        one = {**BINDINGS[0], "row": {"tunnel_key": 2}}
+        await south.write(bind("vm1", up=False))
+        await south.hears(four=Health.ERROR)
+        await south.write(again, one, {**made, "row": {**made["row"], "up": False}}, say(OTHER, "offline"))
+        await south.hears(other=Health.ERROR)
+        assert (south.known[FOUR], south.known[SIX]) == (Health.ERROR, Health.ERROR)
+
+    run(southbound, story)
+
+
+def test_a_row_that_is_made_anew_in_one_transaction(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(*BINDINGS, monitor(FOUR, "online"))
+        await south.hears(four=Health.ONLINE)
+        await south.write(forget(FOUR), monitor(FOUR, "offline"))
+        await south.hears(four=Health.ERROR)
+        await south.write(forget(FOUR))
+        await south.hears(four=None)
+
+    run(southbound, story)
+
+
+def test_what_was_known_last_holds_until_the_database_is_back(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(*BINDINGS, monitor(FOUR, "offline"), monitor(SIX, "online"), monitor(OTHER, "online"))
+        await south.hears(four=Health.ERROR, six=Health.ONLINE, other=Health.ONLINE)
+        for _ in range(3):
+            count = len(south.told)
+            southbound.stop()
+            await until(lambda: not south.reader.connected)
+            assert len(south.told) == count
+            southbound.start()
+            await south.reader.wait_connected(15)
+            assert len(south.told) == count, "nothing has changed"
+        southbound.stop()
+        await until(lambda: not south.reader.connected)
+        southbound.start()
+        await south.write(say(FOUR, "online"), forget(SIX), bind("vm2", up=False))
+        await south.hears(four=Health.ONLINE, six=None, other=Health.ERROR)
+
+    run(southbound, story)
+
+
+def test_a_database_that_was_lost_makes_nobody_down(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(*BINDINGS, monitor(FOUR, "offline"), monitor(SIX, "online"))
+        await south.hears(four=Health.ERROR, six=Health.ONLINE)
+        await south.write(
+            *({"op": "delete", "table": name, "where": []} for name in ("Service_Monitor", "Port_Binding"))
+        )
+        await south.hears(four=None, six=None)
+
+    run(southbound, story)
+
+
+def test_rows_that_mean_nothing_to_us(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "offline", ip="no address"))
+        await south.hears(four=Health.ONLINE)
+        await south.write({**say(OTHER, "online"), "where": [["ip", "==", "no address"]]}, say(FOUR, "offline"))
+        await south.hears(four=Health.ERROR)
+        assert set(south.known) == {FOUR}
+
+    run(southbound, story)

@@ -1,0 +1,114 @@
+"""What probes say, as members that are up, down or unknown."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.network import LOAD_BALANCER_PROBE
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.probes import derive_health, endpoints, find_source, observe, probe_port_id, sourceless_subnets
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from harness.story import parse_model
+
+MODEL = """
+network net1 10.0.0.0/24 fd00::/64
+port vm1 net1 10.0.0.11 fd00::11
+port vm2 net1 10.0.0.12
+probes net1 10.0.0.2
+web vip=10.0.0.10,fd00::10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80,b/10.0.0.12:80,six/[fd00::11]:80
+api vip=10.0.0.20 on=net1 tcp:80{monitor=TCP+delay=9}=c/10.0.0.11:80 tcp:81=d/10.0.0.12:80
+"""
+FIRST = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
+SECOND = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
+SIX = Endpoint("vm1", parse_address("fd00::11"), 80, Transport.TCP)
+STRANGE = Endpoint("vm9", parse_address("10.0.0.11"), 80, Transport.TCP)
+WEB, API = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.LOAD_BALANCER, "api")
+
+
+def snapshot_of(model: str) -> Snapshot:
+    documents, _ = parse_model(model.strip(), {})
+    return apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+
+
+def test_nobody_is_down_before_somebody_says_so():
+    snapshot = derive_health(snapshot_of(MODEL), "web", "api")
+    assert (dict(snapshot.down), dict(snapshot.online)) == ({}, {})
+    assert set(endpoints(snapshot, snapshot.load_balancers["web"])) == {FIRST, SECOND, SIX}
+
+
+def test_what_is_seen_of_an_endpoint_holds_for_all_who_ask():
+    snapshot, changed = observe(snapshot_of(MODEL), {FIRST: Health.ERROR, SECOND: Health.ONLINE, SIX: Health.ONLINE})
+    assert changed == (API, WEB)
+    assert dict(snapshot.down) == {"web": {"web-a"}, "api": {"api-c"}}
+    assert dict(snapshot.online) == {"web": {"web-b", "web-six"}}
+    snapshot, changed = observe(snapshot, {FIRST: Health.ONLINE})
+    assert changed == (API, WEB)
+    assert (dict(snapshot.down), snapshot.online["api"]) == ({}, {"api-c"})
+
+
+def test_only_what_changes_rows_is_news():
+    snapshot, changed = observe(snapshot_of(MODEL), {FIRST: Health.ONLINE, STRANGE: Health.ERROR})
+    assert (changed, dict(snapshot.down)) == ((), {})
+    _, changed = observe(snapshot, {FIRST: None})
+    assert changed == ()
+
+
+def test_unknown_again_serves_again():
+    snapshot, _ = observe(snapshot_of(MODEL), {SECOND: Health.ERROR})
+    snapshot, changed = observe(snapshot, {SECOND: None})
+    assert (changed, dict(snapshot.down), dict(snapshot.observed)) == ((WEB,), {}, {})
+
+
+def test_health_goes_with_its_load_balancer():
+    snapshot, _ = observe(snapshot_of(MODEL), {FIRST: Health.ERROR})
+    snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(WEB,)), 2), "web")
+    assert dict(snapshot.down) == {"api": {"api-c"}}
+    assert set(snapshot.watched[FIRST.address]) == {"api"}
+    snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(API,)), 3), "api")
+    assert (dict(snapshot.watched), dict(snapshot.down)) == ({}, {})
+
+
+def test_a_member_whose_machine_is_gone_is_down():
+    snapshot = apply_changes(snapshot_of(MODEL), Changes(deletes=(Owner(Kind.PORT, "vm2"),)), 2)
+    assert dict(derive_health(snapshot, "web", "api").down) == {"web": {"web-b"}}
+
+
+@pytest.mark.parametrize("what", ["monitor", "pool", "balancer"])
+def test_what_is_disabled_is_not_probed(what: str):
+    snapshot, _ = observe(snapshot_of(MODEL), {FIRST: Health.ERROR})
+    balancer = snapshot.load_balancers["api"]
+    pool = balancer.pools[0]
+    if what == "monitor":
+        assert pool.health_monitor is not None
+        pool = replace(pool, health_monitor=replace(pool.health_monitor, admin_state_up=False))
+    if what == "pool":
+        pool = replace(pool, admin_state_up=False)
+    changed = replace(balancer, pools=(pool, *balancer.pools[1:]), admin_state_up=what != "balancer")
+    snapshot = derive_health(apply_changes(snapshot, Changes(puts=(changed,)), 2), "api")
+    assert "api" not in snapshot.down
+
+
+def test_where_probes_come_from():
+    snapshot = snapshot_of(MODEL)
+    assert str(find_source(snapshot, FIRST)) == "10.0.0.2"
+    assert str(find_source(snapshot, SIX)).startswith("fe80::")
+    assert snapshot.ports[probe_port_id("10.0.0.0/24")].device_owner == LOAD_BALANCER_PROBE
+    assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {}
+    snapshot = snapshot_of(MODEL.replace("probes net1 10.0.0.2\n", ""))
+    assert find_source(snapshot, FIRST) is None
+    assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {"10.0.0.0/24": "net1"}
+
+
+def test_a_member_on_another_subnet_is_the_port_there_and_is_probed_from_there():
+    elsewhere = "network net2 10.0.0.0/24 10.0.1.0/24\nport vm3 net2 10.0.1.11\nprobes net2 10.0.1.2\n"
+    snapshot = snapshot_of(elsewhere + MODEL.strip().replace("b/10.0.0.12:80,", "b/10.0.1.11:80,"))
+    balancer = snapshot.load_balancers["web"]
+    assert {endpoint.port_id for endpoint in endpoints(snapshot, balancer)} == {"vm1"}
+    [pool] = balancer.pools
+    members = tuple(replace(m, subnet_id="10.0.1.0/24") if m.id == "web-b" else m for m in pool.members)
+    balancer = replace(balancer, pools=(replace(pool, members=members),))
+    [found] = (endpoint for endpoint in endpoints(snapshot, balancer) if endpoint.port_id == "vm3")
+    assert str(find_source(snapshot, found)) == "10.0.1.2"

@@ -1,0 +1,61 @@
+"""The model takes in what probes say: it reaches the reconciler, and no document."""
+
+import asyncio
+from pathlib import Path
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Changes
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.story import parse_model
+
+MODEL = """network net1 10.0.0.0/24
+port vm1 net1 10.0.0.11
+port vm2 net1 10.0.0.12
+probes net1 10.0.0.2
+web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80,b/10.0.0.12:80"""
+DOCUMENTS, _ = parse_model(MODEL, {})
+WEB, VM2 = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.PORT, "vm2")
+ENDPOINT = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
+
+
+def test_health_is_told_kept_and_never_stored(tmp_path: Path):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda snapshot, owner: None)
+        told: list[tuple[Owner, ...]] = []
+        await model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values())))
+        model.subscribe(told.append)
+        revision = model.snapshot.revision
+        model.observe({ENDPOINT: Health.ERROR})
+        model.observe({ENDPOINT: Health.ERROR})
+        assert (told, dict(model.snapshot.down)) == ([(WEB,)], {"web": {"web-a"}})
+        assert model.snapshot.revision == revision
+        await model.write(lambda _: Changes(deletes=(VM2,)))
+        assert told[-1] == (WEB, VM2)
+        assert dict(model.snapshot.down) == {"web": {"web-a", "web-b"}}
+        other = await Model.load(store, lambda snapshot, owner: None)
+        assert dict(other.snapshot.down) == {"web": {"web-b"}}  # what the store knows: the machine of b is gone
+        model.observe({ENDPOINT: Health.ONLINE})
+        assert (dict(model.snapshot.down), dict(model.snapshot.online)) == ({"web": {"web-b"}}, {"web": {"web-a"}})
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_seen_while_a_change_is_being_stored_is_not_lost(tmp_path: Path):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda snapshot, owner: None)
+        writing = asyncio.create_task(model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values()))))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        model.observe({ENDPOINT: Health.ERROR})
+        await writing
+        assert dict(model.snapshot.down) == {"web": {"web-a"}}
+        await store.close()
+
+    asyncio.run(run())
