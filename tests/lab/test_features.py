@@ -16,14 +16,14 @@ PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and near on blue, far on green across a router, each on another chassis."""
+    """Members and near on azure, far on lime across a router, each on another chassis."""
     site = open_site(lab)
-    site.network("blue", "10.0.0.0/24", "fd00:a::/64")
-    site.network("green", "10.0.1.0/24", "fd00:b::/64")
-    site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
-    site.machines("blue", dict.fromkeys(MEMBERS, "chassis2"), serve=[8080])
-    site.machines("blue", {"near": "chassis1", "other": "chassis1"})
-    site.machines("green", {"far": "chassis2"})
+    site.network("azure", "10.0.0.0/24", "fd00:a::/64")
+    site.network("lime", "10.0.1.0/24", "fd00:b::/64")
+    site.router("features", "azure-v4", "azure-v6", "lime-v4", "lime-v6")
+    site.machines("azure", dict.fromkeys(MEMBERS, "chassis2"), serve=[8080])
+    site.machines("azure", {"near": "chassis1", "other": "chassis1"})
+    site.machines("lime", {"far": "chassis2"})
     yield site
     for name in (*MEMBERS, "near", "other", "far"):
         lab.remove_workload(name)
@@ -45,7 +45,7 @@ def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
 def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, version: int):
     """From the same switch and from one across the router; the connection that is held goes on."""
     members = ["m1", "m2"]
-    with site.balancer(f"blue-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
+    with site.balancer(f"azure-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
         with site.lab.hold("near", Traffic(to=balancer.vip, port=80, protocol=protocol)) as held:
             assert held.ask("before")
             allow(site, balancer, f"{site.address('other', version)}/{32 if version == 4 else 128}")
@@ -70,8 +70,8 @@ def test_each_vip_leads_to_the_members_of_its_family(site: Site, protocol: Proto
     ]
     made = site.cloud.load_balancer.create_load_balancer(
         name="both",
-        vip_subnet_id=site.subnet("blue-v4").id,
-        additional_vips=[{"subnet_id": site.subnet("blue-v6").id}],
+        vip_subnet_id=site.subnet("azure-v4").id,
+        additional_vips=[{"subnet_id": site.subnet("azure-v6").id}],
         listeners=[{"protocol": pool["protocol"], "protocol_port": 80, "default_pool": {**pool, "members": members}}],
     )
     try:
@@ -88,7 +88,7 @@ def test_each_vip_leads_to_the_members_of_its_family(site: Site, protocol: Proto
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_backup_serves_when_nobody_else_can(site: Site, version: int):
-    with site.balancer(f"blue-v{version}", MEMBERS, version=version) as balancer:
+    with site.balancer(f"azure-v{version}", MEMBERS, version=version) as balancer:
         site.set_member(balancer, "spare", backup=True)
         assert set(ask(site, "near", balancer.vip, count=40).answers) == {"m1", "m2"}
         for name in ("m1", "m2"):
