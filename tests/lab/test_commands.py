@@ -1,0 +1,199 @@
+"""Every stock `openstack loadbalancer` command that is about load balancers and their parts, against a real OVN.
+
+What each prints is looked at, and that OVN has it: an object that is ACTIVE has its rows.
+"""
+
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+
+from fairlead.lab import Lab, Traffic
+from harness.shell import Shell, shell
+from lab.servers import until
+from lab.site import Site, open_site
+
+pytestmark = pytest.mark.lab
+
+OTHERS = ("amphora", "availabilityzone", "availabilityzoneprofile", "flavor", "flavorprofile", "provider", "quota")
+"""Resources that have no rows: their commands are tried without a lab."""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab)
+    site.network("plain", "10.0.0.0/24", "fd00:a::/64")
+    site.machines("plain", {"one": "chassis1", "two": "chassis2"}, serve=[8080])
+    site.machines("plain", {"client": "chassis1"})
+    yield site
+    for name in ("one", "two", "client"):
+        lab.remove_workload(name)
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def cli(site: Site) -> Iterator["Tried"]:
+    with shell(site.service.folder / "clouds.yaml") as typed:
+        yield Tried(typed)
+
+
+class Tried:
+    """`openstack loadbalancer ...`, and what was typed."""
+
+    def __init__(self, typed: Shell) -> None:
+        self._shell = typed
+        self.lines: list[str] = []
+
+    def good(self, line: str) -> Any:
+        self.lines.append(line)
+        return self._shell.good(f"loadbalancer {line}")
+
+    def bad(self, line: str, words: str) -> None:
+        self.lines.append(line)
+        self._shell.bad(f"loadbalancer {line}", words)
+
+
+def commands() -> set[str]:
+    """All that the client has, without those of `OTHERS`."""
+    names = {point.name.replace("_", " ") for point in entry_points(group="openstack.load_balancer.v2")}
+    wanted = {name.removeprefix("loadbalancer ") for name in names}
+    return {name for name in wanted if name.split()[0] not in OTHERS}
+
+
+def statuses(shown: dict[str, Any]) -> tuple[str, str]:
+    return shown["provisioning_status"], shown["operating_status"]
+
+
+def test_every_command(site: Site, cli: Tried):
+    load_balancers(cli)
+    listeners(cli)
+    pools(cli)
+    members(site, cli)
+    monitors(cli)
+    check_traffic(site, cli)
+    policies(cli)
+    figures(cli)
+    ends(cli)
+    typed = {name for name in commands() for line in cli.lines if line == name or line.startswith(f"{name} ")}
+    assert commands() - typed == set()
+
+
+def load_balancers(cli: Tried) -> None:
+    made = cli.good(
+        "create --name web --description d --vip-subnet-id plain-v4 --vip-address 10.0.0.100"
+        " --additional-vip subnet-id=plain-v6,ip-address=fd00:a::100 --tag gold --wait -f json"
+    )
+    assert (made["vip_address"], *statuses(made)) == ("10.0.0.100", "ACTIVE", "ONLINE")
+    assert "fd00:a::100" in str(made["additional_vips"])
+    assert [row["name"] for row in cli.good("list --tags gold -f json")] == ["web"]
+    assert cli.good("list --name nobody -f json") == []
+    cli.good("set web --name shop --description other --tag silver --wait")
+    shown = cli.good("show shop -f json")
+    assert (shown["description"], sorted(shown["tags"])) == ("other", ["gold", "silver"])
+    cli.good("unset shop --description --tag silver --wait")
+    assert cli.good("show shop -f json")["description"] == ""
+    cli.good("set shop --disable --wait")
+    assert statuses(cli.good("show shop -f json")) == ("ACTIVE", "OFFLINE")
+    cli.good("set shop --enable --wait")
+    cli.good("failover shop --wait")
+    cli.bad("create --name no --vip-subnet-id plain-v4 --vip-address 10.0.0.100", "already in use: 10.0.0.100")
+
+
+def listeners(cli: Tried) -> None:
+    made = cli.good(
+        "listener create --name http --protocol TCP --protocol-port 80 --allowed-cidr 10.0.0.0/24"
+        " --allowed-cidr fd00:a::/64 --timeout-client-data 1000 --wait -f json shop"
+    )
+    assert (made["protocol_port"], made["timeout_client_data"], *statuses(made)) == (80, 1000, "ACTIVE", "ONLINE")
+    assert "10.0.0.0/24" in made["allowed_cidrs"]
+    assert [row["name"] for row in cli.good("listener list --loadbalancer shop -f json")] == ["http"]
+    cli.good("listener set http --description d --timeout-client-data 2000 --wait")
+    assert cli.good("listener show http -f json")["timeout_client_data"] == 2000
+    cli.good("listener unset http --description --timeout-client-data --wait")
+    assert cli.good("listener show http -f json")["timeout_client_data"] == 50000
+    cli.bad("listener create --protocol TCP --protocol-port 80 shop", "Another Listener on this Load Balancer")
+    cli.bad("listener create --protocol HTTP --protocol-port 81 shop", "protocol HTTP")
+    cli.bad("listener set http --connection-limit 5", "connection_limit")
+
+
+def pools(cli: Tried) -> None:
+    made = cli.good(
+        "pool create --name app --listener http --protocol TCP --lb-algorithm ROUND_ROBIN"
+        " --session-persistence type=SOURCE_IP --wait -f json"
+    )
+    assert (made["lb_algorithm"], "SOURCE_IP" in str(made["session_persistence"])) == ("ROUND_ROBIN", True)
+    assert [row["name"] for row in cli.good("pool list --loadbalancer shop -f json")] == ["app"]
+    cli.good("pool set app --lb-algorithm SOURCE_IP_PORT --description d --wait")
+    cli.good("pool unset app --session-persistence --description --wait")
+    shown = cli.good("pool show app -f json")
+    assert (shown["lb_algorithm"], shown["session_persistence"]) == ("SOURCE_IP_PORT", None)
+    cli.bad("pool set app --lb-algorithm LEAST_CONNECTIONS", "lb_algorithm LEAST_CONNECTIONS")
+
+
+def members(site: Site, cli: Tried) -> None:
+    for name in ("one", "two"):
+        address = site.address(name)
+        made = cli.good(
+            f"member create app --name {name} --address {address} --protocol-port 8080 --weight 2 --wait -f json"
+        )
+        assert (made["address"], made["weight"], *statuses(made)) == (address, 2, "ACTIVE", "NO_MONITOR")
+    assert {row["name"] for row in cli.good("member list app -f json")} == {"one", "two"}
+    cli.good("member set app two --weight 0 --wait")
+    assert statuses(cli.good("member show app two -f json")) == ("ACTIVE", "DRAINING")
+    cli.good("member unset app two --weight --wait")
+    assert cli.good("member show app two -f json")["weight"] == 1
+    cli.bad(f"member create app --address {site.address('one')} --protocol-port 8080", "already using ip")
+
+
+def monitors(cli: Tried) -> None:
+    made = cli.good(
+        "healthmonitor create app --name probe --type TCP --delay 1 --timeout 1 --max-retries 1 --wait -f json"
+    )
+    assert (made["type"], made["delay"], *statuses(made)) == ("TCP", 1, "ACTIVE", "ONLINE")
+    assert [row["name"] for row in cli.good("healthmonitor list -f json")] == ["probe"]
+    cli.good("healthmonitor set probe --delay 2 --max-retries-down 2 --name watch --wait")
+    cli.good("healthmonitor unset watch --max-retries-down --wait")
+    shown = cli.good("healthmonitor show watch -f json")
+    assert (shown["delay"], shown["max_retries_down"]) == (2, 3)
+    cli.bad("healthmonitor create app --type TCP --delay 1 --timeout 1 --max-retries 1", "already has a health monitor")
+
+
+def check_traffic(site: Site, cli: Tried) -> None:
+    """What the commands made answers, and the monitor says so."""
+    site.lab.wait_synced()
+    result = site.lab.traffic("client", Traffic(to="10.0.0.100", port=80, count=40, concurrency=4))
+    assert (result.errors, set(result.answers)) == ({}, {"one", "two"})
+    until(lambda: {row["operating_status"] for row in cli.good("member list app -f json")} == {"ONLINE"})
+    tree = cli.good("status show shop")["loadbalancer"]
+    pool = tree["listeners"][0]["pools"][0]
+    assert (tree["operating_status"], pool["operating_status"]) == ("ONLINE", "ONLINE")
+    assert pool["health_monitor"]["type"] == "TCP"
+
+
+def policies(cli: Tried) -> None:
+    """A switch has none: each command that would make one is refused by name, and the others find nothing."""
+    cli.bad("l7policy create http --action REJECT", "a requested option: L7 policies")
+    assert cli.good("l7policy list -f json") == []
+    for line in ("l7policy show x", "l7policy set x --name y", "l7policy unset x --name", "l7policy delete x"):
+        cli.bad(line, "Unable to locate x in l7policies")
+    cli.bad("l7rule create x --compare-type EQUAL_TO --type PATH --value /", "Unable to locate x in l7policies")
+    for line in ("l7rule list x", "l7rule show x y", "l7rule set x y --value z", "l7rule unset x y --key"):
+        cli.bad(line, "Unable to locate x in l7policies")
+    cli.bad("l7rule delete x y", "Unable to locate x in l7policies")
+
+
+def figures(cli: Tried) -> None:
+    """Nobody counts yet, and says so."""
+    cli.bad("stats show shop", "does not support a requested option: statistics")
+    cli.bad("listener stats show http", "does not support a requested option: statistics")
+
+
+def ends(cli: Tried) -> None:
+    cli.bad("delete shop", "it has children")
+    cli.good("healthmonitor delete watch --wait")
+    cli.good("member delete app one --wait")
+    cli.good("listener delete http --wait")
+    cli.good("pool delete app --wait")
+    cli.good("delete shop --wait")
+    assert cli.good("list -f json") == []
