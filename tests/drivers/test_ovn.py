@@ -67,6 +67,8 @@ TABLES = (
     "Logical_Switch_Port",
     "Logical_Router",
     "Logical_Router_Port",
+    "Gateway_Chassis",
+    "NAT",
     "Logical_Router_Static_Route",
     "Load_Balancer",
     "Load_Balancer_Group",
@@ -121,9 +123,11 @@ class Observer:
         columns = ("external_ids", "name", "enabled")
         chosen = {
             "Logical_Switch": (*columns[:2], "ports", "load_balancer", "load_balancer_group", "other_config"),
-            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options"),
-            "Logical_Router": (*columns, "ports", "static_routes", "load_balancer_group", "options"),
-            "Logical_Router_Port": (*columns, "mac", "networks", "options"),
+            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options", "tag"),
+            "Logical_Router": (*columns, "ports", "static_routes", "nat", "load_balancer_group", "options"),
+            "Logical_Router_Port": (*columns, "mac", "networks", "gateway_chassis", "options"),
+            "Gateway_Chassis": (*columns[:2], "chassis_name", "priority", "options"),
+            "NAT": ("external_ids", "type", "external_ip", "logical_ip", "external_mac", "logical_port", "options"),
             "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "policy", "options"),
             "Load_Balancer": (*columns[:2], "protocol", "vips", "selection_fields", "options"),
             "Load_Balancer_Group": ("name", "load_balancer"),
@@ -217,15 +221,23 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
                 f" {column}={text!r}" for column in ("addresses", "port_security") for text in decode_set(port[column])
             )
             head = f"Logical_Switch_Port {port['name']} switch={row['name']}"
-            lines.append(head + kind + texts + words(port, "options") + state(port))
+            tag = "".join(f" tag={tag}" for tag in decode_set(port["tag"]))
+            lines.append(head + kind + texts + words(port, "options") + tag + state(port))
     for _, row in ours("Logical_Router"):
         lines.append(f"Logical_Router {row['name']}{state(row)}{words(row, 'options')}")
         lines += [f"Logical_Router {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
         for route in (raw["Logical_Router_Static_Route"][u] for u in decode_uuids(row["static_routes"])):
             parts = [row["name"], *decode_set(route["policy"]), route["ip_prefix"], "via", route["nexthop"]]
             lines.append(" ".join(["Logical_Router_Static_Route", *parts]))
+        for u in decode_uuids(row["nat"]):
+            nat, name = raw["NAT"][u], split_text(marks["NAT"][u]["fairlead:key"])[1]
+            lines.append(f"NAT {name} router={row['name']} {nat['type']} {nat['external_ip']} {nat['logical_ip']}")
         for u in decode_uuids(row["ports"]):
             port = raw["Logical_Router_Port"][u]
+            for gateway in (raw["Gateway_Chassis"][each] for each in decode_uuids(port["gateway_chassis"])):
+                assert gateway["name"] == f"{port['name']}_{gateway['chassis_name']}"
+                where = f"{port['name']} {gateway['chassis_name']}"
+                lines.append(f"Gateway_Chassis {where} priority={gateway['priority']}")
             given = {mark.removeprefix("fairlead:address:") for mark in marks["Logical_Router_Port"][u]}
             own = ",".join(text for text in decode_set(port["networks"]) if text not in given)
             head = f"Logical_Router_Port {port['name']}"

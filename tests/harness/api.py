@@ -65,7 +65,7 @@ class Inside:
 @asynccontextmanager
 async def inside(make_door: Callable[[House], Starlette], folder: Path, door_path: str):
     store = await SqliteStore.open(folder / "store.db")
-    model = await Model.load(store, compile_owner)
+    model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
     driver = FakeDriver()
     reconciler = Reconciler(
         driver=driver, compile_owner=PROVIDERS["ovn"].compile, snapshot=lambda: model.snapshot, clock=lambda: 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, owner_of
 from fairlead.store.codec import BadDocument, decode, encode
@@ -18,9 +18,9 @@ from harness.values import FEW, JSON
 st.register_type_strategy(datetime, st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))
 IDS = st.text(min_size=1, max_size=36)
 AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
-    *(st.builds(kind, id=IDS) for kind in (LoadBalancer, Network, Port, Router))
+    *(st.builds(kind, id=IDS) for kind in (LoadBalancer, Network, Port, Router, FloatingIP))
 )
-KINDS = st.sampled_from([Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.LOAD_BALANCER])
+KINDS = st.sampled_from([Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.LOAD_BALANCER, Kind.FLOATING_IP])
 
 
 @FEW

@@ -8,6 +8,10 @@ from fairlead.model.addresses import IPAddress, IPNetwork
 
 ROUTER_INTERFACE = "network:router_interface"
 """`device_owner` of a port that is an interface of the router named by its `device_id`."""
+ROUTER_GATEWAY = "network:router_gateway"
+"""`device_owner` of the port by which the router named by its `device_id` is on an external network."""
+FLOATING_IP = "network:floatingip"
+"""`device_owner` of a port that holds the address of the floating IP named by its `device_id`."""
 LOAD_BALANCER_VIP = "Octavia"
 """`device_owner` of a port that holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
 
@@ -59,12 +63,29 @@ class Subnet(Resource):
     ipv6_ra_mode: Ipv6Mode | None = None
 
 
+class SegmentType(StrEnum):
+    FLAT = "flat"
+    VLAN = "vlan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What a network is outside OVN, in Neutron's words: a wire that chassis map to a bridge, or a VLAN on it."""
+
+    type: SegmentType
+    physical_network: str
+    id: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network(Resource):
     admin_state_up: bool = True
     mtu: int
     """Of the workloads' interfaces, in bytes: the underlay's less the tunnel's header."""
     shared: bool = False
+    external: bool = False
+    """Every project may have router gateways and floating IPs on it."""
+    segment: Segment | None = None
     subnets: tuple[Subnet, ...] = ()
 
 
@@ -88,9 +109,34 @@ class Port(Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalGateway:
+    """The addresses are those of the port."""
+
+    network_id: str
+    port_id: str
+    enable_snat: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Router(Resource):
     admin_state_up: bool = True
     routes: tuple[Route, ...] = ()
+    gateway: ExternalGateway | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatingIP(Resource):
+    """An address of an external network that leads to a fixed one; a port of its own holds it.
+
+    `port_id`, `fixed_address` and `router_id` are there together or not at all.
+    """
+
+    network_id: str
+    address: IPAddress
+    address_port_id: str
+    port_id: str | None = None
+    fixed_address: IPAddress | None = None
+    router_id: str | None = None
 
 
 def find_subnet(network: Network, subnet_id: str) -> Subnet | None:

@@ -12,10 +12,10 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import ROUTER_INTERFACE, Network, Port, Router
+from fairlead.model.network import ROUTER_GATEWAY, ROUTER_INTERFACE, FloatingIP, Network, Port, Router, Segment
 from fairlead.model.owner import Kind, Owner, creation_order
 
-Aggregate: TypeAlias = Network | Port | Router | LoadBalancer
+Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP
 Ids: TypeAlias = Map[str, None]
 """A set of ids, as the keys of a persistent map: adding one to ten thousand copies none of them."""
 NONE: Ids = Map()
@@ -31,15 +31,24 @@ class Snapshot:
     routers: Map[str, Router] = Map()
     ports: Map[str, Port] = Map()
     load_balancers: Map[str, LoadBalancer] = Map()
+    floating_ips: Map[str, FloatingIP] = Map()
     generations: Map[Owner, int] = Map()
     down: Map[str, frozenset[str]] = Map()
     """Load balancer -> those of its members that their health monitor calls down."""
+    gateway_chassis: tuple[str, ...] = ()
+    """The chassis through which routers may leave; the deployment's, and the same in every snapshot."""
 
     subnet_network: Map[str, str] = Map()
     network_ports: Map[str, Ids] = Map()
     network_vips: Map[str, Ids] = Map()
     network_routers: Map[str, Ids] = Map()
+    network_gateways: Map[str, Ids] = Map()
+    """External network -> the routers that have their gateway there."""
     router_interfaces: Map[str, Ids] = Map()
+    router_floating_ips: Map[str, Ids] = Map()
+    port_floating_ips: Map[str, Ids] = Map()
+    """Port -> the floating IPs that lead to it."""
+    segments: Map[Segment, str] = Map()
     addresses: Map[tuple[str, IPAddress], str] = Map()
     """(network, address) -> the port that has it."""
     macs: Map[str, str] = Map()
@@ -47,7 +56,8 @@ class Snapshot:
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
     l7policy_owner: Map[str, str] = Map()
-    """Id of a part -> its load balancer."""
+    vip_owner: Map[str, str] = Map()
+    """Id of a part, or of the port of the VIP -> its load balancer."""
 
     def find(self, owner: Owner) -> Aggregate | None:
         """The document of this owner; a VIP network has none."""
@@ -60,6 +70,8 @@ class Snapshot:
                 return self.ports.get(owner.id)
             case Kind.LOAD_BALANCER:
                 return self.load_balancers.get(owner.id)
+            case Kind.FLOATING_IP:
+                return self.floating_ips.get(owner.id)
             case Kind.VIP_NETWORK:
                 return None
             case _:
@@ -73,6 +85,7 @@ class Snapshot:
             *(Owner(Kind.PORT, identity) for identity in self.ports),
             *(Owner(Kind.VIP_NETWORK, identity) for identity in self.network_vips),
             *(Owner(Kind.LOAD_BALANCER, identity) for identity in self.load_balancers),
+            *(Owner(Kind.FLOATING_IP, identity) for identity in self.floating_ips),
         ]
 
 
@@ -104,6 +117,8 @@ def owner_of(aggregate: Aggregate) -> Owner:
             return Owner(Kind.PORT, aggregate.id)
         case LoadBalancer():
             return Owner(Kind.LOAD_BALANCER, aggregate.id)
+        case FloatingIP():
+            return Owner(Kind.FLOATING_IP, aggregate.id)
         case _:
             assert_never(aggregate)
 
@@ -151,12 +166,19 @@ def vip_networks(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def claims(aggregate: Aggregate) -> frozenset[str]:
-    """What only one document may have: the store refuses a second one. An address per network, a MAC anywhere."""
+    """What only one document may have: the store refuses a second one.
+
+    An address per network, a MAC anywhere, a VLAN of a wire; and a floating IP per fixed address and external network.
+    """
     match aggregate:
         case Port():
             addresses = {f"address/{aggregate.network_id}/{fixed.address}" for fixed in aggregate.fixed_ips}
             return frozenset(addresses | {f"mac/{aggregate.mac_address}"})
-        case Network() | Router() | LoadBalancer():
+        case Network(segment=Segment() as segment):
+            return frozenset({f"segment/{segment.physical_network}/{segment.id}"})
+        case FloatingIP(port_id=str() as port_id):
+            return frozenset({f"floating/{aggregate.network_id}/{port_id}/{aggregate.fixed_address}"})
+        case Network() | Router() | LoadBalancer() | FloatingIP():
             return frozenset()
         case _:
             assert_never(aggregate)
@@ -166,19 +188,27 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
     """Owners whose rows are compiled from this one's document too."""
     match snapshot.find(owner):
         case Network():
-            yield from (Owner(Kind.ROUTER, identity) for identity in snapshot.network_routers.get(owner.id, NONE))
+            for index in (snapshot.network_routers, snapshot.network_gateways):
+                yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NONE))
             yield from vip_networks(snapshot, owner.id)
         case Router():
-            for port_id in list(snapshot.router_interfaces.get(owner.id, NONE))[:1]:  # it joins them all to one domain
-                yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
-        case Port() as port:
-            if port.device_owner == ROUTER_INTERFACE:
-                yield Owner(Kind.ROUTER, port.device_id)
-                yield from vip_networks(snapshot, port.network_id)
-        case LoadBalancer() | None:
+            yield from _vip_networks_of_router(snapshot, owner.id)
+        case Port(device_owner=device_owner) as port if device_owner == ROUTER_INTERFACE:
+            yield Owner(Kind.ROUTER, port.device_id)
+            yield from vip_networks(snapshot, port.network_id)
+        case Port(device_owner=device_owner) as port if device_owner == ROUTER_GATEWAY:
+            yield Owner(Kind.ROUTER, port.device_id)
+        case FloatingIP(port_id=str() as port_id) if port_id in snapshot.vip_owner:
+            yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port_id])
+        case Port() | LoadBalancer() | FloatingIP() | None:
             pass
         case unknown:
             assert_never(unknown)
+
+
+def _vip_networks_of_router(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
+    for port_id in list(snapshot.router_interfaces.get(router_id, NONE))[:1]:  # it joins them all to one domain
+        yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
 
 
 def _first_or_last_vip(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
@@ -201,9 +231,28 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
     match aggregate:
         case Network(id=identity):
             subnets = snapshot.subnet_network.update({subnet.id: identity for subnet in aggregate.subnets})
-            return replace(snapshot, networks=snapshot.networks.set(identity, aggregate), subnet_network=subnets)
-        case Router(id=identity):
-            return replace(snapshot, routers=snapshot.routers.set(identity, aggregate))
+            segment = aggregate.segment
+            return replace(
+                snapshot,
+                networks=snapshot.networks.set(identity, aggregate),
+                subnet_network=subnets,
+                segments=snapshot.segments if segment is None else snapshot.segments.set(segment, identity),
+            )
+        case Router(id=identity, gateway=gateway):
+            gateways = snapshot.network_gateways
+            return replace(
+                snapshot,
+                routers=snapshot.routers.set(identity, aggregate),
+                network_gateways=gateways if gateway is None else _joined(gateways, gateway.network_id, identity),
+            )
+        case FloatingIP(id=identity, port_id=port_id, router_id=router_id):
+            routers, ports = snapshot.router_floating_ips, snapshot.port_floating_ips
+            return replace(
+                snapshot,
+                floating_ips=snapshot.floating_ips.set(identity, aggregate),
+                router_floating_ips=routers if router_id is None else _joined(routers, router_id, identity),
+                port_floating_ips=ports if port_id is None else _joined(ports, port_id, identity),
+            )
         case Port():
             return _with_port(snapshot, aggregate)
         case LoadBalancer(id=identity):
@@ -215,6 +264,7 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
                 monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
                 l7policy_owner=snapshot.l7policy_owner.update(dict.fromkeys(_policies(aggregate), identity)),
+                vip_owner=snapshot.vip_owner.set(aggregate.vip.port_id, identity),
             )
         case _:
             assert_never(aggregate)
@@ -228,9 +278,23 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
     match aggregate:
         case Network(id=identity):
             subnets = _deleted(snapshot.subnet_network, (subnet.id for subnet in aggregate.subnets))
-            return replace(snapshot, networks=snapshot.networks.delete(identity), subnet_network=subnets)
-        case Router(id=identity):
-            return replace(snapshot, routers=snapshot.routers.delete(identity))
+            segments = _deleted(snapshot.segments, [aggregate.segment] if aggregate.segment else ())
+            networks = snapshot.networks.delete(identity)
+            return replace(snapshot, networks=networks, subnet_network=subnets, segments=segments)
+        case Router(id=identity, gateway=gateway):
+            gateways = snapshot.network_gateways
+            return replace(
+                snapshot,
+                routers=snapshot.routers.delete(identity),
+                network_gateways=gateways if gateway is None else _parted(gateways, gateway.network_id, identity),
+            )
+        case FloatingIP(id=identity, port_id=port_id, router_id=router_id):
+            return replace(
+                snapshot,
+                floating_ips=snapshot.floating_ips.delete(identity),
+                router_floating_ips=_parted(snapshot.router_floating_ips, router_id or "", identity),
+                port_floating_ips=_parted(snapshot.port_floating_ips, port_id or "", identity),
+            )
         case Port():
             return _without_port(snapshot, aggregate)
         case LoadBalancer(id=identity):
@@ -242,6 +306,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
                 monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
                 l7policy_owner=_deleted(snapshot.l7policy_owner, _policies(aggregate)),
+                vip_owner=_deleted(snapshot.vip_owner, [aggregate.vip.port_id]),
             )
         case _:
             assert_never(aggregate)

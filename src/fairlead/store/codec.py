@@ -15,7 +15,7 @@ import msgspec
 from cattrs import Converter
 
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.interface import StoreError
@@ -30,6 +30,7 @@ CLASSES: Mapping[str, type[Aggregate]] = {
     Kind.ROUTER.value: Router,
     Kind.PORT.value: Port,
     Kind.LOAD_BALANCER.value: LoadBalancer,
+    Kind.FLOATING_IP.value: FloatingIP,
 }
 
 
