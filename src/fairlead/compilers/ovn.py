@@ -86,7 +86,7 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
         case lb.LoadBalancer() as balancer:
             return by_key(_load_balancer(snapshot, balancer))
         case FloatingIP() as floating_ip:
-            return by_key(floating_ip_rows(floating_ip))
+            return by_key(floating_ip_rows(snapshot, floating_ip))
         case unknown:
             assert_never(unknown)
 

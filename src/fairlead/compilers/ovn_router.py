@@ -23,7 +23,7 @@ from fairlead.dataplane.ovn import (
     pairs,
 )
 from fairlead.model.addresses import render_interface
-from fairlead.model.network import ExternalGateway, FixedIP, FloatingIP, Network, Port, Router, find_subnet
+from fairlead.model.network import ExternalGateway, FixedIP, FloatingIP, Network, Port, Router, find_subnet, is_reached
 from fairlead.model.snapshot import NONE, Snapshot
 
 PROVIDER = "ovn"
@@ -43,16 +43,18 @@ def router_rows(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
         yield from _gateway(snapshot, router, router.gateway)
 
 
-def floating_ip_rows(floating_ip: FloatingIP) -> Iterator[OvnRow]:
+def floating_ip_rows(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[OvnRow]:
     """It is what makes the gateway answer ARP for the address, and announce it.
 
     For a VIP too: load balancers have the floating IP as one more VIP, and what they do not take (ping, ports without a
-    listener) goes to the VIP's router this way.
+    listener) goes to the VIP's router this way. Where its port is gone it leads nowhere: the address may be another's.
     """
-    if floating_ip.router_id is not None:
+    reached = is_reached(floating_ip, snapshot.ports.get(floating_ip.port_id or ""))
+    router = snapshot.routers.get(floating_ip.router_id or "")
+    if reached and router is not None:
         yield Nat(
             name=floating_ip.id,
-            router=floating_ip.router_id,
+            router=router.id,
             type="dnat_and_snat",
             external_ip=str(floating_ip.address),
             logical_ip=str(floating_ip.fixed_address),

@@ -1,6 +1,6 @@
 """Networks with their subnets, ports and routers, by Neutron's names. Each class that has an owner is one document."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -141,3 +141,13 @@ class FloatingIP(Resource):
 
 def find_subnet(network: Network, subnet_id: str) -> Subnet | None:
     return next((subnet for subnet in network.subnets if subnet.id == subnet_id), None)
+
+
+def is_reached(floating_ip: FloatingIP, port: Port | None) -> bool:
+    """Whether the port has the address that the floating IP leads to."""
+    return port is not None and any(fixed.address == floating_ip.fixed_address for fixed in port.fixed_ips)
+
+
+def release(floating_ip: FloatingIP) -> FloatingIP:
+    """Leading nowhere."""
+    return replace(floating_ip, port_id=None, fixed_address=None, router_id=None)

@@ -193,6 +193,7 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
             yield from vip_networks(snapshot, owner.id)
         case Router():
             yield from _vip_networks_of_router(snapshot, owner.id)
+            yield from _floating_ips(snapshot.router_floating_ips, owner.id)
         case Port(device_owner=device_owner) as port if device_owner == ROUTER_INTERFACE:
             yield Owner(Kind.ROUTER, port.device_id)
             yield from vip_networks(snapshot, port.network_id)
@@ -200,10 +201,16 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
             yield Owner(Kind.ROUTER, port.device_id)
         case FloatingIP(port_id=str() as port_id) if port_id in snapshot.vip_owner:
             yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port_id])
-        case Port() | LoadBalancer() | FloatingIP() | None:
+        case Port():
+            yield from _floating_ips(snapshot.port_floating_ips, owner.id)
+        case LoadBalancer() | FloatingIP() | None:
             pass
         case unknown:
             assert_never(unknown)
+
+
+def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
+    return (Owner(Kind.FLOATING_IP, identity) for identity in index.get(key, NONE))
 
 
 def _vip_networks_of_router(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
