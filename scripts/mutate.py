@@ -121,6 +121,70 @@ MUTANTS = (
     ),
     Mutant("only the next router is attached", "model/snapshot.py", "            todo.extend(found - networks)\n", ""),
     Mutant(
+        "a gateway does not reach the VIP networks",
+        "model/snapshot.py",
+        "            yield from _vip_networks_of_router(snapshot, owner.id)\n",
+        "",
+    ),
+    Mutant(
+        "a gateway's address does not reach the router",
+        "model/snapshot.py",
+        "if device_owner == ROUTER_GATEWAY:\n            yield Owner(Kind.ROUTER, port.device_id)",
+        "if device_owner == ROUTER_GATEWAY:\n            yield from ()",
+    ),
+    Mutant(
+        "an external network does not reach the routers that leave by it",
+        "model/snapshot.py",
+        "for index in (snapshot.network_routers, snapshot.network_gateways):",
+        "for index in (snapshot.network_routers,):",
+    ),
+    Mutant(
+        "a floating IP does not reach the load balancer",
+        "model/snapshot.py",
+        "yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port_id])",
+        "yield from ()",
+    ),
+    Mutant(
+        "a port does not reach its floating IPs",
+        "model/snapshot.py",
+        "            yield from _floating_ips(snapshot.port_floating_ips, owner.id)\n",
+        "            yield from ()\n",
+    ),
+    Mutant(
+        "a router does not reach its floating IPs",
+        "model/snapshot.py",
+        "            yield from _floating_ips(snapshot.router_floating_ips, owner.id)\n",
+        "",
+    ),
+    Mutant(
+        "a floating IP leads to an address that is somebody else's by now",
+        "compilers/ovn_router.py",
+        "if reached and router is not None",
+        "if router is not None",
+    ),
+    Mutant("translated in spite of all", "compilers/ovn_router.py", "if gateway.enable_snat:", "if True:"),
+    Mutant(
+        "two ways to everywhere", "compilers/ovn_router.py", "is not None and anywhere not in taken:", "is not None:"
+    ),
+    Mutant(
+        "every router on the same chassis",
+        "compilers/ovn_router.py",
+        'f"{router_id} {name}".encode()',
+        "name.encode()",
+    ),
+    Mutant(
+        "who comes from outside is not asked",
+        "compilers/ovn.py",
+        'words.insert(0, f"outport == @{outside}")',
+        "return",
+    ),
+    Mutant(
+        "a floating IP of one VIP leads to all",
+        "compilers/ovn.py",
+        " for floating_ip in found if floating_ip.fixed_address == vip.address]",
+        " for floating_ip in found]",
+    ),
+    Mutant(
         "deleted before what refers to it",
         "model/snapshot.py",
         "key=creation_order, reverse=True",

@@ -390,12 +390,14 @@ def test_two_deployments_do_not_see_each_other(server: Server) -> None:
 
 
 MODEL = """\
+network public external wire=physnet:100 203.0.113.0/24
 network net1 10.0.0.0/24 fd00::/64
 network net2 10.1.0.0/24
-router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9
+router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9 gateway:public=203.0.113.10
 port vm1 net1 10.0.0.11 fd00::11
 web vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080,b/10.0.0.12:8080 tcp:443{allow=10.1.0.0/24}=- udp:53=a/10.0.0.11:53
 six vip=fd00::10 on=net1 tcp:80=a/[fd00::11]:8080
+floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
 """
 LB, GROUP = ("Load_Balancer", "web-tcp"), ("Load_Balancer_Group", "net1")
 SWITCH, SWITCH2, LSP = ("Logical_Switch", "net1"), ("Logical_Switch", "net2"), ("Logical_Switch_Port", "vm1")
@@ -403,6 +405,9 @@ LRP, VIP_LRP = ("Logical_Router_Port", "lrp-r1-net1"), ("Logical_Router_Port", "
 PORT_GROUP, ACL = ("Port_Group", "vip_net1"), ("ACL", "web-tcp-443 10.0.0.10")
 ADDRESS = "fairlead:address:10.0.0.10/24"
 SIX = Owner(Kind.LOAD_BALANCER, "six")
+HOLDERS = ("web-vip", "six-vip", "f1-public")
+"""Ports that hold an address for others, and have no row of their own."""
+PUBLIC, FLOATING = Owner(Kind.NETWORK, "public"), Owner(Kind.FLOATING_IP, "f1")
 
 
 def make_state(model: str) -> State:
@@ -461,6 +466,17 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
         [change(("Logical_Router", "r1"), ports=["set", []], static_routes=["set", []])],
         {ROUTER},
     ),
+    "a wire gets another tag": ([change(("Logical_Switch_Port", "wire-public"), tag=101)], {PUBLIC}),
+    "a gateway moves to another chassis": (
+        [change(("Gateway_Chassis", "lrp-r1-public", "gw1"), chassis_name="gw3", priority=7)],
+        {ROUTER},
+    ),
+    "a gateway has no chassis": (
+        [change(("Logical_Router_Port", "lrp-r1-public"), gateway_chassis=["set", []])],
+        {ROUTER},
+    ),
+    "a floating IP leads elsewhere": ([change(("NAT", "f1"), logical_ip="10.0.0.99")], {FLOATING}),
+    "nothing is translated": ([change(("Logical_Router", "r1"), nat=["set", []])], {ROUTER, FLOATING}),
     "a port is disabled": ([change(LSP, enabled=False)], {PORT}),
     "a port is enabled in so many words": ([change(LSP, enabled=True)], set()),
     "a port gets addresses": ([mutate(LSP, ["addresses", "insert", encode_set(["dynamic", "unknown"])])], {PORT}),
@@ -1354,7 +1370,7 @@ def test_a_database_that_was_lost_is_written_again(server: Server) -> None:
                 await world.go(state)
                 await observer.write(*({"op": "delete", "table": table, "where": []} for table in TABLES))
                 await until(lambda: not driver._replica.rows)
-                assert {*driver.foreign} == {owner for owner in world.snapshot.owners() if owner.id[-4:] != "-vip"}
+                assert {*driver.foreign} == {owner for owner in world.snapshot.owners() if owner.id not in HOLDERS}
                 assert await world.reconciler.resync() > 5
                 driver.foreign.clear()
                 await world.rest()

@@ -44,8 +44,8 @@ class Site:
         self.cloud.close()
         stop(self.lab.layout, self.service)
 
-    def network(self, name: str, *cidrs: str) -> Any:
-        network = self.cloud.network.create_network(name=name)
+    def network(self, name: str, *cidrs: str, **attributes: Any) -> Any:
+        network = self.cloud.network.create_network(name=name, **attributes)
         for cidr in cidrs:
             version = 6 if ":" in cidr else 4
             self.cloud.network.create_subnet(
