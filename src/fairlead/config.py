@@ -68,7 +68,7 @@ class OvnOptions:
     gateway_chassis: str = _option(
         "",
         "Names of the chassis through which routers leave, with commas; each needs ovn-bridge-mappings for the physical"
-        " networks. Without any, external gateways are refused.",
+        " networks, and three are needed for one to take over. Without any, external gateways are refused.",
     )
 
     @property
