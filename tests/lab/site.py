@@ -19,6 +19,8 @@ MARKED = (
     "Logical_Router",
     "Logical_Router_Port",
     "Logical_Router_Static_Route",
+    "Gateway_Chassis",
+    "NAT",
     "Load_Balancer",
     "Load_Balancer_Group",
 )

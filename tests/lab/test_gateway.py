@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
+from fairlead.lab.chassis import EXTERNAL_UPLINK
 from lab.site import Balancer, Site, open_site
 
 pytestmark = pytest.mark.lab
@@ -223,3 +224,35 @@ def nowhere() -> Iterator[str]:
 def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
     site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=list(cidrs))
     site.settle(balancer.id)
+
+
+def test_a_vip_through_a_vlan(site: Site):
+    """The wire has VLAN 100 only, for as long as this lasts: the host outside is on a port of it."""
+    wire = {"provider_network_type": "vlan", "provider_physical_network": "physnet", "provider_segmentation_id": 100}
+    public = site.network("tagged", "198.51.100.0/24", is_router_external=True, **wire)
+    site.network("red", "10.9.0.0/24")
+    router = site.router("r2", "red-v4")
+    site.cloud.network.update_router(router, external_gateway_info={"network_id": public.id})
+    site.machines("red", {"m3": "chassis1"}, serve=[8080])
+    with site.balancer("red-v4", ["m3"]) as balancer, access_port(site, 100, "198.51.100.1/24"):
+        made = site.cloud.network.create_ip(floating_network_id=public.id, port_id=vip_port(site, balancer))
+        site.lab.wait_synced()
+        ping(site, "outside", made.floating_ip_address)
+        assert ask(site, "outside", made.floating_ip_address).answers == {"m3": 20}
+        site.cloud.network.delete_ip(made)
+    site.lab.remove_workload("m3")
+
+
+@contextmanager
+def access_port(site: Site, tag: int, address: str) -> Iterator[None]:
+    """The host outside is in this VLAN, and in no other."""
+    chassis = [node.name for node in site.lab.record.chassis]
+    for name in chassis:
+        site.lab.exec(name, ["ovs-vsctl", "set", "Port", EXTERNAL_UPLINK, f"tag={tag}"])
+    site.lab.exec("outside", ["ip", "address", "add", address, "dev", "eth0"])
+    try:
+        yield
+    finally:
+        site.lab.exec("outside", ["ip", "address", "delete", address, "dev", "eth0"])
+        for name in chassis:
+            site.lab.exec(name, ["ovs-vsctl", "clear", "Port", EXTERNAL_UPLINK, "tag"])
