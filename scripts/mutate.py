@@ -63,14 +63,14 @@ MUTANTS = (
     Mutant(
         "a router's change does not reach the VIP networks",
         "model/snapshot.py",
-        "                yield from vip_networks(snapshot, port.network_id)\n",
+        "            yield from vip_networks(snapshot, port.network_id)\n",
         "",
     ),
     Mutant(
         "a router's interface does not reach the router",
         "model/snapshot.py",
-        "yield Owner(Kind.ROUTER, port.device_id)",
-        "yield from ()",
+        "if device_owner == ROUTER_INTERFACE:\n            yield Owner(Kind.ROUTER, port.device_id)",
+        "if device_owner == ROUTER_INTERFACE:\n            yield from ()",
     ),
     Mutant(
         "affected looks only at the new model",
