@@ -11,7 +11,14 @@ from uuid import UUID, uuid5
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
-from fairlead.model.network import LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE, Port
+from fairlead.model.network import (
+    FLOATING_IP,
+    LOAD_BALANCER_PROBE,
+    LOAD_BALANCER_VIP,
+    ROUTER_GATEWAY,
+    ROUTER_INTERFACE,
+    Port,
+)
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Snapshot, with_health
 
@@ -20,7 +27,7 @@ TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.UDP_CONNECT: Transport.UDP,
 }
 """The monitors that ask no more than whether a port is open."""
-_NO_MACHINE = frozenset({LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE})
+_NO_MACHINE = frozenset({FLOATING_IP, LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_GATEWAY, ROUTER_INTERFACE})
 _NAMESPACE = UUID("5d3b5a0e-5c37-5a52-8f0c-6f2b7a6a1d0e")
 
 
