@@ -58,3 +58,29 @@ def test_a_vip_is_not_on_an_external_network(caller: Caller):
         == 200
     )
     assert make_balancer(caller, outside).status_code == 201
+
+
+def test_a_floating_ip_leads_to_no_port_of_probes(caller: Caller):
+    public, _ = make_network(caller, "203.0.113.0/24", **{"router:external": True})
+    network, subnet = make_network(caller, "10.0.0.0/24")
+    gateway = {"network_id": public}
+    router = caller.make(f"{NETWORK}/routers", "router", external_gateway_info=gateway)["id"]
+    caller.send("PUT", f"{NETWORK}/routers/{router}/add_router_interface", json={"subnet_id": subnet})
+    address = caller.make(f"{NETWORK}/ports", "port", network_id=network)["fixed_ips"][0]["ip_address"]
+    monitor = {"type": "TCP", "delay": 5, "timeout": 2, "max_retries": 2}
+    pool = {
+        "name": "p",
+        "protocol": "TCP",
+        "lb_algorithm": "SOURCE_IP_PORT",
+        "members": [{"address": address, "protocol_port": 80}],
+        "healthmonitor": monitor,
+    }
+    listener = {"name": "l", "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
+    body = {"loadbalancer": {"vip_subnet_id": subnet, "listeners": [listener]}}
+    assert caller.send("POST", f"{BALANCER}/loadbalancers", json=body).status_code == 201
+    probe = f"{NETWORK}/ports?device_owner=ovn-lb-hm:distributed"
+    [port] = caller.send("GET", probe).json()["ports"]
+    wanted = {"floatingip": {"floating_network_id": public, "port_id": port["id"]}}
+    refused = caller.send("POST", f"{NETWORK}/floatingips", json=wanted)
+    told = f"Port {port['id']} is unable to be assigned a floating IP"
+    assert (refused.status_code, told in refused.text) == (400, True)
