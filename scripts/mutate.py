@@ -63,14 +63,14 @@ MUTANTS = (
     Mutant(
         "a router's change does not reach the VIP networks",
         "model/snapshot.py",
-        "                yield from vip_networks(snapshot, port.network_id)\n",
+        "        yield from vip_networks(snapshot, port.network_id)\n",
         "",
     ),
     Mutant(
         "a router's interface does not reach the router",
         "model/snapshot.py",
-        "yield Owner(Kind.ROUTER, port.device_id)",
-        "yield from ()",
+        "if port.device_owner == ROUTER_INTERFACE:\n        yield Owner(Kind.ROUTER, port.device_id)",
+        "if port.device_owner == ROUTER_INTERFACE:\n        yield from ()",
     ),
     Mutant(
         "affected looks only at the new model",
@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant(
         "a port does not reach who probes it",
         "model/snapshot.py",
-        "            yield from _watchers(snapshot, port)\n",
+        "    yield from _watchers(snapshot, port)\n",
         "",
     ),
     Mutant(
@@ -158,6 +158,70 @@ MUTANTS = (
         "where = (transport, ())",
     ),
     Mutant("only the next router is attached", "model/snapshot.py", "            todo.extend(found - networks)\n", ""),
+    Mutant(
+        "a gateway does not reach the VIP networks",
+        "model/snapshot.py",
+        "            yield from _vip_networks_of_router(snapshot, owner.id)\n",
+        "",
+    ),
+    Mutant(
+        "a gateway's address does not reach the router",
+        "model/snapshot.py",
+        "if port.device_owner == ROUTER_GATEWAY:\n        yield Owner(Kind.ROUTER, port.device_id)",
+        "if port.device_owner == ROUTER_GATEWAY:\n        yield from ()",
+    ),
+    Mutant(
+        "an external network does not reach the routers that leave by it",
+        "model/snapshot.py",
+        "for index in (snapshot.network_routers, snapshot.network_gateways):",
+        "for index in (snapshot.network_routers,):",
+    ),
+    Mutant(
+        "a floating IP does not reach the load balancer",
+        "model/snapshot.py",
+        "yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port_id])",
+        "yield from ()",
+    ),
+    Mutant(
+        "a port does not reach its floating IPs",
+        "model/snapshot.py",
+        "    yield from _floating_ips(snapshot.port_floating_ips, port.id)\n",
+        "",
+    ),
+    Mutant(
+        "a router does not reach its floating IPs",
+        "model/snapshot.py",
+        "            yield from _floating_ips(snapshot.router_floating_ips, owner.id)\n",
+        "",
+    ),
+    Mutant(
+        "a floating IP leads to an address that is somebody else's by now",
+        "compilers/ovn_router.py",
+        "if reached and router is not None",
+        "if router is not None",
+    ),
+    Mutant("translated in spite of all", "compilers/ovn_router.py", "if gateway.enable_snat:", "if True:"),
+    Mutant(
+        "two ways to everywhere", "compilers/ovn_router.py", "is not None and anywhere not in taken:", "is not None:"
+    ),
+    Mutant(
+        "every router on the same chassis",
+        "compilers/ovn_router.py",
+        'f"{router_id} {name}".encode()',
+        "name.encode()",
+    ),
+    Mutant(
+        "who comes from outside is not asked",
+        "compilers/ovn.py",
+        'words.insert(0, f"outport == @{outside}")',
+        "return",
+    ),
+    Mutant(
+        "a floating IP of one VIP leads to all",
+        "compilers/ovn.py",
+        " for floating_ip in found if floating_ip.fixed_address == vip.address]",
+        " for floating_ip in found]",
+    ),
     Mutant(
         "deleted before what refers to it",
         "model/snapshot.py",

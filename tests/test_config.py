@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.config import SECTIONS, BadConfiguration, is_local, read_configuration, render_template
+from fairlead.config import SECTIONS, BadConfiguration, Configuration, is_local, read_configuration, render_template
 
 
 def test_the_template_is_a_file_that_works(tmp_path: Path):
@@ -74,3 +74,9 @@ def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path):
 )
 def test_what_only_this_machine_can_reach(listen: str, local: bool):
     assert is_local(listen) is local
+
+
+def test_gateway_chassis_are_names_with_commas():
+    found = read_configuration(None, {"FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw2, gw1,,gw1"})
+    assert found.ovn.gateways == ("gw1", "gw2")
+    assert Configuration().ovn.gateways == ()

@@ -72,6 +72,15 @@ class OvnOptions:
     mark: str = _option(
         "fairlead", "In external_ids of every row of ours. Two deployments on one OVN need two different ones."
     )
+    gateway_chassis: str = _option(
+        "",
+        "Names of the chassis through which routers leave, with commas; each needs ovn-bridge-mappings for the physical"
+        " networks, and three are needed for one to take over. Without any, external gateways are refused.",
+    )
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        return tuple(sorted({name for part in self.gateway_chassis.split(",") if (name := part.strip())}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,8 @@ async def serve(configuration: Configuration) -> None:
     store = await SqliteStore.open(Path(configuration.store.path))
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        model = await Model.load(store, compile_owner)
+        empty = Snapshot(gateway_chassis=configuration.ovn.gateways)
+        model = await Model.load(store, compile_owner, empty)
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
         kernel = Kernel(model, configuration.ovn)
         await stack.enter_async_context(kernel)

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
 from fairlead.api.listing import MOST_SORT_KEYS
-from fairlead.api.network import routers
+from fairlead.api.network import gateways
 from fairlead.api.network.limits import ROUTES, SUBNETS, TAGS
 from fairlead.api.octavia import limits
 from harness.caller import Caller
@@ -109,7 +109,7 @@ def test_a_resource_has_so_many_tags(caller: Caller, net: str):
 
 
 def test_a_router_has_so_many_interfaces_and_routes(caller: Caller, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(routers, "INTERFACES", INTERFACES)
+    monkeypatch.setattr(gateways, "INTERFACES", INTERFACES)
     router = caller.make(f"{NETWORK}/routers", "router")["id"]
     ports = [{"network_id": other} for other in _networks(caller, INTERFACES + 1)]
     made = caller.send("POST", f"{NETWORK}/ports", json={"ports": ports}).json()["ports"]

@@ -68,6 +68,8 @@ TABLES = (
     "Logical_Switch_Port",
     "Logical_Router",
     "Logical_Router_Port",
+    "Gateway_Chassis",
+    "NAT",
     "Logical_Router_Static_Route",
     "Load_Balancer",
     "Load_Balancer_Health_Check",
@@ -123,9 +125,11 @@ class Observer:
         columns = ("external_ids", "name", "enabled")
         chosen = {
             "Logical_Switch": (*columns[:2], "ports", "load_balancer", "load_balancer_group", "other_config"),
-            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options"),
-            "Logical_Router": (*columns, "ports", "static_routes", "load_balancer_group", "options"),
-            "Logical_Router_Port": (*columns, "mac", "networks", "options"),
+            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options", "tag"),
+            "Logical_Router": (*columns, "ports", "static_routes", "nat", "load_balancer_group", "options"),
+            "Logical_Router_Port": (*columns, "mac", "networks", "gateway_chassis", "options"),
+            "Gateway_Chassis": (*columns[:2], "chassis_name", "priority", "options"),
+            "NAT": ("external_ids", "type", "external_ip", "logical_ip", "external_mac", "logical_port", "options"),
             "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "policy", "options"),
             "Load_Balancer": (
                 *(*columns[:2], "protocol", "vips", "selection_fields", "options"),
@@ -223,15 +227,23 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
                 f" {column}={text!r}" for column in ("addresses", "port_security") for text in decode_set(port[column])
             )
             head = f"Logical_Switch_Port {port['name']} switch={row['name']}"
-            lines.append(head + kind + texts + words(port, "options") + state(port))
+            tag = "".join(f" tag={tag}" for tag in decode_set(port["tag"]))
+            lines.append(head + kind + texts + words(port, "options") + tag + state(port))
     for _, row in ours("Logical_Router"):
         lines.append(f"Logical_Router {row['name']}{state(row)}{words(row, 'options')}")
         lines += [f"Logical_Router {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
         for route in (raw["Logical_Router_Static_Route"][u] for u in decode_uuids(row["static_routes"])):
             parts = [row["name"], *decode_set(route["policy"]), route["ip_prefix"], "via", route["nexthop"]]
             lines.append(" ".join(["Logical_Router_Static_Route", *parts]))
+        for u in decode_uuids(row["nat"]):
+            nat, name = raw["NAT"][u], split_text(marks["NAT"][u]["fairlead:key"])[1]
+            lines.append(f"NAT {name} router={row['name']} {nat['type']} {nat['external_ip']} {nat['logical_ip']}")
         for u in decode_uuids(row["ports"]):
             port = raw["Logical_Router_Port"][u]
+            for gateway in (raw["Gateway_Chassis"][each] for each in decode_uuids(port["gateway_chassis"])):
+                assert gateway["name"] == f"{port['name']}_{gateway['chassis_name']}"
+                where = f"{port['name']} {gateway['chassis_name']}"
+                lines.append(f"Gateway_Chassis {where} priority={gateway['priority']}")
             given = {mark.removeprefix("fairlead:address:") for mark in marks["Logical_Router_Port"][u]}
             own = ",".join(text for text in decode_set(port["networks"]) if text not in given)
             head = f"Logical_Router_Port {port['name']}"
@@ -387,12 +399,14 @@ def test_two_deployments_do_not_see_each_other(server: Server) -> None:
 
 
 MODEL = """\
+network public external wire=physnet:100 203.0.113.0/24
 network net1 10.0.0.0/24 fd00::/64
 network net2 10.1.0.0/24
-router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9
+router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9 gateway:public=203.0.113.10
 port vm1 net1 10.0.0.11 fd00::11
 web vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080,b/10.0.0.12:8080 tcp:443{allow=10.1.0.0/24}=- udp:53=a/10.0.0.11:53
 six vip=fd00::10 on=net1 tcp:80=a/[fd00::11]:8080
+floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
 probes net1 10.0.0.2
 watched vip=10.0.0.30 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080
 """
@@ -404,6 +418,7 @@ ADDRESS = "fairlead:address:10.0.0.10/24"
 SIX, WATCHED = Owner(Kind.LOAD_BALANCER, "six"), Owner(Kind.LOAD_BALANCER, "watched")
 MONITOR = ("Load_Balancer", "watched-watched-tcp-80-monitor")
 CHECK = ("Load_Balancer_Health_Check", MONITOR[1], "10.0.0.30:1")
+PUBLIC, FLOATING = Owner(Kind.NETWORK, "public"), Owner(Kind.FLOATING_IP, "f1")
 
 
 def make_state(model: str) -> State:
@@ -462,6 +477,17 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
         [change(("Logical_Router", "r1"), ports=["set", []], static_routes=["set", []])],
         {ROUTER},
     ),
+    "a wire gets another tag": ([change(("Logical_Switch_Port", "wire-public"), tag=101)], {PUBLIC}),
+    "a gateway moves to another chassis": (
+        [change(("Gateway_Chassis", "lrp-r1-public", "gw1"), chassis_name="gw3", priority=7)],
+        {ROUTER},
+    ),
+    "a gateway has no chassis": (
+        [change(("Logical_Router_Port", "lrp-r1-public"), gateway_chassis=["set", []])],
+        {ROUTER},
+    ),
+    "a floating IP leads elsewhere": ([change(("NAT", "f1"), logical_ip="10.0.0.99")], {FLOATING}),
+    "nothing is translated": ([change(("Logical_Router", "r1"), nat=["set", []])], {ROUTER, FLOATING}),
     "a port is disabled": ([change(LSP, enabled=False)], {PORT}),
     "a port is enabled in so many words": ([change(LSP, enabled=True)], set()),
     "a port gets addresses": ([mutate(LSP, ["addresses", "insert", encode_set(["dynamic", "unknown"])])], {PORT}),

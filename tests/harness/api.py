@@ -82,7 +82,7 @@ async def inside(
     make_door: Callable[[House], Starlette], folder: Path, door_path: str, compile_owner: Compile = compile_owner
 ):
     store = await SqliteStore.open(folder / "store.db")
-    model = await Model.load(store, compile_owner)
+    model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
     driver = FakeDriver()
     reconciler = Reconciler(
         driver=driver, compile_owner=compile_owner, snapshot=lambda: model.snapshot, clock=lambda: 0.0

@@ -3,7 +3,11 @@
 The language of a model, a line each:
 
     network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
+    network public external wire=physnet:100 203.0.113.0/24
     router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=0.0.0.0/0:10.1.0.9 disabled
+    router r1 net1=10.0.0.1 gateway:public=203.0.113.10,2001:db8::10 no-snat
+    floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
+    floating f2 public=203.0.113.51 r1=web-vip:10.0.0.10
     port vm1 net1 10.0.0.11 fd00::11 host=chassis1 disabled
     web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
     api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
@@ -15,7 +19,7 @@ A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the 
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
 `@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say; a member with a
-monitor and without a port is down too.
+monitor and without a port is down too. Routers may leave through the chassis gw1 and gw2.
 """
 
 import re
@@ -44,15 +48,21 @@ from fairlead.model.loadbalancer import (
     with_members,
 )
 from fairlead.model.network import (
+    FLOATING_IP,
     LOAD_BALANCER_PROBE,
     LOAD_BALANCER_VIP,
+    ROUTER_GATEWAY,
     ROUTER_INTERFACE,
     AllocationPool,
+    ExternalGateway,
     FixedIP,
+    FloatingIP,
     Network,
     Port,
     Route,
     Router,
+    Segment,
+    SegmentType,
     Subnet,
 )
 from fairlead.model.owner import Owner, creation_order
@@ -66,6 +76,8 @@ LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
 MEMBER = re.compile(r"^(\w+)/([^@]+):(\d+?)(?:@(.+):(\d+?))?(?:\*(\d+))?(~?)(!?)$")
 
 Documents = dict[Owner, Aggregate]
+EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"))
+"""The model of every story before its first state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +90,7 @@ class State:
 
     def snapshot(self) -> Snapshot:
         """As if the state were the first."""
-        snapshot = apply_changes(Snapshot(), Changes(puts=tuple(self.documents.values())), 1)
+        snapshot = apply_changes(EMPTY, Changes(puts=tuple(self.documents.values())), 1)
         return tell_health(snapshot, self.down)
 
 
@@ -158,6 +170,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
                 made = iter([_port(documents, *words)])
             case "probes":
                 made = iter([_probes(documents, *words)])
+            case "floating":
+                made = _floating_ip(documents, *words)
             case "down":
                 down[words[0]] = down.get(words[0], frozenset()) | {f"{words[0]}-{name}" for name in words[1:]}
                 continue
@@ -169,7 +183,15 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
 
 def _network(name: str, *words: str) -> Network:
     subnets: list[Subnet] = []
+    segment = None
     for word in words:
+        if word.startswith("wire="):
+            physical, _, tag = word.removeprefix("wire=").partition(":")
+            kind = SegmentType.VLAN if tag else SegmentType.FLAT
+            segment = Segment(type=kind, physical_network=physical, id=int(tag) if tag else None)
+            continue
+        if word == "external":
+            continue
         if word.startswith("gw="):
             gateway = None if word == "gw=none" else parse_address(word[3:])
             subnets[-1] = replace(subnets[-1], gateway=gateway)
@@ -177,7 +199,7 @@ def _network(name: str, *words: str) -> Network:
         cidr = parse_network(word)
         pool = AllocationPool(start=cidr[2], end=cidr[-2])
         subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
-    return Network(id=name, mtu=1442, subnets=tuple(subnets), **COMMON)
+    return Network(id=name, mtu=1442, subnets=tuple(subnets), external="external" in words, segment=segment, **COMMON)
 
 
 def _fixed(documents: Documents, network_id: str, address: IPAddress) -> FixedIP:
@@ -191,23 +213,53 @@ def _mac(name: str) -> str:
 
 def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]:
     routes: list[Route] = []
+    gateway = None
     for word in words:
         key, _, value = word.partition("=")
+        if key.startswith("gateway:"):
+            network_id = key.removeprefix("gateway:")
+            gateway = ExternalGateway(
+                network_id=network_id, port_id=f"{name}-{network_id}", enable_snat="no-snat" not in words
+            )
+            yield _held(documents, gateway.port_id, network_id, value, ROUTER_GATEWAY, name)
+            continue
         if key == "route":
             destination, _, nexthop = value.partition(":")
             routes.append(Route(destination=parse_network(destination), nexthop=parse_address(nexthop)))
-        elif key != "disabled":
-            fixed = tuple(_fixed(documents, key, parse_address(address)) for address in value.split(","))
-            yield Port(
-                id=f"{name}-{key}",
-                network_id=key,
-                mac_address=_mac(name + key),
-                fixed_ips=fixed,
-                device_owner=ROUTER_INTERFACE,
-                device_id=name,
-                **COMMON,
-            )
-    yield Router(id=name, routes=tuple(routes), admin_state_up="disabled" not in words, **COMMON)
+        elif key not in ("disabled", "no-snat"):
+            yield _held(documents, f"{name}-{key}", key, value, ROUTER_INTERFACE, name)
+    enabled = "disabled" not in words
+    yield Router(id=name, routes=tuple(routes), admin_state_up=enabled, gateway=gateway, **COMMON)
+
+
+def _held(documents: Documents, identity: str, network: str, addresses: str, owner: str, device: str) -> Port:
+    """A port that belongs to a router or a floating IP."""
+    return Port(
+        id=identity,
+        network_id=network,
+        mac_address=_mac(identity.replace("-", "")),
+        fixed_ips=tuple(_fixed(documents, network, parse_address(address)) for address in addresses.split(",")),
+        device_owner=owner,
+        device_id=device,
+        **COMMON,
+    )
+
+
+def _floating_ip(documents: Documents, name: str, where: str, target: str = "") -> Iterator[Aggregate]:
+    network_id, _, address = where.partition("=")
+    router_id, _, place = target.partition("=")
+    port_id, _, fixed = place.partition(":")
+    yield _held(documents, f"{name}-{network_id}", network_id, address, FLOATING_IP, name)
+    yield FloatingIP(
+        id=name,
+        network_id=network_id,
+        address=parse_address(address),
+        address_port_id=f"{name}-{network_id}",
+        router_id=router_id or None,
+        port_id=port_id or None,
+        fixed_address=parse_address(fixed) if fixed else None,
+        **COMMON,
+    )
 
 
 def _port(documents: Documents, name: str, network: str, *words: str) -> Port:

@@ -8,10 +8,10 @@ from itertools import pairwise
 from fairlead.compilers.providers import PROVIDERS
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes
+from fairlead.model.snapshot import Changes, affected, apply_changes
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler
-from harness.story import State, render_state, tell_health
+from harness.story import EMPTY, State, render_state, tell_health
 
 FAILING = 0.3
 PATIENCE = 3_000
@@ -25,7 +25,7 @@ class World:
         self._random = random.Random(seed)
         self._failing = seed is not None
         self.driver = FakeDriver(self._fault)
-        self.snapshot = Snapshot()
+        self.snapshot = EMPTY
         self.now = 0.0
         self.reconciler = self._fresh()
 

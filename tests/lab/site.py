@@ -19,6 +19,8 @@ MARKED = (
     "Logical_Router",
     "Logical_Router_Port",
     "Logical_Router_Static_Route",
+    "Gateway_Chassis",
+    "NAT",
     "Load_Balancer",
     "Load_Balancer_Group",
 )
@@ -44,8 +46,8 @@ class Site:
         self.cloud.close()
         stop(self.lab.layout, self.service)
 
-    def network(self, name: str, *cidrs: str) -> Any:
-        network = self.cloud.network.create_network(name=name)
+    def network(self, name: str, *cidrs: str, **attributes: Any) -> Any:
+        network = self.cloud.network.create_network(name=name, **attributes)
         for cidr in cidrs:
             version = 6 if ":" in cidr else 4
             self.cloud.network.create_subnet(

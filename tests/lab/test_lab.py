@@ -195,7 +195,7 @@ def test_an_udp_server_answers_from_the_address_it_was_asked_at(network: Lab) ->
 
 
 def test_offloads_are_off_on_every_veth(network: Lab) -> None:
-    for place in ("fabric", "chassis1", "chassis2", "w11", "w12", "w13"):
+    for place in ("fabric", "outside", "chassis1", "chassis2", "w11", "w12", "w13"):
         links = json.loads(network.exec(place, ("ip", "-j", "-d", "link")))
         for device in [link["ifname"] for link in links if link.get("linkinfo", {}).get("info_kind") == "veth"]:
             features = network.exec(place, ("ethtool", "-k", device)).splitlines()
@@ -226,7 +226,7 @@ def test_trace_fills_in_the_packet(
     [
         (["trace", "w13", "nobody"], 1, "it has: w11, w12, w13"),
         (["trace", "nobody", "w13"], 1, "it has: w11, w12, w13"),
-        (["exec", "nobody", "--", "true"], 1, "central, fabric, chassis1, chassis2, w11"),
+        (["exec", "nobody", "--", "true"], 1, "central, fabric, outside, chassis1, chassis2, w11"),
         (["workload", "remove", "nobody"], 1, "it has: w11, w12, w13"),
         (
             [

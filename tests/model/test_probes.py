@@ -1,6 +1,7 @@
 """What probes say, as members that are up, down or unknown."""
 
 from dataclasses import replace
+from uuid import UUID, uuid5
 
 import pytest
 
@@ -100,6 +101,26 @@ def test_where_probes_come_from():
     snapshot = snapshot_of(MODEL.replace("probes net1 10.0.0.2\n", ""))
     assert find_source(snapshot, FIRST) is None
     assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {"10.0.0.0/24": "net1"}
+
+
+def test_the_port_of_probes_has_a_uuid_of_its_subnet():
+    namespace = UUID("5d3b5a0e-5c37-5a52-8f0c-6f2b7a6a1d0e")
+    for number in range(64):
+        assert probe_port_id(f"subnet {number}") == str(uuid5(namespace, f"subnet {number}"))
+
+
+@pytest.mark.parametrize("address", ["203.0.113.10", "203.0.113.50"])
+def test_the_addresses_of_gateways_and_floating_ips_are_no_machines(address: str):
+    outside = "network public external 203.0.113.0/24\nfloating f1 public=203.0.113.50\nrouter r1 "
+    model = MODEL.strip().splitlines()
+    model.insert(1, f"{outside}gateway:public=203.0.113.10")
+    snapshot = snapshot_of("\n".join(model).replace("b/10.0.0.12:80,", f"b/{address}:80,"))
+    balancer = snapshot.load_balancers["web"]
+    [pool] = balancer.pools
+    members = tuple(replace(m, subnet_id="203.0.113.0/24") if m.id == "web-b" else m for m in pool.members)
+    balancer = replace(balancer, pools=(replace(pool, members=members),))
+    assert snapshot.addresses["public", parse_address(address)]
+    assert set(endpoints(snapshot, balancer)) == {FIRST, SIX}
 
 
 def test_a_member_on_another_subnet_is_the_port_there_and_is_probed_from_there():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota
 from fairlead.model.snapshot import Aggregate, owner_of
@@ -19,7 +19,7 @@ from harness.values import FEW, JSON
 
 st.register_type_strategy(datetime, st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))
 IDS = st.text(min_size=1, max_size=36)
-BY_ID = (AvailabilityZoneProfile, Flavor, FlavorProfile, LoadBalancer, Network, Port, Router)
+BY_ID = (AvailabilityZoneProfile, Flavor, FlavorProfile, FloatingIP, LoadBalancer, Network, Port, Router)
 AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
     *(st.builds(kind, id=IDS) for kind in BY_ID),
     st.builds(AvailabilityZone, name=IDS),

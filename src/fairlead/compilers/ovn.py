@@ -20,6 +20,15 @@ it says what to probe. What dies is taken out of the slot tables here, like ever
 from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
+from fairlead.compilers.ovn_router import (
+    floating_ip_rows,
+    gateway_attachment,
+    interface,
+    router_attachment,
+    router_port_name,
+    router_rows,
+    wire_rows,
+)
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
     Acl,
@@ -44,18 +53,20 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import derive_mac, link_local, render_address, render_endpoint, render_interface
+from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_address, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.health import Endpoint
 from fairlead.model.network import (
+    FLOATING_IP,
     LOAD_BALANCER_PROBE,
     LOAD_BALANCER_VIP,
+    ROUTER_GATEWAY,
     ROUTER_INTERFACE,
     FixedIP,
+    FloatingIP,
     Network,
     Port,
     Router,
-    find_subnet,
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import TRANSPORTS, find_endpoint, find_source, probed_members, working_monitor
@@ -100,19 +111,17 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return NO_ROWS
         case Network() as network:
-            return by_key([LogicalSwitch(name=network.id)])
+            return by_key([LogicalSwitch(name=network.id), *wire_rows(network)])
         case Router() as router:
-            return by_key(_router(snapshot, router))
+            return by_key(router_rows(snapshot, router))
         case Port() as port:
             return by_key(_port(port))
         case lb.LoadBalancer() as balancer:
             return by_key(_load_balancer(snapshot, balancer))
+        case FloatingIP() as floating_ip:
+            return by_key(floating_ip_rows(snapshot, floating_ip))
         case unknown:
             assert_never(unknown)
-
-
-def router_port_name(port_id: str) -> str:
-    return f"lrp-{port_id}"
 
 
 def vip_router_name(network_id: str) -> str:
@@ -124,15 +133,22 @@ def port_group_name(network_id: str) -> str:
     return f"vip_{network_id.replace('-', '_')}"
 
 
+def outside_group_name(network_id: str) -> str:
+    return f"out_{network_id.replace('-', '_')}"
+
+
 def _port(port: Port) -> Iterator[LogicalSwitchPort]:
     """A VIP's port has no row: after translation a frame would still carry that port's MAC, and be delivered to it.
 
-    Nor has one that only holds the address of probes: OVN answers ARP for it by itself.
+    Nor has one that only holds the address of probes or of a floating IP: OVN answers ARP for these by itself.
     """
-    if port.device_owner in (LOAD_BALANCER_VIP, LOAD_BALANCER_PROBE):
+    if port.device_owner in (LOAD_BALANCER_VIP, LOAD_BALANCER_PROBE, FLOATING_IP):
+        return
+    if port.device_owner == ROUTER_GATEWAY:
+        yield gateway_attachment(port)
         return
     if port.device_owner == ROUTER_INTERFACE:
-        yield _router_attachment(port.id, switch=port.network_id, router_port=router_port_name(port.id))
+        yield router_attachment(port.id, switch=port.network_id, router_port=router_port_name(port.id))
         return
     own = " ".join([port.mac_address, *(str(fixed.address) for fixed in port.fixed_ips)])
     yield LogicalSwitchPort(
@@ -145,39 +161,12 @@ def _port(port: Port) -> Iterator[LogicalSwitchPort]:
     )
 
 
-def _router_attachment(name: str, *, switch: str, router_port: str) -> LogicalSwitchPort:
-    return LogicalSwitchPort(
-        name=name, switch=switch, type="router", addresses=("router",), options=pairs({"router-port": router_port})
-    )
-
-
-def _router(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
-    yield LogicalRouter(name=router.id, enabled=router.admin_state_up)
-    for port_id in snapshot.router_interfaces.get(router.id, NONE):
-        port = snapshot.ports[port_id]
-        network = snapshot.networks[port.network_id]
-        yield LogicalRouterPort(
-            name=router_port_name(port.id),
-            router=router.id,
-            mac=port.mac_address,
-            networks=tuple(sorted(_interface(network, fixed) for fixed in port.fixed_ips)),
-            enabled=port.admin_state_up,
-        )
-    for route in router.routes:
-        yield StaticRoute(router=router.id, ip_prefix=str(route.destination), nexthop=str(route.nexthop))
-
-
-def _interface(network: Network, fixed: FixedIP) -> str:
-    subnet = find_subnet(network, fixed.subnet_id)
-    assert subnet is not None, f"{fixed} names no subnet of {network.id}"  # noqa: S101 - the doors keep this true
-    return render_interface(fixed.address, subnet.cidr)
-
-
 def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
     """The group of a network's load balancers, its attachments, and the router that answers for the VIPs.
 
     A port group has one port at least of every switch of the domain: what is refused for a VIP is refused on the switch
-    of every client.
+    of every client. Another one has the routers' gateways: an external switch is everybody's, so there a rule may hold
+    only for what goes to these.
     """
     yield LoadBalancerGroup(name=network_id)
     switches, routers = connected(snapshot, network_id)
@@ -189,9 +178,14 @@ def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
     group = port_group_name(network_id)
     yield PortGroup(name=group)
     yield PortGroupPort(group=group, port=vip_router_name(network_id))
+    outside = outside_group_name(network_id)
+    yield PortGroup(name=outside)
     for router in routers:
         for port in snapshot.router_interfaces.get(router, NONE):
             yield PortGroupPort(group=group, port=port)
+        gateway = snapshot.routers[router].gateway
+        if gateway is not None:
+            yield PortGroupPort(group=outside, port=gateway.port_id)
 
 
 def _vip_router(network: Network) -> Iterator[OvnRow]:
@@ -199,7 +193,7 @@ def _vip_router(network: Network) -> Iterator[OvnRow]:
     name, mac = vip_router_name(network.id), derive_mac(network.id)
     yield LogicalRouter(name=name)
     yield LogicalRouterPort(name=router_port_name(name), router=name, mac=mac, networks=(f"{link_local(mac)}/64",))
-    yield _router_attachment(name, switch=network.id, router_port=router_port_name(name))
+    yield router_attachment(name, switch=network.id, router_port=router_port_name(name))
     for subnet in network.subnets:
         if subnet.gateway:
             # What a VIP answers leaves by the gateway of its own subnet; OVN passes over the routes of the others.
@@ -208,9 +202,11 @@ def _vip_router(network: Network) -> Iterator[OvnRow]:
 
 def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
     network = snapshot.networks[balancer.vip.network_id]
+    if network.external:
+        raise Unsupported("VIPs on an external network; a floating IP can lead to one on a tenant's network", PROVIDER)
     for vip in balancer.vips:
         fixed = FixedIP(subnet_id=vip.subnet_id, address=vip.address)
-        yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=_interface(network, fixed))
+        yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=interface(network, fixed))
     down = snapshot.down.get(balancer.id, frozenset())
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     for each in balancer.pools:
@@ -222,11 +218,11 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
             continue
         for vip in balancer.vips:
             where = (transport, _selection_fields(pool, vip.address.version))
-            service = VirtualService(
-                vip=render_endpoint(vip.address, listener.port), backends=_backends(pool, vip, down)
-            )
-            services.setdefault(where, []).append(service)
-            yield from _admission(network.id, listener, transport, vip)
+            backends = _backends(pool, vip, down)
+            for address in (vip.address, *_floating_addresses(snapshot, vip)):
+                service = VirtualService(vip=render_endpoint(address, listener.port), backends=backends)
+                services.setdefault(where, []).append(service)
+                yield from _admission(network.id, listener, transport, address)
     for (transport, fields), entries in services.items():
         row = LoadBalancer(
             name="-".join([balancer.id, transport.value, *fields]),
@@ -284,20 +280,30 @@ def _probed(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
     return tuple(sorted(render_endpoint(endpoint.address, endpoint.number) for endpoint in endpoints))
 
 
-def _admission(network_id: str, listener: lb.Listener, transport: lb.Transport, vip: lb.Vip) -> Iterator[Acl]:
+def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
+    """OVN translates a packet once on its way through a router: a floating IP that leads to a VIP has to be one too."""
+    found = (snapshot.floating_ips[identity] for identity in snapshot.port_floating_ips.get(vip.port_id, NONE))
+    return [floating_ip.address for floating_ip in found if floating_ip.fixed_address == vip.address]
+
+
+def _admission(network_id: str, listener: lb.Listener, transport: lb.Transport, address: IPAddress) -> Iterator[Acl]:
     """Refuses whom the listener does not allow, before OVN looks at load balancers, without an answer.
 
-    Only new connections: the packets of an established one have its member's address by then.
+    Only new connections: the packets of an established one have its member's address by then. Who comes from outside is
+    refused where he enters a router: on an external switch, where another tenant may have the same address behind his.
     """
-    family = f"ip{vip.address.version}"
-    cidrs = sorted(str(cidr) for cidr in listener.allowed_cidrs if cidr.version == vip.address.version)
+    family = f"ip{address.version}"
+    cidrs = sorted(str(cidr) for cidr in listener.allowed_cidrs if cidr.version == address.version)
     if not listener.allowed_cidrs or any(cidr.endswith("/0") for cidr in cidrs):
         return
-    words = [f"{family}.dst == {vip.address}", f"{transport.value}.dst == {listener.port}"]
+    words = [f"{family}.dst == {address}", f"{transport.value}.dst == {listener.port}"]
     if cidrs:
         words.append(f"{family}.src != {{{', '.join(cidrs)}}}")
-    name, group = f"{listener.id} {vip.address}", port_group_name(network_id)
-    yield Acl(name=name, group=group, match=" && ".join(words), priority=ACL_PRIORITY)
+    name, inside, outside = f"{listener.id} {address}", port_group_name(network_id), outside_group_name(network_id)
+    yield Acl(name=name, group=inside, match=" && ".join(words), priority=ACL_PRIORITY)
+    words.insert(0, f"outport == @{outside}")
+    match = " && ".join(words)
+    yield Acl(name=f"{name} outside", group=outside, match=match, priority=ACL_PRIORITY, direction="to-lport")
 
 
 def _transport(listener: lb.Listener) -> lb.Transport:

@@ -44,6 +44,8 @@ class LogicalSwitchPort:
     addresses: tuple[str, ...] = ()
     port_security: tuple[str, ...] = ()
     options: Pairs = ()
+    tag: int | None = None
+    """The VLAN of a `localnet` port."""
     enabled: bool = True
 
     @property
@@ -57,6 +59,7 @@ class LogicalSwitchPort:
             *(f"addresses={text!r}" for text in self.addresses),
             *(f"port_security={text!r}" for text in self.port_security),
             *_render_pairs("options", self.options),
+            "" if self.tag is None else f"tag={self.tag}",
             "" if self.enabled else "disabled",
         )
 
@@ -96,6 +99,44 @@ class LogicalRouterPort:
             f"Logical_Router_Port {self.name} router={self.router} mac={self.mac} networks={','.join(self.networks)}",
             "" if self.enabled else "disabled",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayChassis:
+    """A chassis that a router port may be on. Of those that live, the one with the highest priority has it."""
+
+    port: str
+    chassis: str
+    priority: int
+
+    @property
+    def key(self) -> Key:
+        return ("Gateway_Chassis", self.port, self.chassis)
+
+    @property
+    def name(self) -> str:
+        return f"{self.port}_{self.chassis}"
+
+    def __str__(self) -> str:
+        return f"Gateway_Chassis {self.port} {self.chassis} priority={self.priority}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nat:
+    """`snat` gives what a network sends the external address; `dnat_and_snat` ties two addresses both ways."""
+
+    name: str
+    router: str
+    type: str
+    external_ip: str
+    logical_ip: str
+
+    @property
+    def key(self) -> Key:
+        return ("NAT", self.name)
+
+    def __str__(self) -> str:
+        return f"NAT {self.name} router={self.router} {self.type} {self.external_ip} {self.logical_ip}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +336,8 @@ OvnRow: TypeAlias = (
     | LogicalSwitchPort
     | LogicalRouter
     | LogicalRouterPort
+    | GatewayChassis
+    | Nat
     | StaticRoute
     | LoadBalancer
     | LoadBalancerHealthCheck
@@ -309,15 +352,17 @@ OvnRow: TypeAlias = (
 )
 
 
-def references(row: OvnRow) -> tuple[Key, ...]:
+def references(row: OvnRow) -> tuple[Key, ...]:  # noqa: PLR0911 - a table each
     """The rows that must exist before this one can, and as long as it does."""
     match row:
         case LogicalSwitchPort():
             return (("Logical_Switch", row.switch),)
-        case LogicalRouterPort() | StaticRoute():
+        case LogicalRouterPort() | StaticRoute() | Nat():
             return (("Logical_Router", row.router),)
         case LoadBalancerHealthCheck():
             return (("Load_Balancer", row.load_balancer),)
+        case GatewayChassis():
+            return (("Logical_Router_Port", row.port),)
         case GroupMember():
             return (("Load_Balancer_Group", row.group), ("Load_Balancer", row.load_balancer))
         case SwitchGroup():

@@ -18,6 +18,7 @@ from uuid import UUID, uuid5
 
 from fairlead.dataplane.ovn import (
     Acl,
+    GatewayChassis,
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
@@ -26,6 +27,7 @@ from fairlead.dataplane.ovn import (
     LogicalRouterPort,
     LogicalSwitch,
     LogicalSwitchPort,
+    Nat,
     OvnRow,
     PortAddress,
     PortGroup,
@@ -60,6 +62,8 @@ Exclusive: TypeAlias = (
     | LogicalSwitchPort
     | LogicalRouter
     | LogicalRouterPort
+    | GatewayChassis
+    | Nat
     | StaticRoute
     | LoadBalancer
     | LoadBalancerHealthCheck
@@ -80,7 +84,8 @@ _SETS = frozenset({"addresses", "port_security", "selection_fields"})
 _MAPS = frozenset({"ip_port_mappings", "options", "other_config", "vips"})
 HELD: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch": ("ports", "load_balancer_group"),
-    "Logical_Router": ("ports", "static_routes", "load_balancer_group"),
+    "Logical_Router": ("ports", "static_routes", "nat", "load_balancer_group"),
+    "Logical_Router_Port": ("gateway_chassis",),
     "Load_Balancer": ("health_check",),
     "Load_Balancer_Group": ("load_balancer",),
     "Port_Group": ("ports", "acls"),
@@ -88,9 +93,11 @@ HELD: Mapping[str, tuple[str, ...]] = {
 """The columns whose elements are rows of other owners, or lead to them. Others must not notice when one changes."""
 _OWN: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch": ("name", "other_config"),
-    "Logical_Switch_Port": ("name", "type", "addresses", "port_security", "options", "enabled"),
+    "Logical_Switch_Port": ("name", "type", "addresses", "port_security", "options", "tag", "enabled"),
     "Logical_Router": ("name", "enabled", "options"),
     "Logical_Router_Port": ("name", "mac", "networks", "enabled"),
+    "Gateway_Chassis": ("chassis_name", "priority"),
+    "NAT": ("type", "external_ip", "logical_ip"),
     "Logical_Router_Static_Route": ("ip_prefix", "nexthop", "policy"),
     "Load_Balancer": ("name", "protocol", "vips", "selection_fields", "options", "ip_port_mappings"),
     "Load_Balancer_Health_Check": ("vip", "options"),
@@ -98,7 +105,11 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "Port_Group": ("name",),
     "ACL": ("direction", "priority", "match", "action"),
 }
-_KEY_PARTS: Mapping[str, int] = {"Logical_Router_Static_Route": 4, "Load_Balancer_Health_Check": 3}
+_KEY_PARTS: Mapping[str, int] = {
+    "Logical_Router_Static_Route": 4,
+    "Gateway_Chassis": 3,
+    "Load_Balancer_Health_Check": 3,
+}
 """Of rows without a name of their own; the key of others is table and name."""
 
 
@@ -205,7 +216,7 @@ def parse_owner(text: str, place: str) -> Owner:
 # Rows
 
 
-def encode_columns(row: Exclusive) -> dict[str, Json]:
+def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a table each
     """The columns that are this row's alone. A group has none: its name is its mark."""
     match row:
         case LogicalSwitch():
@@ -217,6 +228,7 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
                 "addresses": encode_set(row.addresses),
                 "port_security": encode_set(row.port_security),
                 "options": encode_map(dict(row.options)),
+                "tag": encode_optional(row.tag),
                 "enabled": _encode_enabled(row.enabled),
             }
         case LogicalRouter():
@@ -225,6 +237,10 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
         case LogicalRouterPort():
             columns = {"name": row.name, "mac": row.mac, "enabled": _encode_enabled(row.enabled)}
             return columns | {"networks": encode_set(row.networks)}
+        case GatewayChassis():
+            return {"name": row.name, "chassis_name": row.chassis, "priority": row.priority}
+        case Nat():
+            return {"type": row.type, "external_ip": row.external_ip, "logical_ip": row.logical_ip}
         case StaticRoute():
             policy = encode_optional(row.policy or None)
             return {"ip_prefix": row.ip_prefix, "nexthop": row.nexthop, "policy": policy}
@@ -249,7 +265,7 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:
             assert_never(row)
 
 
-def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
+def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:  # noqa: PLR0911 - a table each
     """The row of this key; `holder` is the name of the row whose set it is in. A column left out has its default."""
     name = columns.get("name", "")
     match key[0]:
@@ -263,6 +279,7 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
                 addresses=_decode_texts(columns, "addresses"),
                 port_security=_decode_texts(columns, "port_security"),
                 options=_decode_pairs(columns, "options"),
+                tag=decode_optional(columns.get("tag", ["set", []])),
                 enabled=_decode_enabled(columns),
             )
         case "Logical_Router":
@@ -273,6 +290,13 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
             return LogicalRouterPort(
                 name=name, router=holder, mac=mac, networks=networks, enabled=_decode_enabled(columns)
             )
+        case "Gateway_Chassis":
+            return GatewayChassis(
+                port=holder, chassis=columns.get("chassis_name", ""), priority=columns.get("priority", 0)
+            )
+        case "NAT":
+            texts = {column: columns.get(column, "") for column in ("type", "external_ip", "logical_ip")}
+            return Nat(name=key[1], router=holder, **texts)
         case "Logical_Router_Static_Route":
             prefix, nexthop = columns.get("ip_prefix", ""), columns.get("nexthop", "")
             policy = decode_optional(columns.get("policy", ["set", []])) or ""
@@ -376,8 +400,11 @@ class Encoder:
         transaction = Transaction()
         transaction.add(assert_lock(self.lock))
         self._wait_for_rows(transaction, change)
-        for key, row in change.creates.items():
-            self._create(transaction, key, cast(OvnRow, row))
+        creates = cast(Mapping[Key, OvnRow], change.creates)
+        for key, row in creates.items():
+            self._insert(transaction, key, row)
+        for key, row in creates.items():  # now that all are there: a holder may come after what it holds
+            transaction.extend(self._place(key, row))
         for key, update in change.updates.items():
             transaction.extend(self._update(key, update))
         self._delete(transaction, cast(Mapping[Key, OvnRow], change.deletes))
@@ -397,14 +424,18 @@ class Encoder:
     def _wait_for(self, key: Key) -> Json:
         return _wait(key[0], [self._is(key)], [{"_uuid": encode_uuid(self.uuid_of(key))}])
 
-    def _create(self, transaction: Transaction, key: Key, row: OvnRow) -> None:
+    def _insert(self, transaction: Transaction, key: Key, row: OvnRow) -> None:
         if isinstance(row, Element):
-            transaction.add(self._change_element(row, "insert"))
             return
         columns = self._columns(row) | self._marks(key)
         insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns}
         transaction.add(insert, DriverError(f"duplicate uuid: there already, or without our mark: {row}"))
-        transaction.extend(self._hold(key, row, "insert"))
+
+    def _place(self, key: Key, row: OvnRow) -> Iterator[Json]:
+        if isinstance(row, Element):
+            yield self._change_element(row, "insert")
+        else:
+            yield from self._hold(key, row, "insert")
 
     def _update(self, key: Key, update: Update) -> Iterator[Json]:
         """Only what differs: a column that is right is not written, a set with elements of others not rewritten."""
@@ -513,6 +544,10 @@ def holder_of(row: Exclusive) -> tuple[tuple[str, str], str] | None:
             return ("Logical_Router", row.router), "ports"
         case StaticRoute():
             return ("Logical_Router", row.router), "static_routes"
+        case GatewayChassis():
+            return ("Logical_Router_Port", row.port), "gateway_chassis"
+        case Nat():
+            return ("Logical_Router", row.router), "nat"
         case Acl():
             return ("Port_Group", row.group), "acls"
         case LoadBalancerHealthCheck():

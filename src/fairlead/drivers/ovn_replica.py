@@ -9,10 +9,12 @@ from typing import TypeAlias, cast
 
 from fairlead.dataplane.ovn import (
     Acl,
+    GatewayChassis,
     GroupMember,
     LoadBalancerHealthCheck,
     LogicalRouterPort,
     LogicalSwitchPort,
+    Nat,
     OvnRow,
     PortAddress,
     PortGroupPort,
@@ -55,6 +57,8 @@ _CHILDREN = frozenset(
         ("Logical_Switch", "ports"),
         ("Logical_Router", "ports"),
         ("Logical_Router", "static_routes"),
+        ("Logical_Router", "nat"),
+        ("Logical_Router_Port", "gateway_chassis"),
         ("Port_Group", "acls"),
         ("Load_Balancer", "health_check"),
     }
@@ -307,8 +311,10 @@ class Replica:
         match row:
             case LogicalSwitchPort():
                 return replace(row, switch=self._holder(uuid))
-            case LogicalRouterPort() | StaticRoute():
+            case LogicalRouterPort() | StaticRoute() | Nat():
                 return replace(row, router=self._holder(uuid))
+            case GatewayChassis():
+                return replace(row, port=self._holder(uuid))
             case Acl():
                 return replace(row, group=self._holder(uuid))
             case LoadBalancerHealthCheck():

@@ -6,19 +6,33 @@ packet for which it has to ask.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from fairlead.lab import namespaces
 from fairlead.lab.central import detached
 from fairlead.lab.errors import CommandFailed
-from fairlead.lab.layout import FABRIC, INTEGRATION_BRIDGE, UNDERLAY_BRIDGE, UNDERLAY_MTU, Chassis, Layout
+from fairlead.lab.layout import (
+    EXTERNAL_BRIDGE,
+    FABRIC,
+    INTEGRATION_BRIDGE,
+    OUTSIDE,
+    OUTSIDE_ADDRESSES,
+    PHYSICAL_NETWORK,
+    UNDERLAY_BRIDGE,
+    UNDERLAY_MTU,
+    Chassis,
+    Layout,
+)
 from fairlead.lab.processes import Command, run
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 PROGRAMS = ("ovsdb-server", "ovs-vswitchd", "ovn-controller")
 UPLINK = "underlay"
 FABRIC_BRIDGE = "fabric"
+EXTERNAL_UPLINK = "external"
+OUTSIDE_BRIDGE = "eth0"
 VSCTL_PATIENCE = "--timeout=15"  # without a switch or its database it would wait for ever
 PROBE_SECONDS = 60  # a busy machine must not look like a dead connection
 
@@ -41,13 +55,33 @@ def detect_datapath() -> DatapathType:
 
 def start_fabric(layout: Layout, nodes: Sequence[Chassis]) -> None:
     """One Linux bridge, and a link from it to each chassis."""
-    fabric = layout.namespace(FABRIC)
-    bridge = f"link add {FABRIC_BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
-    namespaces.configure(fabric, [bridge, f"link set {FABRIC_BRIDGE} addrgenmode none up"])
+    _join(layout, nodes, _Wire(place=FABRIC, bridge=FABRIC_BRIDGE, uplink=UPLINK))
+
+
+def start_outside(layout: Layout, nodes: Sequence[Chassis]) -> None:
+    """A host on a wire to the external bridge of every chassis: what is not in OVN, and its gateway."""
+    _join(layout, nodes, _Wire(place=OUTSIDE, bridge=OUTSIDE_BRIDGE, uplink=EXTERNAL_UPLINK))
+    addresses = [f"address add {address} dev {OUTSIDE_BRIDGE}" for address in OUTSIDE_ADDRESSES]
+    namespaces.configure(layout.namespace(OUTSIDE), addresses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wire:
+    """A Linux bridge in a place of its own, and the device by which each chassis is on it."""
+
+    place: str
+    bridge: str
+    uplink: str
+
+
+def _join(layout: Layout, nodes: Sequence[Chassis], wire: _Wire) -> None:
+    place = layout.namespace(wire.place)
+    bridge = f"link add {wire.bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
+    namespaces.configure(place, [bridge, f"link set {wire.bridge} addrgenmode none up"])
     for node in nodes:
-        far = namespaces.LinkEnd(namespace=layout.namespace(node.name), device=UPLINK)
-        namespaces.link(namespaces.LinkEnd(namespace=fabric, device=node.name), far, UNDERLAY_MTU)
-    namespaces.configure(fabric, [f"link set {node.name} master {FABRIC_BRIDGE}" for node in nodes])
+        far = namespaces.LinkEnd(namespace=layout.namespace(node.name), device=wire.uplink)
+        namespaces.link(namespaces.LinkEnd(namespace=place, device=node.name), far, UNDERLAY_MTU)
+    namespaces.configure(place, [f"link set {node.name} master {wire.bridge}" for node in nodes])
 
 
 def start_switch(layout: Layout, node: Chassis, datapath: DatapathType) -> None:
@@ -107,7 +141,9 @@ def _bridges(node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
     integration = ("add-br", INTEGRATION_BRIDGE, "--", "set", "Bridge", INTEGRATION_BRIDGE, kind, "fail_mode=secure")
     hwaddr = f'other-config:hwaddr="{node.tunnel_mac}"'
     underlay = ("add-br", UNDERLAY_BRIDGE, "--", "set", "Bridge", UNDERLAY_BRIDGE, kind, hwaddr)
-    return ("--", *integration, "--", *underlay, "--", "add-port", UNDERLAY_BRIDGE, UPLINK)
+    external = ("add-br", EXTERNAL_BRIDGE, "--", "set", "Bridge", EXTERNAL_BRIDGE, kind)
+    uplinks = ("add-port", UNDERLAY_BRIDGE, UPLINK, "--", "add-port", EXTERNAL_BRIDGE, EXTERNAL_UPLINK)
+    return ("--", *integration, "--", *underlay, "--", *external, "--", *uplinks)
 
 
 def _identity(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
@@ -119,6 +155,7 @@ def _identity(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[st
         "ovn-encap-type": "geneve",
         "ovn-encap-ip": node.tunnel_address,
         "ovn-bridge-datapath-type": str(datapath),
+        "ovn-bridge-mappings": f"{PHYSICAL_NETWORK}:{EXTERNAL_BRIDGE}",
         "ovn-remote-probe-interval": str(PROBE_SECONDS * 1000),
         "ovn-openflow-probe-interval": str(PROBE_SECONDS),
     }

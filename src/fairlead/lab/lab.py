@@ -22,7 +22,7 @@ from fairlead.lab.clients import Traffic, TrafficResult
 from fairlead.lab.databases import PATIENCE_SECONDS
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
 from fairlead.lab.held import Held, holding
-from fairlead.lab.layout import CENTRAL, FABRIC, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
+from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
 from fairlead.lab.processes import Command, run
 from fairlead.lab.records import Hold, LabRecord
 from fairlead.lab.status import LabStatus, read_status
@@ -137,7 +137,7 @@ class Lab:
 
     def command(self, place: str, argv: Sequence[str]) -> Command:
         """What runs a program in a node or workload; OVN's and Open vSwitch's clients find their databases there."""
-        nodes = [CENTRAL, FABRIC, *(node.name for node in self.record.chassis)]
+        nodes = [CENTRAL, FABRIC, OUTSIDE, *(node.name for node in self.record.chassis)]
         homes = {node: node for node in nodes} | {each.name: each.chassis for each in self.workloads()}
         if place not in homes:
             raise UnknownNode(place, tuple(homes))
@@ -232,9 +232,10 @@ def _bring_up(layout: Layout, nodes: Sequence[Chassis], progress: Progress) -> L
     record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=chassis.detect_datapath())
     with _swept_on_failure(layout):
         layout.directory.mkdir(parents=True)
-        for place in (CENTRAL, FABRIC, *(node.name for node in nodes)):
+        for place in (CENTRAL, FABRIC, OUTSIDE, *(node.name for node in nodes)):
             namespaces.add(layout.namespace(place))
         chassis.start_fabric(layout, nodes)
+        chassis.start_outside(layout, nodes)
         _start_programs(layout, record, progress)
         _await_nodes(layout, record)
         records.write_lab(layout, record)

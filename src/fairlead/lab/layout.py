@@ -17,9 +17,15 @@ from fairlead.lab.processes import MARK
 RUN_DIR = Path("/run/fairlead/lab")
 CENTRAL = "central"
 FABRIC = "fabric"
+OUTSIDE = "outside"
 INTEGRATION_BRIDGE = "br-int"
 UNDERLAY_BRIDGE = "br-underlay"
 UNDERLAY_MTU = 1500
+EXTERNAL_BRIDGE = "br-ex"
+PHYSICAL_NETWORK = "physnet"
+"""What `provider:physical_network` of an external network is called here."""
+OUTSIDE_ADDRESSES = ("203.0.113.1/24", "2001:db8::1/64")
+"""Of the host outside, which is the gateway of external networks (RFC 5737, RFC 3849)."""
 MAX_CHASSIS = 64
 
 _LAB_NAME = re.compile(r"[a-z][a-z0-9]{0,14}")
@@ -94,7 +100,7 @@ def plan_chassis(count: int) -> tuple[Chassis, ...]:
 
 def is_node_name(name: str) -> bool:
     """Names that workloads must leave to the lab itself."""
-    return name in (CENTRAL, FABRIC) or re.fullmatch(r"chassis\d+", name) is not None
+    return name in (CENTRAL, FABRIC, OUTSIDE) or re.fullmatch(r"chassis\d+", name) is not None
 
 
 def workload_device(workload: str) -> str:

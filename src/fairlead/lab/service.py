@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from fairlead.lab import processes
+from fairlead.lab import processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
@@ -123,6 +123,7 @@ def _server_environment(layout: Layout, service: Service, listen: str) -> dict[s
         "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
         "FAIRLEAD_OVN_NORTHBOUND": layout.northbound,
         "FAIRLEAD_OVN_SOUTHBOUND": layout.southbound,
+        "FAIRLEAD_OVN_GATEWAY_CHASSIS": ",".join(node.name for node in records.read_lab(layout).chassis),
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fairlead.lab import central, chassis, databases, namespaces, service, workload
 from fairlead.lab.chassis import DatapathType
 from fairlead.lab.errors import CommandFailed
-from fairlead.lab.layout import CENTRAL, FABRIC, Layout
+from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, Layout
 from fairlead.lab.processes import is_marked, read_pidfile
 from fairlead.lab.records import LabRecord, read_workloads
 from fairlead.lab.workload import Workload
@@ -73,7 +73,7 @@ class LabStatus:
 def read_status(layout: Layout, record: LabRecord) -> LabStatus:
     workloads = read_workloads(layout)
     existing = namespaces.existing(layout.prefix)
-    nodes = (CENTRAL, FABRIC, *(node.name for node in record.chassis), *(each.name for each in workloads))
+    nodes = (CENTRAL, FABRIC, OUTSIDE, *(node.name for node in record.chassis), *(each.name for each in workloads))
     registered, bound = _southbound(layout)
     return LabStatus(
         name=layout.name,

@@ -1,6 +1,6 @@
 """Networks with their subnets, ports and routers, by Neutron's names. Each class that has an owner is one document."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -8,6 +8,10 @@ from fairlead.model.addresses import IPAddress, IPNetwork
 
 ROUTER_INTERFACE = "network:router_interface"
 """`device_owner` of a port that is an interface of the router named by its `device_id`."""
+ROUTER_GATEWAY = "network:router_gateway"
+"""`device_owner` of the port by which the router named by its `device_id` is on an external network."""
+FLOATING_IP = "network:floatingip"
+"""`device_owner` of a port that holds the address of the floating IP named by its `device_id`."""
 LOAD_BALANCER_VIP = "Octavia"
 """`device_owner` of a port that holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
 LOAD_BALANCER_PROBE = "ovn-lb-hm:distributed"
@@ -62,12 +66,29 @@ class Subnet(Resource):
     ipv6_ra_mode: Ipv6Mode | None = None
 
 
+class SegmentType(StrEnum):
+    FLAT = "flat"
+    VLAN = "vlan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What a network is outside OVN, in Neutron's words: a wire that chassis map to a bridge, or a VLAN on it."""
+
+    type: SegmentType
+    physical_network: str
+    id: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network(Resource):
     admin_state_up: bool = True
     mtu: int
     """Of the workloads' interfaces, in bytes: the underlay's less the tunnel's header."""
     shared: bool = False
+    external: bool = False
+    """Every project may have router gateways and floating IPs on it."""
+    segment: Segment | None = None
     subnets: tuple[Subnet, ...] = ()
 
 
@@ -91,10 +112,45 @@ class Port(Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalGateway:
+    """The addresses are those of the port."""
+
+    network_id: str
+    port_id: str
+    enable_snat: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Router(Resource):
     admin_state_up: bool = True
     routes: tuple[Route, ...] = ()
+    gateway: ExternalGateway | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatingIP(Resource):
+    """An address of an external network that leads to a fixed one; a port of its own holds it.
+
+    `port_id`, `fixed_address` and `router_id` are there together or not at all.
+    """
+
+    network_id: str
+    address: IPAddress
+    address_port_id: str
+    port_id: str | None = None
+    fixed_address: IPAddress | None = None
+    router_id: str | None = None
 
 
 def find_subnet(network: Network, subnet_id: str) -> Subnet | None:
     return next((subnet for subnet in network.subnets if subnet.id == subnet_id), None)
+
+
+def is_reached(floating_ip: FloatingIP, port: Port | None) -> bool:
+    """Whether the port has the address that the floating IP leads to."""
+    return port is not None and any(fixed.address == floating_ip.fixed_address for fixed in port.fixed_ips)
+
+
+def release(floating_ip: FloatingIP) -> FloatingIP:
+    """Leading nowhere."""
+    return replace(floating_ip, port_id=None, fixed_address=None, router_id=None)

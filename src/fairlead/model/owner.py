@@ -13,6 +13,7 @@ class Kind(StrEnum):
     VIP_NETWORK = "vip-network"
     """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own."""
     LOAD_BALANCER = "loadbalancer"
+    FLOATING_IP = "floatingip"
     FLAVOR = "flavor"
     FLAVOR_PROFILE = "flavor-profile"
     AVAILABILITY_ZONE = "availability-zone"

@@ -6,12 +6,19 @@ whose machine is gone from the model has nothing that could answer, and is down.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from uuid import UUID, uuid5
+from hashlib import sha1
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
-from fairlead.model.network import LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE, Port
+from fairlead.model.network import (
+    FLOATING_IP,
+    LOAD_BALANCER_PROBE,
+    LOAD_BALANCER_VIP,
+    ROUTER_GATEWAY,
+    ROUTER_INTERFACE,
+    Port,
+)
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Snapshot, with_health
 
@@ -20,8 +27,8 @@ TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.UDP_CONNECT: Transport.UDP,
 }
 """The monitors that ask no more than whether a port is open."""
-_NO_MACHINE = frozenset({LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE})
-_NAMESPACE = UUID("5d3b5a0e-5c37-5a52-8f0c-6f2b7a6a1d0e")
+_NO_MACHINE = frozenset({FLOATING_IP, LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_GATEWAY, ROUTER_INTERFACE})
+_NAMESPACE = bytes.fromhex("5d3b5a0e5c375a528f0c6f2b7a6a1d0e")
 
 
 def working_monitor(balancer: LoadBalancer, pool: Pool) -> HealthMonitor | None:
@@ -62,8 +69,13 @@ def find_endpoint(
 
 
 def probe_port_id(subnet_id: str) -> str:
-    """The port that holds the address from which machines on this IPv4 subnet are probed."""
-    return str(uuid5(_NAMESPACE, subnet_id))
+    """The port that holds the address from which machines on this IPv4 subnet are probed.
+
+    A UUID of a name (RFC 9562, 5.5). Nothing here asks the module `uuid`, which has clocks and chance as well.
+    """
+    text = sha1(_NAMESPACE + subnet_id.encode(), usedforsecurity=False).hexdigest()
+    variant = f"{int(text[16], 16) & 0x3 | 0x8:x}"
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}"
 
 
 def find_source(snapshot: Snapshot, endpoint: Endpoint) -> IPAddress | None:

@@ -14,7 +14,16 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import LOAD_BALANCER_PROBE, ROUTER_INTERFACE, Network, Port, Router
+from fairlead.model.network import (
+    LOAD_BALANCER_PROBE,
+    ROUTER_GATEWAY,
+    ROUTER_INTERFACE,
+    FloatingIP,
+    Network,
+    Port,
+    Router,
+    Segment,
+)
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
 from fairlead.model.quota import Quota, Usage, with_more
 from fairlead.model.standing import Stamps, Standing, touch
@@ -22,7 +31,7 @@ from fairlead.model.status import Applied
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """What an operator offers."""
-Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | Choice | Quota
+Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | Choice | Quota
 Ids: TypeAlias = Map[str, None]
 """A set of ids, as the keys of a persistent map: adding one to ten thousand copies none of them."""
 NONE: Ids = Map()
@@ -39,6 +48,7 @@ class Snapshot:
     routers: Map[str, Router] = Map()
     ports: Map[str, Port] = Map()
     load_balancers: Map[str, LoadBalancer] = Map()
+    floating_ips: Map[str, FloatingIP] = Map()
     flavors: Map[str, Flavor] = Map()
     flavor_profiles: Map[str, FlavorProfile] = Map()
     availability_zones: Map[str, AvailabilityZone] = Map()
@@ -49,6 +59,8 @@ class Snapshot:
     generations: Map[Owner, int] = Map()
     down: Map[str, frozenset[str]] = Map()
     """Load balancer -> those of its members that their health monitor calls down."""
+    gateway_chassis: tuple[str, ...] = ()
+    """The chassis through which routers may leave; the deployment's, and the same in every snapshot."""
     online: Map[str, frozenset[str]] = Map()
     """And those that it has seen answer. Of a monitored member in neither nothing is known yet; it serves."""
     observed: Map[Endpoint, Health] = Map()
@@ -61,7 +73,13 @@ class Snapshot:
     network_ports: Map[str, Ids] = Map()
     network_vips: Map[str, Ids] = Map()
     network_routers: Map[str, Ids] = Map()
+    network_gateways: Map[str, Ids] = Map()
+    """External network -> the routers that have their gateway there."""
     router_interfaces: Map[str, Ids] = Map()
+    router_floating_ips: Map[str, Ids] = Map()
+    port_floating_ips: Map[str, Ids] = Map()
+    """Port -> the floating IPs that lead to it."""
+    segments: Map[Segment, str] = Map()
     addresses: Map[tuple[str, IPAddress], str] = Map()
     """(network, address) -> the port that has it."""
     macs: Map[str, str] = Map()
@@ -71,7 +89,8 @@ class Snapshot:
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
     l7policy_owner: Map[str, str] = Map()
-    """Id of a part -> its load balancer."""
+    vip_owner: Map[str, str] = Map()
+    """Id of a part, or of the port of the VIP -> its load balancer."""
     flavor_users: Map[str, Ids] = Map()
     zone_users: Map[str, Ids] = Map()
     """Flavor, availability zone -> the load balancers that have it."""
@@ -97,6 +116,7 @@ class Snapshot:
             *(Owner(Kind.PORT, identity) for identity in self.ports),
             *(Owner(Kind.VIP_NETWORK, identity) for identity in self.network_vips),
             *(Owner(Kind.LOAD_BALANCER, identity) for identity in self.load_balancers),
+            *(Owner(Kind.FLOATING_IP, identity) for identity in self.floating_ips),
         ]
 
 
@@ -105,6 +125,7 @@ _DOCUMENTS: Mapping[Kind, str] = {
     Kind.ROUTER: "routers",
     Kind.PORT: "ports",
     Kind.LOAD_BALANCER: "load_balancers",
+    Kind.FLOATING_IP: "floating_ips",
     Kind.FLAVOR: "flavors",
     Kind.FLAVOR_PROFILE: "flavor_profiles",
     Kind.AVAILABILITY_ZONE: "availability_zones",
@@ -142,6 +163,8 @@ def owner_of(aggregate: Aggregate) -> Owner:
             return Owner(Kind.PORT, aggregate.id)
         case LoadBalancer():
             return Owner(Kind.LOAD_BALANCER, aggregate.id)
+        case FloatingIP():
+            return Owner(Kind.FLOATING_IP, aggregate.id)
         case Flavor():
             return Owner(Kind.FLAVOR, aggregate.id)
         case FlavorProfile():
@@ -211,15 +234,22 @@ def vip_networks(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def claims(aggregate: Aggregate) -> frozenset[str]:
-    """What only one document may have: the store refuses a second one. An address per network, a MAC anywhere, a
-    flavor's name."""
+    """What only one document may have: the store refuses a second one.
+
+    An address per network, a MAC anywhere, a VLAN of a wire; a floating IP per fixed address and external network; a
+    flavor's name.
+    """
     match aggregate:
         case Port():
             addresses = {f"address/{aggregate.network_id}/{fixed.address}" for fixed in aggregate.fixed_ips}
             return frozenset(addresses | {f"mac/{aggregate.mac_address}"})
+        case Network(segment=Segment() as segment):
+            return frozenset({f"segment/{segment.physical_network}/{segment.id}"})
+        case FloatingIP(port_id=str() as port_id):
+            return frozenset({f"floating/{aggregate.network_id}/{port_id}/{aggregate.fixed_address}"})
         case Flavor():
             return frozenset({f"flavor/{aggregate.name}"})
-        case Network() | Router() | LoadBalancer() | FlavorProfile():
+        case Network() | Router() | LoadBalancer() | FloatingIP() | FlavorProfile():
             return frozenset()
         case AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return frozenset()
@@ -231,22 +261,32 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
     """Owners whose rows are compiled from this one's document too."""
     match snapshot.find(owner):
         case Network():
-            yield from (Owner(Kind.ROUTER, identity) for identity in snapshot.network_routers.get(owner.id, NONE))
+            for index in (snapshot.network_routers, snapshot.network_gateways):
+                yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NONE))
             yield from vip_networks(snapshot, owner.id)
         case Router():
-            for port_id in list(snapshot.router_interfaces.get(owner.id, NONE))[:1]:  # it joins them all to one domain
-                yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
+            yield from _vip_networks_of_router(snapshot, owner.id)
+            yield from _floating_ips(snapshot.router_floating_ips, owner.id)
         case Port() as port:
-            yield from _watchers(snapshot, port)
-            if port.device_owner == ROUTER_INTERFACE:
-                yield Owner(Kind.ROUTER, port.device_id)
-                yield from vip_networks(snapshot, port.network_id)
-        case LoadBalancer() | None:
+            yield from _dependents_of_port(snapshot, port)
+        case FloatingIP(port_id=str() as port_id) if port_id in snapshot.vip_owner:
+            yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port_id])
+        case LoadBalancer() | FloatingIP() | None:
             pass
         case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             pass
         case unknown:
             assert_never(unknown)
+
+
+def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
+    yield from _watchers(snapshot, port)
+    yield from _floating_ips(snapshot.port_floating_ips, port.id)
+    if port.device_owner == ROUTER_INTERFACE:
+        yield Owner(Kind.ROUTER, port.device_id)
+        yield from vip_networks(snapshot, port.network_id)
+    if port.device_owner == ROUTER_GATEWAY:
+        yield Owner(Kind.ROUTER, port.device_id)
 
 
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
@@ -257,6 +297,15 @@ def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
     watching = (balancer_id for address in addresses for balancer_id in snapshot.watched.get(address, NONE))
     return (Owner(Kind.LOAD_BALANCER, balancer_id) for balancer_id in watching)
+
+
+def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
+    return (Owner(Kind.FLOATING_IP, identity) for identity in index.get(key, NONE))
+
+
+def _vip_networks_of_router(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
+    for port_id in list(snapshot.router_interfaces.get(router_id, NONE))[:1]:  # it joins them all to one domain
+        yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
 
 
 def _first_or_last_vip(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
@@ -279,7 +328,19 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
     match aggregate:
         case Network(id=identity):
             subnets = snapshot.subnet_network.update({subnet.id: identity for subnet in aggregate.subnets})
-            return replace(snapshot, subnet_network=subnets)
+            segments, segment = snapshot.segments, aggregate.segment
+            if segment is not None:
+                segments = segments.set(segment, identity)
+            return replace(snapshot, subnet_network=subnets, segments=segments)
+        case Router(id=identity, gateway=gateway):
+            network_id = None if gateway is None else gateway.network_id
+            return replace(snapshot, network_gateways=_joined(snapshot.network_gateways, network_id, identity))
+        case FloatingIP(id=identity):
+            return replace(
+                snapshot,
+                router_floating_ips=_joined(snapshot.router_floating_ips, aggregate.router_id, identity),
+                port_floating_ips=_joined(snapshot.port_floating_ips, aggregate.port_id, identity),
+            )
         case Port():
             return _with_port(snapshot, aggregate)
         case LoadBalancer(id=identity):
@@ -291,11 +352,12 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
                 monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
                 l7policy_owner=snapshot.l7policy_owner.update(dict.fromkeys(_policies(aggregate), identity)),
+                vip_owner=snapshot.vip_owner.set(aggregate.vip.port_id, identity),
                 flavor_users=_joined(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_joined(snapshot.zone_users, aggregate.availability_zone, identity),
                 usage=with_more(snapshot.usage, aggregate, 1),
             )
-        case Router() | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
+        case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return snapshot
         case _:
             assert_never(aggregate)
@@ -309,7 +371,17 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
     match aggregate:
         case Network():
             subnets = _deleted(snapshot.subnet_network, (subnet.id for subnet in aggregate.subnets))
-            return replace(snapshot, subnet_network=subnets)
+            segments = _deleted(snapshot.segments, [aggregate.segment] if aggregate.segment else ())
+            return replace(snapshot, subnet_network=subnets, segments=segments)
+        case Router(id=identity, gateway=gateway):
+            network_id = None if gateway is None else gateway.network_id
+            return replace(snapshot, network_gateways=_parted(snapshot.network_gateways, network_id, identity))
+        case FloatingIP(id=identity):
+            return replace(
+                snapshot,
+                router_floating_ips=_parted(snapshot.router_floating_ips, aggregate.router_id, identity),
+                port_floating_ips=_parted(snapshot.port_floating_ips, aggregate.port_id, identity),
+            )
         case Port():
             return _without_port(snapshot, aggregate)
         case LoadBalancer(id=identity):
@@ -322,11 +394,12 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
                 monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
                 l7policy_owner=_deleted(snapshot.l7policy_owner, _policies(aggregate)),
+                vip_owner=_deleted(snapshot.vip_owner, [aggregate.vip.port_id]),
                 flavor_users=_parted(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_parted(snapshot.zone_users, aggregate.availability_zone, identity),
                 usage=with_more(snapshot.usage, aggregate, -1),
             )
-        case Router() | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
+        case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return snapshot
         case _:
             assert_never(aggregate)

@@ -16,7 +16,7 @@ from cattrs import Converter
 
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota
 from fairlead.model.snapshot import Aggregate
@@ -32,6 +32,7 @@ CLASSES: Mapping[str, type[Aggregate]] = {
     Kind.ROUTER.value: Router,
     Kind.PORT.value: Port,
     Kind.LOAD_BALANCER.value: LoadBalancer,
+    Kind.FLOATING_IP.value: FloatingIP,
     Kind.FLAVOR.value: Flavor,
     Kind.FLAVOR_PROFILE.value: FlavorProfile,
     Kind.AVAILABILITY_ZONE.value: AvailabilityZone,

@@ -32,19 +32,22 @@ Listener: TypeAlias = Callable[[tuple[Owner, ...]], None]
 
 
 class Model:
-    """Use `await Model.load(store, check=...)`. `check` raises what the caller should see if an owner cannot be had."""
+    """Use `await Model.load(store, check=...)`. `check` raises what the caller should see if an owner cannot be had.
 
-    def __init__(self, store: Store, check: Check) -> None:
-        self.snapshot = Snapshot()
+    `empty` is the model before the first document: it has what the deployment says, and no document does.
+    """
+
+    def __init__(self, store: Store, check: Check, empty: Snapshot = Snapshot()) -> None:  # noqa: B008 - a value
+        self.snapshot = empty
         self._store = store
         self._check = check
         self._listeners: list[Listener] = []
         self._writing = asyncio.Lock()
 
     @classmethod
-    async def load(cls, store: Store, check: Check) -> "Model":
+    async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
         """Raises StoreUnavailable."""
-        model = cls(store, check)
+        model = cls(store, check, empty)
         documents, began = await store.range("", limit=PAGE)
         while documents:  # page by page: all of them at once would take as much memory as the model
             for document in documents:

@@ -122,3 +122,51 @@ def test_the_sdk_finds_what_is_not_here_empty(cloud: Connection):
     assert network.find_extension("router").name == "Neutron L3 Router"
     assert network.find_extension("bgp") is None
     assert network.get_quota("default").networks == -1
+
+
+@pytest.mark.client
+def test_the_command_line_on_the_way_out(clouds: Path):
+    """External networks, gateways and floating IPs, as the client's own manual has them."""
+    value = "-f value -c"
+    wire = "--provider-network-type vlan --provider-physical-network physnet --provider-segment 100"
+    steps = [
+        (f"network create public --external {wire} {value} router:external", (0, "True")),
+        (
+            "subnet create public4 --network public --subnet-range 203.0.113.0/24 -f value -c gateway_ip",
+            (0, "203.0.113.1"),
+        ),
+        ("network list --external -f value -c Name", (0, "public")),
+        ("network show public " + value + " provider:segmentation_id", (0, "100")),
+        ("network create inside " + value + " router:external", (0, "False")),
+        ("subnet create inside4 --network inside --subnet-range 10.3.0.0/24 " + value + " cidr", (0, "10.3.0.0/24")),
+        ("router create way " + value + " name", (0, "way")),
+        ("router add subnet way inside4", (0, "")),
+        (
+            "router set way --external-gateway public --fixed-ip subnet=public4,ip-address=203.0.113.9 --disable-snat",
+            (0, ""),
+        ),
+        ("port create vm3 --network inside --fixed-ip ip-address=10.3.0.11 " + value + " name", (0, "vm3")),
+        ("port create vm4 --network inside --fixed-ip ip-address=10.3.0.12 " + value + " name", (0, "vm4")),
+        (
+            f"floating ip create public --floating-ip-address 203.0.113.50 --port vm3 {value} fixed_ip_address",
+            (0, "10.3.0.11"),
+        ),
+        ("floating ip set --port vm4 --fixed-ip-address 10.3.0.12 203.0.113.50", (0, "")),
+        ("floating ip show 203.0.113.50 " + value + " fixed_ip_address", (0, "10.3.0.12")),
+        ("floating ip list --router way -f value -c Port -c ID", (0, "TWO")),
+        ("floating ip unset --port 203.0.113.50", (0, "")),
+        ("floating ip show 203.0.113.50 " + value + " status", (0, "DOWN")),
+        ("floating ip delete 203.0.113.50", (0, "")),
+        ("router set way --external-gateway public --enable-snat", (0, "")),
+        ("router unset --external-gateway way", (0, "")),
+        ("router show way " + value + " external_gateway_info", (0, "None")),
+        ("floating ip list -f value", (0, "")),
+    ]
+    with shell(clouds) as typed:
+        for line, expected in steps:
+            code, printed = typed.code_and_text(line)
+            shown = "TWO" if len(printed.split()) == 2 else printed
+            assert (code, shown) == expected, line
+        code, printed = typed.code_and_text("floating ip create inside")
+    assert code == 1
+    assert "is not a valid external network" in printed

@@ -84,13 +84,12 @@ def test_what_is_the_same_is_not_written_again(door: Door, net: dict[str, Any]):
         ({"mtu": "big"}, "Invalid input for mtu. Reason: 'big' is not an integer."),
         ({"mtu": True}, "Invalid input for mtu. Reason: 'True' is not an integer."),
         (
-            {"router:external": True},
-            "Invalid input for router:external. Reason: external networks are not supported yet.",
+            {"provider:network_type": "vxlan"},
+            "Invalid input for provider:network_type. Reason: vxlan is not in ['flat', 'vlan'].",
         ),
         (
-            {"provider:network_type": "vlan"},
-            "Invalid input for provider:network_type. Reason: provider networks are not supported: every network is "
-            "OVN's own.",
+            {"is_default": True},
+            "Invalid input for is_default. Reason: a default external network is not supported.",
         ),
         ({"qos_policy_id": NOBODY}, "Invalid input for qos_policy_id. Reason: QoS policies are not supported."),
         ({"tags": ["a", "a"]}, "Invalid input for tags. Reason: Duplicate items in the list: 'a'."),

@@ -59,9 +59,15 @@ def test_a_router_says_all_that_clients_show(door: Door):
     [
         ({"routes": []}, "Attribute 'routes' not allowed in POST"),
         ({"ha": True}, "Unrecognized attribute(s) 'ha'"),
+        ({"distributed": True}, "Unrecognized attribute(s) 'distributed'"),
         (
-            {"external_gateway_info": {"network_id": NOBODY}},
-            "Invalid input for external_gateway_info. Reason: external gateways are not supported yet.",
+            {"external_gateway_info": {"enable_snat": False}},
+            "Invalid input for external_gateway_info. Reason: Validation of dictionary's keys failed. Expected keys: "
+            "{'network_id'}.",
+        ),
+        (
+            {"external_gateway_info": {"network_id": NOBODY, "qos_policy_id": NOBODY}},
+            "Invalid input for external_gateway_info. Reason: Unexpected keys supplied: qos_policy_id.",
         ),
     ],
 )

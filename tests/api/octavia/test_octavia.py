@@ -492,7 +492,7 @@ def test_a_load_balancer_with_an_address_of_each_family(door):
             await make_member(place, pool["id"], address)
         rows = {str(row) for rows in place.driver.rows.values() for row in rows.values()}
         assert any("10.0.0.10:80=10.0.0.11:8080 [fd00::10]:80=[fd00::11]:8080" in row for row in rows)
-        assert sum(row.startswith("ACL ") for row in rows) == 2
+        assert sum(row.startswith("ACL ") for row in rows) == 4
         changed = await place.good(
             "PUT", f"/v2.0/lbaas/listeners/{listener['id']}", {"listener": {"allowed_cidrs": None}}
         )

@@ -14,6 +14,7 @@ from fairlead.api.fields import Schema
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
 from fairlead.api.network.errors import FAULT, fault
+from fairlead.api.network.floatingips import FLOATING_IPS
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS
@@ -42,6 +43,7 @@ def make_door(house: House) -> Starlette:
         *collection_routes(house, SUBNETS),
         *collection_routes(house, PORTS),
         *collection_routes(house, ROUTERS),
+        *collection_routes(house, FLOATING_IPS),
         *availability_routes(house),
         *discovery_routes(),
     ]

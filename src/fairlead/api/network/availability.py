@@ -29,14 +29,14 @@ def availability_routes(house: House) -> list[Operation]:
         found = [
             encode_availability(snapshot, network)
             for network in snapshot.networks.values()
-            if policy.sees_network(identity(request), network) and (not wanted or network.id in wanted)
+            if policy.uses_network(identity(request), network) and (not wanted or network.id in wanted)
         ]
         return json_response({"network_ip_availabilities": found})
 
     async def show(request: Request) -> Response:
         snapshot, key = house.model.snapshot, request.path_params["id"]
         network = snapshot.networks.get(key)
-        if network is None or not policy.sees_network(identity(request), network):
+        if network is None or not policy.uses_network(identity(request), network):
             raise errors.not_found("network", key)
         return json_response({"network_ip_availability": encode_availability(snapshot, network)})
 

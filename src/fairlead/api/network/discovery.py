@@ -15,21 +15,25 @@ from fairlead.api.openapi import TEXT, Operation
 EXTENSIONS: Mapping[str, str] = {
     "binding": "Port Binding",
     "empty-string-filtering": "Empty String Filtering Extension",
+    "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
+    "external-net": "Neutron external network",
     "extraroute": "Neutron Extra Route",
     "extraroute-atomic": "Atomically add/remove extra routes",
     "filter-validation": "Filter parameters validation",
+    "fip-port-details": "Floating IP Port Details Extension",
     "ip-substring-filtering": "IP address substring filtering",
     "net-mtu": "Network MTU",
     "net-mtu-writable": "Network MTU (writable)",
     "pagination": "Pagination support",
     "port-security": "Port Security",
     "project-id": "project_id field enabled",
+    "provider": "Provider Network",
     "revision-if-match": "If-Match constraints based on revision_number",
     "router": "Neutron L3 Router",
     "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description",
     "standard-attr-revisions": "Resource revision numbers",
-    "standard-attr-tag": "Tag support for resources with standard attribute: network, port, router, subnet",
+    "standard-attr-tag": "Tag support for resources with standard attribute: floatingip, network, port, router, subnet",
     "standard-attr-timestamp": "Resource timestamps",
     "tag-ports-during-bulk-creation": "Tag Ports During Bulk Creation",
 }
@@ -40,7 +44,6 @@ NOTHING: Mapping[str, str] = {
     "availability_zones": "availability_zones",
     "default-security-group-rules": "default_security_group_rules",
     "flavors": "flavors",
-    "floatingips": "floatingips",
     "metering/metering-label-rules": "metering_label_rules",
     "metering/metering-labels": "metering_labels",
     "qos/policies": "policies",
@@ -55,7 +58,7 @@ NOTHING: Mapping[str, str] = {
 }
 """Path -> key of what there is none of: a list is empty, and an item is not found."""
 UNLIMITED = -1
-QUOTAS = ("network", "subnet", "port", "router")
+QUOTAS = ("network", "subnet", "port", "router", "floatingip")
 
 
 _UNLIMITED: Schema = {"const": UNLIMITED}
@@ -71,7 +74,7 @@ def versions_document(root: str) -> JsonObject:
 
 def version_document(root: str) -> JsonObject:
     """Neutron lists the resources; the version lets a client begin with an endpoint that ends in /v2.0."""
-    plurals = ("network", "subnet", "port", "router")
+    plurals = QUOTAS
     resources = [
         {"name": name, "collection": f"{name}s", "links": [{"rel": "self", "href": f"{root}/v2.0/{name}s"}]}
         for name in plurals

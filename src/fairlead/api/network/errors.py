@@ -9,6 +9,7 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
 from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.network import FloatingIP
 
 _TEXT: Schema = {"type": "string"}
 _ERROR = object_schema({"type": _TEXT, "message": _TEXT, "detail": _TEXT}, ["type", "message", "detail"])
@@ -41,9 +42,9 @@ def forbidden(rule: str) -> ApiError:
 
 def not_found(resource: str, identity: str) -> ApiError:
     """`resource` is Neutron's singular: network, subnet, port, router."""
-    name = resource.capitalize()
-    stop = "" if resource == "router" else "."
-    return ApiError(404, f"{name} {identity} could not be found{stop}", f"{name}NotFound")
+    name = "Floating IP" if resource == "floatingip" else resource.capitalize()
+    stop = "" if resource in ("router", "floatingip") else "."
+    return ApiError(404, f"{name} {identity} could not be found{stop}", f"{name.replace(' ', '')}NotFound")
 
 
 def tag_not_found(tag: str) -> ApiError:
@@ -101,6 +102,26 @@ def pool_outside(pool: str, cidr: IPNetwork) -> ApiError:
 def pools_overlap(one: str, other: str, cidr: IPNetwork) -> ApiError:
     text = f"Found overlapping allocation pools: {one} {other} for subnet {cidr}."
     return ApiError(409, text, "OverlappingAllocationPools")
+
+
+def external_network_in_use(network_id: str) -> ApiError:
+    text = (
+        f"External network {network_id} cannot be updated to be made non-external, since it has existing gateway ports."
+    )
+    return ApiError(409, text, "ExternalNetworkInUse")
+
+
+def vips_on_network(network_id: str) -> ApiError:
+    text = f"Network {network_id} cannot be made external: VIPs of load balancers are on it."
+    return ApiError(409, text, "NetworkInUse")
+
+
+def segment_in_use(physical_network: str, tag: int | None) -> ApiError:
+    if tag is None:
+        text = f"Unable to create the flat network. Physical network {physical_network} is in use."
+        return ApiError(409, text, "FlatNetworkInUse")
+    text = f"Unable to create the network. The VLAN {tag} on physical network {physical_network} is in use."
+    return ApiError(409, text, "VlanIdInUse")
 
 
 # ports and addresses
@@ -174,6 +195,38 @@ def interface_in_use_by_route(router_id: str, subnet_id: str) -> ApiError:
         "more routes."
     )
     return ApiError(409, text, "RouterInterfaceInUseByRoute")
+
+
+def interface_in_use_by_floating_ip(router_id: str, subnet_id: str) -> ApiError:
+    text = (
+        f"Router interface for subnet {subnet_id} on router {router_id} cannot be deleted, as it is required by one or "
+        "more floating IPs."
+    )
+    return ApiError(409, text, "RouterInterfaceInUseByFloatingIP")
+
+
+def gateway_in_use_by_floating_ip(router_id: str, network_id: str) -> ApiError:
+    text = (
+        f"Gateway cannot be updated for router {router_id}, since a gateway to external network {network_id} is "
+        "required by one or more floating IPs."
+    )
+    return ApiError(409, text, "RouterExternalGatewayInUseByFloatingIp")
+
+
+def no_gateway_for_floating_ip(network_id: str, subnet_id: str, port_id: str) -> ApiError:
+    text = (
+        f"External network {network_id} is not reachable from subnet {subnet_id}.  Therefore, cannot associate Port "
+        f"{port_id} with a Floating IP."
+    )
+    return ApiError(404, text, "ExternalGatewayForFloatingIPNotFound")
+
+
+def floating_ip_already_associated(floating_ip: FloatingIP, port_id: str, fixed: IPAddress) -> ApiError:
+    text = (
+        f"Cannot associate floating IP {floating_ip.address} ({floating_ip.id}) with port {port_id} using fixed IP "
+        f"{fixed}, as that fixed IP already has a floating IP on external network {floating_ip.network_id}."
+    )
+    return ApiError(409, text, "FloatingIPPortAlreadyAssociated")
 
 
 def subnet_mismatch(port_id: str, subnet_id: str) -> ApiError:

@@ -30,3 +30,5 @@ LEAST_MTU_IPV6 = 1280
 """Bytes (RFC 8200, section 5)."""
 LARGEST_MTU = 65535
 """Bytes: the length field of an IPv4 header."""
+LARGEST_VLAN = 4094
+"""IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved."""

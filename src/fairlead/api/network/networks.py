@@ -1,7 +1,8 @@
 """Networks. A network with its subnets is one document: deleting it deletes them.
 
-Not here, and refused: external networks, provider attributes, QoS policies, availability zones, port security as a
-default for new ports.
+External networks are made by administrators, flat or as a VLAN of a physical network; every project sees them. Not
+here, and refused: provider attributes of other networks, QoS policies, availability zones, port security as a default
+for new ports, a default external network.
 """
 
 from fairlead.api.door import Identity
@@ -23,15 +24,22 @@ from fairlead.api.network.collection import (
     revised,
     sift_nothing,
 )
-from fairlead.api.network.limits import LARGEST_MTU, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
+from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
 from fairlead.api.openapi import IDENTITY, TEXT
-from fairlead.model.network import LOAD_BALANCER_PROBE, Network
+from fairlead.model.network import (
+    FLOATING_IP,
+    LOAD_BALANCER_PROBE,
+    ROUTER_GATEWAY,
+    Network,
+    Segment,
+    SegmentType,
+)
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 
-_NO_PROVIDER = Attribute(
-    parse=parsers.only(because="provider networks are not supported: every network is OVN's own"), nullable=True
-)
+_PROVIDER = ("provider:network_type", "provider:physical_network", "provider:segmentation_id")
+HIDDEN = frozenset(_PROVIDER)
+"""Only an administrator sees what a network is outside OVN."""
 ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
@@ -42,11 +50,11 @@ ATTRIBUTES = {
     "port_security_enabled": Attribute(
         parse=parsers.only(True, because="port security is switched off port by port, not for a network")
     ),
-    "router:external": Attribute(parse=parsers.only(False, because="external networks are not supported yet")),
-    "is_default": Attribute(parse=parsers.only(False, because="external networks are not supported yet")),
-    "provider:network_type": _NO_PROVIDER,
-    "provider:physical_network": _NO_PROVIDER,
-    "provider:segmentation_id": _NO_PROVIDER,
+    "router:external": Attribute(parse=parsers.boolean),
+    "is_default": Attribute(parse=parsers.only(False, because="a default external network is not supported")),
+    "provider:network_type": Attribute(parse=parsers.word_of(SegmentType), put=False, nullable=True),
+    "provider:physical_network": Attribute(put=False, nullable=True),
+    "provider:segmentation_id": Attribute(parse=parsers.integer(1, LARGEST_VLAN), put=False, nullable=True),
     "qos_policy_id": Attribute(parse=parsers.only(because="QoS policies are not supported"), nullable=True),
     "ipv4_address_scope": read_only(NULL),
     "ipv6_address_scope": read_only(NULL),
@@ -58,8 +66,8 @@ ATTRIBUTES = {
 
 
 def encode_network(view: View, network: Network) -> Item:
-    owner = network_owner(network.id)
-    return {
+    owner, segment = network_owner(network.id), network.segment
+    item = {
         **encode_standard(view, network, owner),
         "admin_state_up": network.admin_state_up,
         "mtu": network.mtu,
@@ -67,42 +75,51 @@ def encode_network(view: View, network: Network) -> Item:
         "status": BUILD_STATUS[view.status(owner)],
         "subnets": [subnet.id for subnet in network.subnets],
         "port_security_enabled": True,
-        "router:external": False,
+        "router:external": network.external,
         "is_default": False,
-        "provider:network_type": None,
-        "provider:physical_network": None,
-        "provider:segmentation_id": None,
+        "provider:network_type": segment and segment.type.value,
+        "provider:physical_network": segment and segment.physical_network,
+        "provider:segmentation_id": segment and segment.id,
         "qos_policy_id": None,
         "ipv4_address_scope": None,
         "ipv6_address_scope": None,
         "availability_zone_hints": [],
         "availability_zones": [],
     }
+    return item if view.caller.is_admin else {name: item[name] for name in item if name not in HIDDEN}
 
 
 def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     standard = born(call, values)
     policy.check(call.caller.may_change(standard["project_id"]), "create_network")
-    _check_admin(call, "create_network", {"shared"} if values.get("shared") else set())
+    names = ("shared", "router:external", *_PROVIDER)
+    _check_admin(call, "create_network", {name for name in names if values.get(name)})
     network = Network(
         **standard,
         admin_state_up=values.get("admin_state_up", True),
         mtu=values.get("mtu") or call.mtu,
         shared=values.get("shared", False),
+        external=values.get("router:external", False),
+        segment=_segment(snapshot, values),
     )
     return Changes(puts=(network,))
 
 
 def update_network(snapshot: Snapshot, call: Call, network: Network, values: Values) -> Changes:
-    _check_admin(call, "update_network", {"shared"} & values.keys())
+    _check_admin(call, "update_network", {"shared", "router:external"} & values.keys())
     fields = given(values, ["name", "description", "admin_state_up", "shared"])
     if "mtu" in values:
         fields["mtu"] = values["mtu"] or call.mtu
+    if "router:external" in values:
+        fields["external"] = values["router:external"]
     changed = revised(network, call.now, fields)
     check_mtu(changed)
     if network.shared and not changed.shared:
         _check_unshare(snapshot, network)
-    return put_network(snapshot, changed)
+    if changed.external == network.external:
+        return put_network(snapshot, changed)
+    _check_other_side(snapshot, network)
+    return Changes(puts=(changed,), rests_on_absence=True)
 
 
 def put_network(snapshot: Snapshot, network: Network) -> Changes:
@@ -122,6 +139,40 @@ def check_mtu(network: Network) -> None:
     """IPv6 asks more of a link than IPv4. Raises ApiError 409."""
     if network.mtu < LEAST_MTU_IPV6 and any(subnet.cidr.version == 6 for subnet in network.subnets):
         raise errors.mtu_too_small(network.id, LEAST_MTU_IPV6)
+
+
+def _segment(snapshot: Snapshot, values: Values) -> Segment | None:
+    """Raises ApiError: 400 for what does not fit together, 409 for a VLAN that another network is."""
+    kind, physical, tag = (values.get(name) for name in _PROVIDER)
+    if kind is None:
+        if physical is not None or tag is not None:
+            raise errors.invalid_input("network_type required")
+        return None
+    if kind is SegmentType.FLAT and tag is not None:
+        raise errors.invalid_input("segmentation_id prohibited for flat provider network")
+    if not physical:
+        raise errors.invalid_input(f"physical_network required for {kind.value} provider network")
+    if kind is SegmentType.VLAN and tag is None:
+        raise errors.invalid_input("segmentation_id required for vlan provider network: no range is configured")
+    if not values.get("router:external"):
+        raise errors.invalid_input("provider attributes are supported for external networks only")
+    segment = Segment(type=kind, physical_network=physical, id=tag)
+    if segment in snapshot.segments:
+        raise errors.segment_in_use(physical, tag)
+    return segment
+
+
+def _check_other_side(snapshot: Snapshot, network: Network) -> None:
+    """Whether a network may become external, or cease to be. Raises ApiError."""
+    if not network.external:
+        if network.id in snapshot.network_vips:
+            raise errors.vips_on_network(network.id)
+        return
+    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
+    if any(port.device_owner in (ROUTER_GATEWAY, FLOATING_IP) for port in ports):
+        raise errors.external_network_in_use(network.id)
+    if network.segment is not None:
+        raise errors.invalid_input("provider attributes are supported for external networks only")
 
 
 def _check_unshare(snapshot: Snapshot, network: Network) -> None:

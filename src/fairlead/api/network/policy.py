@@ -12,11 +12,16 @@ from fairlead.model.snapshot import Snapshot
 
 
 def sees_network(caller: Identity, network: Network) -> bool:
+    return network.external or uses_network(caller, network)
+
+
+def uses_network(caller: Identity, network: Network) -> bool:
+    """May have ports there, and see its subnets. An external network is for gateways and floating IPs only."""
     return network.shared or caller.may_see(network.project_id)
 
 
 def sees_subnet(caller: Identity, network: Network, subnet: Subnet) -> bool:
-    return sees_network(caller, network) or caller.may_see(subnet.project_id)
+    return uses_network(caller, network) or caller.may_see(subnet.project_id)
 
 
 def sees_port(snapshot: Snapshot, caller: Identity, port: Port) -> bool:

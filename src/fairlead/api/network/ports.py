@@ -27,7 +27,19 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.openapi import TEXT
 from fairlead.model.addresses import choose_mac
-from fairlead.model.network import LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE, FixedIP, Network, Port
+from fairlead.model.network import (
+    FLOATING_IP,
+    LOAD_BALANCER_PROBE,
+    LOAD_BALANCER_VIP,
+    ROUTER_GATEWAY,
+    ROUTER_INTERFACE,
+    FixedIP,
+    FloatingIP,
+    Network,
+    Port,
+    is_reached,
+    release,
+)
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 from fairlead.model.status import ProvisioningStatus
@@ -41,6 +53,8 @@ STATUS = {
 HIDDEN = frozenset({"binding:host_id", "binding:profile", "binding:vif_details", "binding:vif_type"})
 """Only an administrator sees where and how a port is plugged."""
 VIP_DEVICE = "lb-"
+OF_NETWORK = (ROUTER_INTERFACE, ROUTER_GATEWAY, FLOATING_IP)
+"""Ports of a router or a floating IP, which alone changes them."""
 ATTRIBUTES = {
     **STANDARD,
     "network_id": Attribute(parse=parsers.uuid, put=False, required=True),
@@ -76,6 +90,8 @@ ATTRIBUTES = {
 def encode_port(view: View, port: Port) -> Item:
     owner = port_owner(port.id)
     status = STATUS[view.status(owner)] if port.admin_state_up else "DOWN"
+    if port.device_owner == FLOATING_IP:
+        status = "N/A"
     item: dict[str, Any] = {
         **encode_standard(view, port, owner),
         "network_id": port.network_id,
@@ -105,6 +121,7 @@ def create_port(snapshot: Snapshot, call: Call, values: Values) -> Changes:
         raise errors.not_found("network", values["network_id"])
     standard = born(call, values)
     policy.check(call.caller.may_change(standard["project_id"]), "create_port")
+    policy.check(policy.uses_network(call.caller, network), "create_port")
     _check_policy(call, network, values, "create_port")
     _check_device_owner(values)
     mac = _mac(snapshot, network, values.get("mac_address"), call.new_id)
@@ -140,7 +157,7 @@ def update_port(snapshot: Snapshot, call: Call, port: Port, values: Values) -> C
         _check_device_owner(values)
     if changed == port:
         return Changes()
-    return Changes(puts=(changed,), reads=(network_owner(network.id),))
+    return Changes(puts=(changed, *_freed(snapshot, changed)), reads=(network_owner(network.id),))
 
 
 def put_port(snapshot: Snapshot, port: Port) -> Changes:
@@ -148,14 +165,26 @@ def put_port(snapshot: Snapshot, port: Port) -> Changes:
 
 
 def delete_port(snapshot: Snapshot, port: Port) -> Changes:
-    if port.device_owner == ROUTER_INTERFACE:
-        raise errors.service_port_in_use(port.id, f"has device owner {ROUTER_INTERFACE}")
+    if port.device_owner in OF_NETWORK:
+        raise errors.service_port_in_use(port.id, f"has device owner {port.device_owner}")
     if port.device_owner == LOAD_BALANCER_PROBE:
         raise errors.service_port_in_use(port.id, "health monitors need its address; it goes with its subnet")
     balancer_id = vip_holder(snapshot, port)
     if balancer_id is not None:
         raise errors.service_port_in_use(port.id, f"still used by load balancer {balancer_id}")
-    return Changes(deletes=(port_owner(port.id),))
+    return Changes(puts=free_all(snapshot, port.id), deletes=(port_owner(port.id),))
+
+
+def free_all(snapshot: Snapshot, port_id: str) -> tuple[FloatingIP, ...]:
+    """The floating IPs that lead to a port which goes, as they are afterwards."""
+    found = snapshot.port_floating_ips.get(port_id, NONE)
+    return tuple(release(snapshot.floating_ips[identity]) for identity in found)
+
+
+def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP]:
+    """Those that led to an address which the port has no more."""
+    found = (snapshot.floating_ips[identity] for identity in snapshot.port_floating_ips.get(port.id, NONE))
+    return [release(floating_ip) for floating_ip in found if not is_reached(floating_ip, port)]
 
 
 def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
@@ -221,14 +250,15 @@ def _check_device_owner(values: Values) -> None:
         raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_VIP} is given by the load balancer")
     if values.get("device_owner") == LOAD_BALANCER_PROBE:
         raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_PROBE} is given by health monitors")
+    if values.get("device_owner") in (ROUTER_GATEWAY, FLOATING_IP):
+        raise errors.bad_resource("port", f"device_owner {values['device_owner']} is given by what it serves")
     if values.get("device_owner") == ROUTER_INTERFACE:
         raise errors.bad_resource("port", f"device_owner {ROUTER_INTERFACE} is given by add_router_interface")
 
 
 def _check_served(snapshot: Snapshot, port: Port, changed: Port) -> None:
     """Raises ApiError 409 for a change that the router or the load balancer would not know of."""
-    fixed_owner = port.device_owner in (ROUTER_INTERFACE, LOAD_BALANCER_PROBE)
-    if not fixed_owner and vip_holder(snapshot, port) is None:
+    if port.device_owner not in (*OF_NETWORK, LOAD_BALANCER_PROBE) and vip_holder(snapshot, port) is None:
         return
     kept = ("fixed_ips", "device_id", "device_owner")
     if any(getattr(port, name) != getattr(changed, name) for name in kept):

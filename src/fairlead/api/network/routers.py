@@ -2,12 +2,13 @@
 
 An interface is a port with `device_owner` network:router_interface. Adding or taking one away writes the router too:
 so two servers that decide about the same router, or about one that is being deleted, cannot both succeed. Not here, and
-refused: external gateways, distributed and HA routers (OVN's are both), flavors.
+refused: distributed and HA routers (OVN's are both), several external gateways, QoS policies, flavors.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from uuid import UUID, uuid5
 
 from fairlead.api.door import Identity, JsonObject
 from fairlead.api.fields import Parser, Schema, Values, array_schema, object_schema, reads
@@ -28,23 +29,32 @@ from fairlead.api.network.collection import (
     revised,
     sift_nothing,
 )
-from fairlead.api.network.limits import BULK, FIXED_IPS, INTERFACES, ROUTES
+from fairlead.api.network.gateways import (
+    Way,
+    check_new_subnets,
+    check_way,
+    encode_gateway,
+    read_way,
+    router_ports,
+    router_subnets,
+    set_gateway,
+    subnets_of,
+)
+from fairlead.api.network.limits import BULK, FIXED_IPS, ROUTES
 from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import choose_mac
-from fairlead.model.network import ROUTER_INTERFACE, FixedIP, Port, Route, Router, Subnet, find_subnet
+from fairlead.model.network import ROUTER_INTERFACE, FixedIP, Port, Route, Router, Subnet
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import NONE, Changes, Snapshot
+from fairlead.model.snapshot import NONE, Changes, Snapshot, apply_changes
 
 ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
     "status": read_only(TEXT),
     "routes": Attribute(parse=parsers.routes(BULK), post=False, nullable=True, sifts=False),
-    "external_gateway_info": Attribute(
-        parse=parsers.only({}, because="external gateways are not supported yet"), nullable=True, sifts=False
-    ),
+    "external_gateway_info": Attribute(parse=read_way, nullable=True, sifts=False),
     "flavor_id": Attribute(parse=parsers.only(because="flavors are not supported"), put=False, nullable=True),
     "availability_zone_hints": Attribute(
         parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
@@ -77,7 +87,7 @@ def encode_router(view: View, router: Router) -> Item:
         "admin_state_up": router.admin_state_up,
         "status": BUILD_STATUS[view.status(owner)],
         "routes": [parsers.encode_route(route) for route in router.routes],
-        "external_gateway_info": None,
+        "external_gateway_info": encode_gateway(view.snapshot, router),
         "flavor_id": None,
         "availability_zone_hints": [],
         "availability_zones": [],
@@ -87,7 +97,9 @@ def encode_router(view: View, router: Router) -> Item:
 def create_router(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     standard = born(call, values)
     policy.check(call.caller.may_change(standard["project_id"]), "create_router")
-    return Changes(puts=(Router(**standard, admin_state_up=values.get("admin_state_up", True)),))
+    router, way = Router(**standard, admin_state_up=values.get("admin_state_up", True)), _way(values)
+    check_way(call, way, "create_router")
+    return set_gateway(snapshot, call, router, way, str(uuid5(UUID(call.new_id), "gateway")))
 
 
 def update_router(snapshot: Snapshot, call: Call, router: Router, values: Values) -> Changes:
@@ -97,7 +109,27 @@ def update_router(snapshot: Snapshot, call: Call, router: Router, values: Values
     changed = revised(router, call.now, fields)
     if changed.routes != router.routes:
         _check_routes(snapshot, changed)
-    return put_router(snapshot, changed)
+    if "external_gateway_info" not in values:
+        return put_router(snapshot, changed)
+    return _update_gateway(snapshot, call, changed, _way(values))
+
+
+def _way(values: Values) -> Way | None:
+    way: Way | None = values.get("external_gateway_info")
+    return way
+
+
+def _update_gateway(snapshot: Snapshot, call: Call, router: Router, way: Way | None) -> Changes:
+    check_way(call, way, "update_router")
+    changes = set_gateway(snapshot, call, router, way, call.new_id)
+    changed = changes.puts[0]
+    if changed == snapshot.routers.get(router.id) and len(changes.puts) == 1:
+        return Changes()
+    assert isinstance(changed, Router)  # noqa: S101 - it comes first
+    after = apply_changes(snapshot, changes, snapshot.revision + 1)
+    if changed.routes:
+        _check_routes(after, changed)
+    return replace(changes, puts=(replace(changed, updated_at=call.now), *changes.puts[1:]))
 
 
 def put_router(snapshot: Snapshot, router: Router) -> Changes:
@@ -107,7 +139,8 @@ def put_router(snapshot: Snapshot, router: Router) -> Changes:
 def delete_router(snapshot: Snapshot, router: Router) -> Changes:
     if snapshot.router_interfaces.get(router.id, NONE):
         raise errors.router_in_use(router.id)
-    return Changes(deletes=(router_owner(router.id),))
+    gateway = () if router.gateway is None else (port_owner(router.gateway.port_id),)
+    return Changes(deletes=(router_owner(router.id), *gateway), rests_on_absence=bool(gateway))
 
 
 def add_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[Route, ...]) -> Changes:
@@ -179,8 +212,8 @@ def add_interface(snapshot: Snapshot, call: Call, router: Router, target: Target
         port = _given_port(snapshot, call, router, target.port_id)
     else:
         port = _gateway_port(snapshot, call, router, target.subnet_id or "")
-    subnets = _subnets(snapshot, port)
-    _check_new_subnets(snapshot, router, subnets)
+    subnets = subnets_of(snapshot, port)
+    check_new_subnets(snapshot, router, subnets)
     changes = Changes(puts=(replace(router, updated_at=call.now), port), reads=(network_owner(port.network_id),))
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
 
@@ -189,14 +222,17 @@ def remove_interface(snapshot: Snapshot, call: Call, router: Router, target: Tar
     """A port that was named goes whole; a subnet that was named takes its address from a port that has others."""
     port = _interface(snapshot, router, target)
     fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
-    gone = [subnet for subnet in _subnets(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}]
+    gone = [
+        subnet for subnet in subnets_of(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}
+    ]
     _check_unrouted(router, gone)
+    _check_no_floating_ip(snapshot, router, gone)
     written = replace(router, updated_at=call.now)
     if fixed_ips:
         rest = revised(port, call.now, {"fixed_ips": tuple(fixed_ips)})
-        changes = Changes(puts=(written, rest))
+        changes = Changes(puts=(written, rest), rests_on_absence=True)
     else:
-        changes = Changes(puts=(written,), deletes=(port_owner(port.id),))
+        changes = Changes(puts=(written,), deletes=(port_owner(port.id),), rests_on_absence=True)
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
 
 
@@ -215,7 +251,7 @@ def _given_port(snapshot: Snapshot, call: Call, router: Router, port_id: str) ->
         raise errors.bad_resource("router", "Router port must have at least one fixed IP")
     if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:
         raise errors.bad_resource("router", "Cannot have multiple IPv4 subnets on router port")
-    _check_new_subnets(snapshot, router, _subnets(snapshot, port))
+    check_new_subnets(snapshot, router, subnets_of(snapshot, port))
     return revised(port, call.now, {"device_id": router.id, "device_owner": ROUTER_INTERFACE})
 
 
@@ -229,7 +265,7 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
         raise errors.bad_resource("router", text)
     if subnet.gateway is None:
         raise errors.bad_resource("router", "Subnet for router interface must have a gateway IP")
-    _check_new_subnets(snapshot, router, [subnet])
+    check_new_subnets(snapshot, router, [subnet])
     network = network_of(snapshot, subnet)
     if (network.id, subnet.gateway) in snapshot.addresses:
         raise errors.address_taken(subnet.gateway, subnet.id)
@@ -245,22 +281,9 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
     )
 
 
-def _check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
-    """A router can tell two subnets apart only if they do not overlap. Raises ApiError 400."""
-    if len(snapshot.router_interfaces.get(router.id, NONE)) >= INTERFACES:
-        raise errors.bad_resource("router", f"A router has at most {INTERFACES} interfaces")
-    for old in _router_subnets(snapshot, router):
-        for new in subnets:
-            if old.id == new.id:
-                raise errors.bad_resource("router", f"Router already has a port on subnet {new.id}")
-            if old.cidr.version == new.cidr.version and old.cidr.overlaps(new.cidr):
-                text = f"Cidr {new.cidr} of subnet {new.id} overlaps with cidr {old.cidr} of subnet {old.id}"
-                raise errors.bad_resource("router", text)
-
-
 def _interface(snapshot: Snapshot, router: Router, target: Target) -> Port:
     """The port of the router that the caller means. Raises ApiError."""
-    ports = _interfaces(snapshot, router)
+    ports = [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NONE)]
     if target.port_id is None:
         for port in ports:
             if any(fixed.subnet_id == target.subnet_id for fixed in port.fixed_ips):
@@ -280,13 +303,21 @@ def _check_unrouted(router: Router, gone: list[Subnet]) -> None:
             raise errors.interface_in_use_by_route(router.id, subnet.id)
 
 
+def _check_no_floating_ip(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> None:
+    found = (snapshot.floating_ips[identity] for identity in snapshot.router_floating_ips.get(router.id, NONE))
+    for floating_ip in found:
+        for subnet in gone:
+            if floating_ip.fixed_address is not None and floating_ip.fixed_address in subnet.cidr:
+                raise errors.interface_in_use_by_floating_ip(router.id, subnet.id)
+
+
 def _check_routes(snapshot: Snapshot, router: Router) -> None:
     """Raises ApiError 400."""
     if len(router.routes) > ROUTES:
         raise errors.too_many_routes(router.id, ROUTES)
     shown = [parsers.encode_route(route) for route in router.routes]
-    subnets = list(_router_subnets(snapshot, router))
-    own = {fixed.address for port in _interfaces(snapshot, router) for fixed in port.fixed_ips}
+    subnets = list(router_subnets(snapshot, router))
+    own = {fixed.address for port in router_ports(snapshot, router) for fixed in port.fixed_ips}
     for route in router.routes:
         if route.destination.version != route.nexthop.version:
             raise errors.bad_routes(shown, "the nexthop is not of the destination's IP version")
@@ -294,21 +325,6 @@ def _check_routes(snapshot: Snapshot, router: Router) -> None:
             raise errors.bad_routes(shown, "the nexthop is not connected with router")
         if route.nexthop in own:
             raise errors.bad_routes(shown, "the nexthop is used by router")
-
-
-def _interfaces(snapshot: Snapshot, router: Router) -> list[Port]:
-    return [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NONE)]
-
-
-def _router_subnets(snapshot: Snapshot, router: Router) -> Iterator[Subnet]:
-    for port in _interfaces(snapshot, router):
-        yield from _subnets(snapshot, port)
-
-
-def _subnets(snapshot: Snapshot, port: Port) -> list[Subnet]:
-    network = snapshot.networks[port.network_id]
-    found = (find_subnet(network, fixed.subnet_id) for fixed in port.fixed_ips)
-    return [subnet for subnet in found if subnet is not None]
 
 
 def _find(snapshot: Snapshot, router_id: str) -> Router | None:

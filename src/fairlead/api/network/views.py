@@ -12,12 +12,11 @@ from starlette.responses import Response
 from fairlead.api.door import House, Identity, JsonObject, base_url, identity, json_response
 from fairlead.api.fields import NULL, Parser, Schema, Values, array_schema, object_schema, reads
 from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, select
-from fairlead.api.network import errors, policy, queries, routers
+from fairlead.api.network import errors, networks, policy, ports, queries, routers
 from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
 from fairlead.api.network.collection import Call, Collection, Filters, R, View, revised
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
-from fairlead.api.network.ports import HIDDEN
 from fairlead.api.network.routers import ROUTERS, Attachment
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.model.network import Resource, Router
@@ -25,6 +24,7 @@ from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
 
 CREATED, NO_CONTENT = 201, 204
+HIDDEN = networks.HIDDEN | ports.HIDDEN
 REVISED = (412,)
 """How a write fails too: all of them look at If-Match."""
 IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')

@@ -13,9 +13,9 @@ from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresou
 from fairlead.api.octavia.probing import check_probed, make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.model import loadbalancer as lb
-from fairlead.model.network import Port, Resource
+from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, standing
+from fairlead.model.snapshot import NONE, Aggregate, Changes, Snapshot, apply_changes, standing
 from fairlead.model.standing import Standing
 
 
@@ -103,6 +103,7 @@ def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *
     port = snapshot.ports.get(balancer.vip.port_id)
     if port is not None and balancer.owns_vip_port:
         gone.append(Owner(Kind.PORT, port.id))
+        back.extend(release(snapshot.floating_ips[each]) for each in snapshot.port_floating_ips.get(port.id, NONE))
     elif port is not None:
         back.append(replace(port, device_id="", device_owner=""))
     return Changes(puts=tuple(back), deletes=tuple(gone))

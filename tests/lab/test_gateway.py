@@ -1,0 +1,258 @@
+"""End to end: VIPs reached from outside OVN, by their own address and by a floating IP, through a router's gateway."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
+from fairlead.lab.chassis import EXTERNAL_UPLINK
+from lab.site import Balancer, Site, open_site
+
+pytestmark = pytest.mark.lab
+
+MEMBERS = {"m1": "chassis1", "m2": "chassis2"}
+PROTOCOLS = [Protocol.TCP, Protocol.UDP]
+OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
+"""A second address of the host outside, from which its connections do not come unless they are told to."""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """Members and near on blue, far on green; one router between them and the host outside, which knows the way in."""
+    site = open_site(lab)
+    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
+    public = site.network("public", "203.0.113.0/24", "2001:db8::/64", **wire)
+    site.network("blue", "10.0.0.0/24", "fd00:a::/64")
+    site.network("green", "10.0.1.0/24", "fd00:b::/64")
+    router = site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
+    lead_out(site, router, public, snat=False)
+    site.machines("blue", MEMBERS, serve=[8080])
+    site.machines("blue", {"near": "chassis1"})
+    site.machines("green", {"far": "chassis2"})
+    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is; the first packets wait for it
+        ping(site, "far", host)
+    yield site
+    for name in (*MEMBERS, "near", "far"):
+        lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    site.close()
+
+
+def lead_out(site: Site, router: Any, public: Any, *, snat: bool) -> None:
+    """The router's gateway, and the host's routes to what is behind it."""
+    updated = site.cloud.network.update_router(
+        router, external_gateway_info={"network_id": public.id, "enable_snat": snat}
+    )
+    for fixed in updated.external_gateway_info["external_fixed_ips"]:
+        six = ":" in fixed["ip_address"]
+        inside = "fd00::/16" if six else "10.0.0.0/16"
+        site.lab.exec("outside", ["ip", "route", "replace", inside, "via", fixed["ip_address"], "dev", "eth0"])
+    site.lab.wait_synced()
+
+
+def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 20) -> TrafficResult:
+    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=2))
+
+
+def is_shut(site: Site, client: str, to: str) -> bool:
+    traffic = Traffic(to=to, port=80, count=3, concurrency=3, timeout=1)
+    return site.lab.traffic(client, traffic).errors == {"timeout": 3}
+
+
+def ping(site: Site, client: str, to: str) -> None:
+    """Raises CommandFailed. The first packet may have to wait for an address to be learnt."""
+    site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w5", to])
+
+
+@contextmanager
+def floating_ip(site: Site, port_id: str) -> Iterator[str]:
+    network = site.cloud.network.find_network("public", ignore_missing=False)
+    made = site.cloud.network.create_ip(floating_network_id=network.id, port_id=port_id)
+    try:
+        site.lab.wait_synced()
+        yield made.floating_ip_address
+    finally:
+        site.cloud.network.delete_ip(made)
+
+
+@contextmanager
+def translating(site: Site) -> Iterator[None]:
+    """The router gives what goes out its own address."""
+    network = site.cloud.network.find_network("public", ignore_missing=False)
+    router = site.cloud.network.find_router("r1", ignore_missing=False)
+    lead_out(site, router, network, snat=True)
+    try:
+        yield
+    finally:
+        lead_out(site, router, network, snat=False)
+
+
+def vip_port(site: Site, balancer: Balancer) -> str:
+    port: str = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
+    return port
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_vip_by_its_own_address(site: Site, protocol: Protocol, version: int):
+    """From outside by a route, from its own switch and from another one; then with nobody left to answer."""
+    with site.balancer(f"blue-v{version}", [*MEMBERS], protocol=protocol.value.upper(), version=version) as balancer:
+        for client in ("outside", "near", "far"):
+            ping(site, client, balancer.vip)
+            result = ask(site, client, balancer.vip, protocol)
+            assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
+        for name in MEMBERS:
+            site.set_member(balancer, name, is_admin_state_up=False)
+        for client in ("outside", "near", "far"):
+            assert ask(site, client, balancer.vip, protocol, 3).errors == {"refused": 3}, client
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, protocol: Protocol):
+    """What is answered to a connection from outside keeps its address."""
+    with translating(site), site.balancer("blue-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer:
+        result = ask(site, "outside", balancer.vip, protocol)
+        assert (result.errors, set(result.answers)) == ({}, set(MEMBERS))
+        for client in (*MEMBERS, "near", "far"):
+            ping(site, client, "203.0.113.1")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
+    """Also for the machines inside: their own switch knows the address."""
+    with (
+        translating(site),
+        site.balancer("blue-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
+        floating_ip(site, vip_port(site, balancer)) as address,
+    ):
+        for client in ("outside", "near", "far"):
+            result = ask(site, client, address, protocol)
+            assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
+        ping(site, "outside", address)
+        with site.lab.hold("outside", Traffic(to=address, port=80, protocol=protocol)) as held:
+            member = held.ask("before").split()[0]
+            site.set_member(balancer, member, weight=0)
+            assert held.ask("after").split()[0] == member
+        for name in MEMBERS:
+            site.set_member(balancer, name, is_admin_state_up=False)
+        for client in ("outside", "near", "far"):
+            assert ask(site, client, address, protocol, 3).errors == {"refused": 3}, client
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_machine_by_a_floating_ip(site: Site, protocol: Protocol):
+    ports = {name: site.cloud.network.find_port(name, ignore_missing=False).id for name in MEMBERS}
+    target = {"port": 8080, "protocol": protocol, "count": 3, "timeout": 2}
+    with translating(site), floating_ip(site, ports["m2"]) as address:
+        for client in ("outside", "near", "far"):
+            result = site.lab.traffic(client, Traffic(to=address, **target))
+            assert (result.errors, set(result.answers)) == ({}, {"m2"}), client
+            ping(site, client, address)
+        [made] = site.cloud.network.ips(floating_ip_address=address)
+        site.cloud.network.update_ip(made, port_id=ports["m1"])
+        site.lab.wait_synced()
+        assert set(site.lab.traffic("outside", Traffic(to=address, **target)).answers) == {"m1"}
+        site.cloud.network.update_ip(made, port_id=None)
+        site.lab.wait_synced()
+        assert site.lab.traffic("outside", Traffic(to=address, **target)).answers == {}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
+    """By the VIP's own address and by its floating IP; those inside are let in by their own addresses."""
+    one = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
+    with site.balancer(f"blue-v{version}", [*MEMBERS], version=version) as balancer:
+        addresses = [balancer.vip]
+        with floating_ip(site, vip_port(site, balancer)) if version == 4 else nowhere() as address:
+            addresses += [address] if address else []
+            allow(site, balancer, OTHER[version])
+            for to in addresses:
+                for client in ("outside", "near", "far"):
+                    assert is_shut(site, client, to), (client, to)
+            allow(site, balancer, one)
+            for to in addresses:
+                assert ask(site, "outside", to).errors == {}
+                assert is_shut(site, "far", to)
+            allow(site, balancer, {4: "10.0.1.0/24", 6: "fd00:b::/64"}[version])
+            for to in addresses:
+                assert ask(site, "far", to).errors == {}
+                assert is_shut(site, "outside", to)
+
+
+CALL = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
+for source in sys.argv[3:]:
+    with socket.socket(family) as client:
+        client.settimeout(3)
+        client.bind((source, 0))
+        client.connect((sys.argv[2], int(sys.argv[1])))
+        client.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        print(client.makefile().read().split()[-1])
+"""
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_persistence_for_clients_outside(site: Site, version: int):
+    """By address over IPv4. Over IPv6 by MAC: those behind one router, here all of one host, are one client."""
+    base = {4: "203.0.113.{}", 6: "2001:db8::{}"}[version]
+    clients = [base.format(number) for number in range(201, 213)]
+    for client in clients:
+        site.lab.exec("outside", ["ip", "address", "add", client, "dev", "eth0"])
+    with site.balancer(
+        f"blue-v{version}", [*MEMBERS], version=version, session_persistence={"type": "SOURCE_IP"}
+    ) as balancer:
+        first, again = (
+            site.lab.exec("outside", [sys.executable, "-c", CALL, "80", balancer.vip, *clients]).split()
+            for _ in range(2)
+        )
+        assert len(first) == len(clients)
+        assert first == again
+        assert len(set(first)) == {4: 2, 6: 1}[version]
+    for client in clients:
+        site.lab.exec("outside", ["ip", "address", "delete", f"{client}/{32 if version == 4 else 128}", "dev", "eth0"])
+
+
+@contextmanager
+def nowhere() -> Iterator[str]:
+    yield ""
+
+
+def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
+    site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=list(cidrs))
+    site.settle(balancer.id)
+
+
+def test_a_vip_through_a_vlan(site: Site):
+    """The wire has VLAN 100 only, for as long as this lasts: the host outside is on a port of it."""
+    wire = {"provider_network_type": "vlan", "provider_physical_network": "physnet", "provider_segmentation_id": 100}
+    public = site.network("tagged", "198.51.100.0/24", is_router_external=True, **wire)
+    site.network("red", "10.9.0.0/24")
+    router = site.router("r2", "red-v4")
+    site.cloud.network.update_router(router, external_gateway_info={"network_id": public.id})
+    site.machines("red", {"m3": "chassis1"}, serve=[8080])
+    with site.balancer("red-v4", ["m3"]) as balancer, access_port(site, 100, "198.51.100.1/24"):
+        made = site.cloud.network.create_ip(floating_network_id=public.id, port_id=vip_port(site, balancer))
+        site.lab.wait_synced()
+        ping(site, "outside", made.floating_ip_address)
+        assert ask(site, "outside", made.floating_ip_address).answers == {"m3": 20}
+        site.cloud.network.delete_ip(made)
+    site.lab.remove_workload("m3")
+
+
+@contextmanager
+def access_port(site: Site, tag: int, address: str) -> Iterator[None]:
+    """The host outside is in this VLAN, and in no other."""
+    chassis = [node.name for node in site.lab.record.chassis]
+    for name in chassis:
+        site.lab.exec(name, ["ovs-vsctl", "set", "Port", EXTERNAL_UPLINK, f"tag={tag}"])
+    site.lab.exec("outside", ["ip", "address", "add", address, "dev", "eth0"])
+    try:
+        yield
+    finally:
+        site.lab.exec("outside", ["ip", "address", "delete", address, "dev", "eth0"])
+        for name in chassis:
+            site.lab.exec(name, ["ovs-vsctl", "clear", "Port", EXTERNAL_UPLINK, "tag"])

@@ -1,0 +1,74 @@
+"""End to end: the gateway of a router moves when its chassis is gone. In a lab of its own, of three chassis.
+
+A chassis that sees none of the others takes itself for the one that is cut off (ovn-controller, ha-chassis.c): of two,
+the second would not take over.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.lab import Lab, Traffic, take_down
+from fairlead.lab.databases import until
+from fairlead.lab.processes import read_pidfile
+from lab.conftest import NAME
+from lab.site import Site, open_site
+
+pytestmark = pytest.mark.lab
+
+CHASSIS = ("chassis1", "chassis2", "chassis3")
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def site(machine: None) -> Iterator[Site]:
+    take_down(f"{NAME}three")
+    lab = Lab.up(f"{NAME}three", chassis=len(CHASSIS))
+    try:
+        site = open_site(lab)
+        yield site
+        site.close()
+    finally:
+        take_down(f"{NAME}three")
+
+
+def active_chassis(site: Site) -> str:
+    """The chassis that has the only gateway."""
+    words = ["ovn-sbctl", "--bare", "--columns=chassis", "find", "Port_Binding", "type=chassisredirect"]
+    found = site.lab.exec("central", words).strip()
+    return site.lab.exec("central", ["ovn-sbctl", "get", "Chassis", found, "name"]).strip().strip('"') if found else ""
+
+
+def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
+    """Its switch answers no probe any more (BFD); when it does again it has the gateway back."""
+    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
+    public = site.network("public", "203.0.113.0/24", **wire)
+    site.network("blue", "10.0.0.0/24")
+    router = site.router("r1", "blue-v4")
+    site.cloud.network.update_router(router, external_gateway_info={"network_id": public.id})
+    site.lab.wait_synced()
+    until(PATIENCE, "a chassis has the gateway", lambda: active_chassis(site) != "")
+    home = active_chassis(site)
+    site.machines("blue", {"m1": next(name for name in CHASSIS if name != home)}, serve=[8080])
+    pid = read_pidfile(site.lab.layout.node_directory(home) / "ovs-vswitchd.pid")
+    assert pid is not None
+    with site.balancer("blue-v4", ["m1"]) as balancer:
+        port = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
+        address = site.cloud.network.create_ip(floating_network_id=public.id, port_id=port).floating_ip_address
+        site.lab.wait_synced()
+
+        def answers() -> bool:
+            traffic = Traffic(to=address, port=80, count=5, concurrency=5, timeout=2)
+            return site.lab.traffic("outside", traffic).answers == {"m1": 5}
+
+        until(PATIENCE, "it answers", answers)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(PATIENCE, "the gateway has moved", lambda: active_chassis(site) not in ("", home))
+            until(PATIENCE, "it answers again", answers)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until(PATIENCE, "the gateway is back", lambda: active_chassis(site) == home)
+        until(PATIENCE, "it answers from there", answers)
