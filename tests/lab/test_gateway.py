@@ -13,7 +13,7 @@ from lab.site import Balancer, Site, open_site
 
 pytestmark = pytest.mark.lab
 
-MEMBERS = {"m1": "chassis1", "m2": "chassis2"}
+MEMBERS = {"b1": "chassis1", "b2": "chassis2"}
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
 """A second address of the host outside, from which its connections do not come unless they are told to."""
@@ -21,21 +21,21 @@ OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and near on blue, far on green; one router between them and the host outside, which knows the way in."""
+    """Members and shore on bay, hill on creek; one router between them and the host outside, which knows the way in."""
     site = open_site(lab)
     wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
     public = site.network("public", "203.0.113.0/24", "2001:db8::/64", **wire)
-    site.network("blue", "10.0.0.0/24", "fd00:a::/64")
-    site.network("green", "10.0.1.0/24", "fd00:b::/64")
-    router = site.router("r1", "blue-v4", "blue-v6", "green-v4", "green-v6")
+    site.network("bay", "10.0.0.0/24", "fd00:a::/64")
+    site.network("creek", "10.0.1.0/24", "fd00:b::/64")
+    router = site.router("gate", "bay-v4", "bay-v6", "creek-v4", "creek-v6")
     lead_out(site, router, public, snat=False)
-    site.machines("blue", MEMBERS, serve=[8080])
-    site.machines("blue", {"near": "chassis1"})
-    site.machines("green", {"far": "chassis2"})
+    site.machines("bay", MEMBERS, serve=[8080])
+    site.machines("bay", {"shore": "chassis1"})
+    site.machines("creek", {"hill": "chassis2"})
     for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is; the first packets wait for it
-        ping(site, "far", host)
+        ping(site, "hill", host)
     yield site
-    for name in (*MEMBERS, "near", "far"):
+    for name in (*MEMBERS, "shore", "hill"):
         lab.remove_workload(name)
     assert lab.status().is_healthy, "a daemon of the lab ended by itself"
     site.close()
@@ -82,7 +82,7 @@ def floating_ip(site: Site, port_id: str) -> Iterator[str]:
 def translating(site: Site) -> Iterator[None]:
     """The router gives what goes out its own address."""
     network = site.cloud.network.find_network("public", ignore_missing=False)
-    router = site.cloud.network.find_router("r1", ignore_missing=False)
+    router = site.cloud.network.find_router("gate", ignore_missing=False)
     lead_out(site, router, network, snat=True)
     try:
         yield
@@ -99,24 +99,24 @@ def vip_port(site: Site, balancer: Balancer) -> str:
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_vip_by_its_own_address(site: Site, protocol: Protocol, version: int):
     """From outside by a route, from its own switch and from another one; then with nobody left to answer."""
-    with site.balancer(f"blue-v{version}", [*MEMBERS], protocol=protocol.value.upper(), version=version) as balancer:
-        for client in ("outside", "near", "far"):
+    with site.balancer(f"bay-v{version}", [*MEMBERS], protocol=protocol.value.upper(), version=version) as balancer:
+        for client in ("outside", "shore", "hill"):
             ping(site, client, balancer.vip)
             result = ask(site, client, balancer.vip, protocol)
             assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
         for name in MEMBERS:
             site.set_member(balancer, name, is_admin_state_up=False)
-        for client in ("outside", "near", "far"):
+        for client in ("outside", "shore", "hill"):
             assert ask(site, client, balancer.vip, protocol, 3).errors == {"refused": 3}, client
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, protocol: Protocol):
     """What is answered to a connection from outside keeps its address."""
-    with translating(site), site.balancer("blue-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer:
+    with translating(site), site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer:
         result = ask(site, "outside", balancer.vip, protocol)
         assert (result.errors, set(result.answers)) == ({}, set(MEMBERS))
-        for client in (*MEMBERS, "near", "far"):
+        for client in (*MEMBERS, "shore", "hill"):
             ping(site, client, "203.0.113.1")
 
 
@@ -125,10 +125,10 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
     """Also for the machines inside: their own switch knows the address."""
     with (
         translating(site),
-        site.balancer("blue-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
+        site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
         floating_ip(site, vip_port(site, balancer)) as address,
     ):
-        for client in ("outside", "near", "far"):
+        for client in ("outside", "shore", "hill"):
             result = ask(site, client, address, protocol)
             assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
         ping(site, "outside", address)
@@ -138,7 +138,7 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
             assert held.ask("after").split()[0] == member
         for name in MEMBERS:
             site.set_member(balancer, name, is_admin_state_up=False)
-        for client in ("outside", "near", "far"):
+        for client in ("outside", "shore", "hill"):
             assert ask(site, client, address, protocol, 3).errors == {"refused": 3}, client
 
 
@@ -146,15 +146,15 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
 def test_a_machine_by_a_floating_ip(site: Site, protocol: Protocol):
     ports = {name: site.cloud.network.find_port(name, ignore_missing=False).id for name in MEMBERS}
     target = {"port": 8080, "protocol": protocol, "count": 3, "timeout": 2}
-    with translating(site), floating_ip(site, ports["m2"]) as address:
-        for client in ("outside", "near", "far"):
+    with translating(site), floating_ip(site, ports["b2"]) as address:
+        for client in ("outside", "shore", "hill"):
             result = site.lab.traffic(client, Traffic(to=address, **target))
-            assert (result.errors, set(result.answers)) == ({}, {"m2"}), client
+            assert (result.errors, set(result.answers)) == ({}, {"b2"}), client
             ping(site, client, address)
         [made] = site.cloud.network.ips(floating_ip_address=address)
-        site.cloud.network.update_ip(made, port_id=ports["m1"])
+        site.cloud.network.update_ip(made, port_id=ports["b1"])
         site.lab.wait_synced()
-        assert set(site.lab.traffic("outside", Traffic(to=address, **target)).answers) == {"m1"}
+        assert set(site.lab.traffic("outside", Traffic(to=address, **target)).answers) == {"b1"}
         site.cloud.network.update_ip(made, port_id=None)
         site.lab.wait_synced()
         assert site.lab.traffic("outside", Traffic(to=address, **target)).answers == {}
@@ -164,21 +164,21 @@ def test_a_machine_by_a_floating_ip(site: Site, protocol: Protocol):
 def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
     """By the VIP's own address and by its floating IP; those inside are let in by their own addresses."""
     one = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
-    with site.balancer(f"blue-v{version}", [*MEMBERS], version=version) as balancer:
+    with site.balancer(f"bay-v{version}", [*MEMBERS], version=version) as balancer:
         addresses = [balancer.vip]
         with floating_ip(site, vip_port(site, balancer)) if version == 4 else nowhere() as address:
             addresses += [address] if address else []
             allow(site, balancer, OTHER[version])
             for to in addresses:
-                for client in ("outside", "near", "far"):
+                for client in ("outside", "shore", "hill"):
                     assert is_shut(site, client, to), (client, to)
             allow(site, balancer, one)
             for to in addresses:
                 assert ask(site, "outside", to).errors == {}
-                assert is_shut(site, "far", to)
+                assert is_shut(site, "hill", to)
             allow(site, balancer, {4: "10.0.1.0/24", 6: "fd00:b::/64"}[version])
             for to in addresses:
-                assert ask(site, "far", to).errors == {}
+                assert ask(site, "hill", to).errors == {}
                 assert is_shut(site, "outside", to)
 
 
@@ -203,7 +203,7 @@ def test_persistence_for_clients_outside(site: Site, version: int):
     for client in clients:
         site.lab.exec("outside", ["ip", "address", "add", client, "dev", "eth0"])
     with site.balancer(
-        f"blue-v{version}", [*MEMBERS], version=version, session_persistence={"type": "SOURCE_IP"}
+        f"bay-v{version}", [*MEMBERS], version=version, session_persistence={"type": "SOURCE_IP"}
     ) as balancer:
         first, again = (
             site.lab.exec("outside", [sys.executable, "-c", CALL, "80", balancer.vip, *clients]).split()
@@ -230,17 +230,17 @@ def test_a_vip_through_a_vlan(site: Site):
     """The wire has VLAN 100 only, for as long as this lasts: the host outside is on a port of it."""
     wire = {"provider_network_type": "vlan", "provider_physical_network": "physnet", "provider_segmentation_id": 100}
     public = site.network("tagged", "198.51.100.0/24", is_router_external=True, **wire)
-    site.network("red", "10.9.0.0/24")
-    router = site.router("r2", "red-v4")
+    site.network("harbour", "10.9.0.0/24")
+    router = site.router("tagged-gate", "harbour-v4")
     site.cloud.network.update_router(router, external_gateway_info={"network_id": public.id})
-    site.machines("red", {"m3": "chassis1"}, serve=[8080])
-    with site.balancer("red-v4", ["m3"]) as balancer, access_port(site, 100, "198.51.100.1/24"):
+    site.machines("harbour", {"b3": "chassis1"}, serve=[8080])
+    with site.balancer("harbour-v4", ["b3"]) as balancer, access_port(site, 100, "198.51.100.1/24"):
         made = site.cloud.network.create_ip(floating_network_id=public.id, port_id=vip_port(site, balancer))
         site.lab.wait_synced()
         ping(site, "outside", made.floating_ip_address)
-        assert ask(site, "outside", made.floating_ip_address).answers == {"m3": 20}
+        assert ask(site, "outside", made.floating_ip_address).answers == {"b3": 20}
         site.cloud.network.delete_ip(made)
-    site.lab.remove_workload("m3")
+    site.lab.remove_workload("b3")
 
 
 @contextmanager
