@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs; both install what is missing first.
 PYTHON_BIN := .venv/bin
-MARKED := not lab and not client and not fuzz
+MARKED := not lab and not client and not fuzz and not slow
 
 .PHONY: help setup demo down test check cases mutants fuzz bench scale lab clean format
 
@@ -23,13 +23,13 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
 	$(PYTHON_BIN)/mypy --no-error-summary
 	$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache
-	$(PYTHON_BIN)/pytest -n auto -m "$(MARKED)" --ignore=tests/fuzz
+	$(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
 
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
 	@scripts/setup lab
 	@$(MAKE) --no-print-directory check
 	$(PYTHON_BIN)/python scripts/mutate.py
-	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz'
+	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow'
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup

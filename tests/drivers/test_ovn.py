@@ -352,6 +352,7 @@ class NorthboundWorld(World):
 # Stories
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 def test_every_story(story: Story, server: Server) -> None:
     async def tell() -> None:
@@ -1200,6 +1201,7 @@ def random_model(dice: random.Random) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["server", "clustered"])
 def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(kind)
