@@ -307,3 +307,22 @@ def test_an_owner_that_nothing_comes_of_is_stalled():
         assert not reconciler.applied(other).stalled
 
     asyncio.run(run())
+
+
+def test_what_happens_between_two_resyncs_is_not_kept():
+    """With much coming and going, an hour of it would be a hundred megabytes."""
+
+    async def run() -> None:
+        many = apply_changes(
+            Snapshot(),
+            Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
+            1,
+        )
+        reconciler = make(FakeDriver(), many)
+        await reconciler.resync()
+        reconciler.mark(many.owners())
+        while await reconciler.step():
+            pass
+        assert reconciler._memory.touched == set()
+
+    asyncio.run(run())

@@ -81,8 +81,8 @@ class _Memory:
     applied: dict[Owner, Applied] = field(default_factory=dict)
     causes: dict[Owner, list[str]] = field(default_factory=dict)
     """The newest requests that made an owner dirty and are not applied yet."""
-    news: set[Owner] = field(default_factory=set)
-    """Owners for which there was or came something to do since a resync has read the dataplane."""
+    touched: set[Owner] = field(default_factory=set)
+    """Owners for which there was or came something to do since the resync that is running has read the dataplane."""
 
 
 async def _nothing() -> frozenset[Owner]:
@@ -128,7 +128,8 @@ class Reconciler:
         cause = CAUSE.get()
         for owner in owners:
             self._queue.add(owner, self._clock())
-            self._memory.news.add(owner)
+            if self._looking.locked():
+                self._memory.touched.add(owner)
             if cause:
                 causes = self._memory.causes.setdefault(owner, [])
                 causes[:] = [*causes[1 - MOST_CAUSES :], cause]
@@ -193,7 +194,10 @@ class Reconciler:
         Raises DriverError, and MassDelete unless `force`.
         """
         async with self._looking:
-            return await self._resync(force)
+            try:
+                return await self._resync(force)
+            finally:
+                self._memory.touched.clear()
 
     async def _resync(self, force: bool) -> int:
         """Model and dataplane are compared as they were at one moment. Owners with news since then are left out: they
@@ -202,10 +206,10 @@ class Reconciler:
         async with self._busy:  # not in the middle of an apply
             snapshot, actual = self._snapshot(), await self._driver.read_all()
             self._memory.believed.clear()
-            self._memory.news = self._queue.owners()
+            self._memory.touched = self._queue.owners()
         wrong, gone = 0, list[Owner]()
         async for each in self._compare(snapshot, actual):
-            if each.owner in self._memory.news:
+            if each.owner in self._memory.touched:
                 continue
             if each.failure is not None:
                 self._remember_failure(each.owner, each.failure)
