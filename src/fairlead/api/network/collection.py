@@ -64,6 +64,11 @@ class Collection(Generic[R]):
     """Stores what is the same resource with other values."""
 
 
+def by_project(snapshot: Snapshot, caller: Identity, resource: Resource) -> bool:
+    """Who may change it: whoever may change what is his project's."""
+    return caller.may_change(resource.project_id)
+
+
 def sift_nothing(found: Iterable[R], filters: Filters) -> tuple[Iterable[R], Filters]:
     return found, filters
 

@@ -21,6 +21,7 @@ from fairlead.api.network.collection import (
     Filters,
     View,
     born,
+    by_project,
     encode_standard,
     given,
     named,
@@ -284,10 +285,6 @@ def _sees(snapshot: Snapshot, caller: Identity, floating_ip: FloatingIP) -> bool
     return caller.may_see(floating_ip.project_id)
 
 
-def _may_change(snapshot: Snapshot, caller: Identity, floating_ip: FloatingIP) -> bool:
-    return caller.may_change(floating_ip.project_id)
-
-
 FLOATING_IPS: Collection[FloatingIP] = Collection(
     singular="floatingip",
     plural="floatingips",
@@ -296,7 +293,7 @@ FLOATING_IPS: Collection[FloatingIP] = Collection(
     candidates=_candidates,
     owner=_owner,
     sees=_sees,
-    may_change=_may_change,
+    may_change=by_project,
     encode=encode_floating_ip,
     sift=sift_nothing,
     create=create_floating_ip,

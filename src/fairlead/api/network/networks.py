@@ -17,6 +17,7 @@ from fairlead.api.network.collection import (
     Filters,
     View,
     born,
+    by_project,
     encode_standard,
     given,
     named,
@@ -193,10 +194,6 @@ def _sees(snapshot: Snapshot, caller: Identity, network: Network) -> bool:
     return policy.sees_network(caller, network)
 
 
-def _may_change(snapshot: Snapshot, caller: Identity, network: Network) -> bool:
-    return caller.may_change(network.project_id)
-
-
 def _find(snapshot: Snapshot, network_id: str) -> Network | None:
     return snapshot.networks.get(network_id)
 
@@ -213,7 +210,7 @@ NETWORKS: Collection[Network] = Collection(
     candidates=_candidates,
     owner=_owner,
     sees=_sees,
-    may_change=_may_change,
+    may_change=by_project,
     encode=encode_network,
     sift=sift_nothing,
     create=create_network,

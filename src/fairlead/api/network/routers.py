@@ -22,6 +22,7 @@ from fairlead.api.network.collection import (
     Filters,
     View,
     born,
+    by_project,
     encode_standard,
     given,
     named,
@@ -343,10 +344,6 @@ def _sees(snapshot: Snapshot, caller: Identity, router: Router) -> bool:
     return policy.sees_router(caller, router)
 
 
-def _may_change(snapshot: Snapshot, caller: Identity, router: Router) -> bool:
-    return caller.may_change(router.project_id)
-
-
 ROUTERS: Collection[Router] = Collection(
     singular="router",
     plural="routers",
@@ -355,7 +352,7 @@ ROUTERS: Collection[Router] = Collection(
     candidates=_candidates,
     owner=_owner,
     sees=_sees,
-    may_change=_may_change,
+    may_change=by_project,
     encode=encode_router,
     sift=sift_nothing,
     create=create_router,
