@@ -6,24 +6,23 @@ Results go to standard output, complaints to standard error. Exit codes: 0 done,
 
 import argparse
 import asyncio
-import base64
 import json
 import os
 import sys
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
+from fairlead.client import Server, ServerError, is_url
 from fairlead.config import BadConfiguration, Configuration, read_configuration, render_template
 
 DIFFERENT = 3
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 
   fairlead server            serve the APIs and keep OVN as they say
+  fairlead agent             on a compute node: count for statistics
   fairlead plan              what would change in OVN now; writes nothing
   fairlead show web          rows of one owner beside what OVN has
   fairlead resync            believe nothing, look at every owner again
@@ -64,6 +63,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_server(commands)
+    _add_agent(commands)
     _add_operator_commands(commands)
     config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
     config.set_defaults(run=_config)
@@ -73,15 +73,30 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def _add_server(commands: Any) -> None:
     server = commands.add_parser("server", help="serve the APIs and keep OVN as they say")
-    server.add_argument(
+    _add_configuration(server)
+    server.set_defaults(run=_server)
+
+
+def _add_agent(commands: Any) -> None:
+    agent = commands.add_parser(
+        "agent",
+        help="on a compute node: count what its switch does for virtual addresses, and tell the server",
+        epilog="Statistics need it; load balancing does not. Options: section [agent] of the configuration.",
+    )
+    _add_configuration(agent)
+    agent.add_argument("--once", action="store_true", help="print what the switch has counted, as JSON; tell nobody")
+    agent.set_defaults(run=_agent)
+
+
+def _add_configuration(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--config",
         type=Path,
         default=os.environ.get("FAIRLEAD_CONFIG"),
         metavar="FILE",
         help="TOML; `fairlead config` prints all options (environment FAIRLEAD_CONFIG; /etc/fairlead/fairlead.toml)",
     )
-    server.add_argument("--check", action="store_true", help="only say whether the configuration is right")
-    server.set_defaults(run=_server)
+    command.add_argument("--check", action="store_true", help="only say whether the configuration is right")
 
 
 def _add_operator_commands(commands: Any) -> None:
@@ -126,6 +141,27 @@ def run_server(configuration: Configuration) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(configuration))
     except (BadPasswordFile, StoreError, OSError) as error:
+        raise Failure(str(error)) from None
+    return 0
+
+
+def _agent(arguments: argparse.Namespace) -> int:
+    from fairlead import agent
+    from fairlead.drivers.ovs import SwitchError
+    from fairlead.logs import start_logging
+
+    configuration = read_configuration(arguments.config, os.environ)
+    if arguments.check:
+        print("the configuration is right")
+        return 0
+    options = configuration.agent
+    start_logging(configuration.log.level, configuration.log.format)
+    try:
+        if arguments.once:
+            print(json.dumps(asyncio.run(agent.read_once(options)), indent=2))
+        else:
+            asyncio.run(agent.serve(options, agent.read_servers(options)))
+    except (SwitchError, OSError) as error:
         raise Failure(str(error)) from None
     return 0
 
@@ -175,31 +211,13 @@ def _resync(arguments: argparse.Namespace) -> int:
 
 def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
     """Ask the server. Raises Failure with the server's own sentence."""
-    if not arguments.url.startswith(("http://", "https://")):
+    if not is_url(arguments.url):
         raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
-    request = urllib.request.Request(arguments.url.rstrip("/") + path, method=method)  # noqa: S310 - the operator's URL
-    user = os.environ.get("FAIRLEAD_USER")
-    if user:
-        secret = base64.b64encode(f"{user}:{os.environ.get('FAIRLEAD_PASSWORD', '')}".encode()).decode()
-        request.add_header("Authorization", f"Basic {secret}")
+    user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - the operator's URL
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        body = error.read().decode(errors="replace")
-        raise Failure(_sentence(body) or f"{error.code} {error.reason}") from None
-    except urllib.error.URLError as error:
-        raise Failure(f"{arguments.url} does not answer: {error.reason}") from None
-    except (OSError, ValueError) as error:
-        raise Failure(f"{arguments.url} does not answer: {error}") from None
-
-
-def _sentence(body: str) -> str:
-    try:
-        error = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return error if isinstance(error, str) else str(error.get("message", error))
+        return Server(url=arguments.url, user=user, password=password).ask(method, path)
+    except ServerError as error:
+        raise Failure(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from fairlead.client import is_url
 from fairlead.drivers.ovsdb_protocol import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
+LONGEST_INTERVAL = 3600
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -108,6 +110,27 @@ class QuotaOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """`fairlead agent`, on a compute node: it counts for statistics. A server reads none of this."""
+
+    servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
+    user: str = _option("", "Who tells, where a server asks; the role is service.")
+    password_file: str = _option("", "The file that has the password and nothing else.")
+    ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")
+    interval: int = _option(10, "Seconds from look to look. What was counted between a look and a change is lost.")
+    state: str = _option("/var/lib/fairlead/agent.json", "The file in which the sums outlive a restart.")
+    bridge: str = _option("br-int", "The integration bridge.")
+    run_dir: str = _option("/var/run/openvswitch", "Where the sockets of Open vSwitch are.")
+    most_connections: int = _option(
+        200_000, "With more tracked at once those open are not counted: the switch stands still while it lists them."
+    )
+
+    @property
+    def server_urls(self) -> tuple[str, ...]:
+        return tuple(url for part in self.servers.split(",") if (url := part.strip()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     level: str = _option("info", "debug, info, warning or error.")
     format: str = _option("text", "text: a line for people; json: an object a line, for programs that collect logs.")
@@ -120,6 +143,7 @@ class Configuration:
     ovn: OvnOptions = OvnOptions()
     network: NetworkOptions = NetworkOptions()
     quota: QuotaOptions = QuotaOptions()
+    agent: AgentOptions = AgentOptions()
     log: LogOptions = LogOptions()
 
 
@@ -129,6 +153,7 @@ SECTIONS: Mapping[str, Any] = {
     "ovn": OvnOptions,
     "network": NetworkOptions,
     "quota": QuotaOptions,
+    "agent": AgentOptions,
     "log": LogOptions,
 }
 
@@ -255,10 +280,26 @@ def _check(configuration: Configuration) -> None:
     for option in fields(QuotaOptions):
         if not UNLIMITED <= getattr(configuration.quota, option.name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"quota.{option.name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+    _check_agent(configuration.agent)
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")
     if configuration.log.format not in FORMATS:
         raise BadConfiguration(f"log.format: '{configuration.log.format}' is not {' or '.join(FORMATS)}")
+
+
+def _check_agent(options: AgentOptions) -> None:
+    if not options.server_urls or not all(map(is_url, options.server_urls)):
+        raise BadConfiguration(f"agent.servers: '{options.servers}' is not http://HOST:PORT or https://HOST:PORT")
+    if bool(options.user) != bool(options.password_file):
+        raise BadConfiguration("agent.user and agent.password_file go together")
+    if not 1 <= options.interval <= LONGEST_INTERVAL:
+        raise BadConfiguration(f"agent.interval: from 1 to {LONGEST_INTERVAL} seconds")
+    if options.most_connections < 0:
+        raise BadConfiguration("agent.most_connections: 0 or more")
+    for name in ("password_file", "ca"):
+        path = getattr(options, name)
+        if path and not Path(path).is_file():
+            raise BadConfiguration(f"agent.{name}: {path}: no such file")
 
 
 def _remotes(name: str, text: str) -> tuple[Remote, ...]:

@@ -81,6 +81,7 @@ async def serve(configuration: Configuration) -> None:
             resync_owner=kernel.reconciler.distrust,
             limits=Limits(**asdict(configuration.quota)),
             news=kernel.reconciler.news,
+            locate=kernel.southbound.locate,
         )
         stack.enter_context(_frozen())
         await _listen(make_app(house, kernel.reconciler, authenticate, kernel.dataplane), configuration)

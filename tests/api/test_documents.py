@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 
-from fairlead.api import network, octavia, operator
+from fairlead.api import agents, network, octavia, operator
 from fairlead.api.auth import anybody
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
@@ -26,7 +26,7 @@ from harness.api import Inside, play
 from harness.documented import Documented
 from harness.served import make_whole
 
-DOORS = ("network", "load-balancer", "operator")
+DOORS = ("network", "load-balancer", "operator", "agent")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,12 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette
 
     async def story(place: Inside) -> None:
         house, whole = make_whole(place, anybody)
-        made = (network.make_door(house), octavia.make_door(house), operator.make_door(house, place.reconciler))
+        made = (
+            network.make_door(house),
+            octavia.make_door(house),
+            operator.make_door(house, place.reconciler),
+            agents.make_door(house),
+        )
         transport = httpx.ASGITransport(app=whole)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             for name, door in zip(DOORS, made, strict=True):

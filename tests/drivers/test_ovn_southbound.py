@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drivers.conftest import SCHEMA, Server, until
+from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Client, Settings, Timing
 from fairlead.drivers.ovsdb_protocol import Json, parse_remotes
@@ -201,3 +202,38 @@ def test_rows_that_mean_nothing_to_us(southbound: Server) -> None:
         assert set(south.known) == {FOUR}
 
     run(southbound, story)
+
+
+def datapath(key: int, **names: str) -> Json:
+    return {
+        "op": "insert",
+        "table": "Datapath_Binding",
+        "row": {"tunnel_key": key, "external_ids": ["map", [*names.items()]]},
+    }
+
+
+def test_a_datapath_has_the_name_of_its_switch_or_router(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        await south.write(datapath(1, name="net1"), datapath(2, name="r1"))
+        await until(lambda: south.reader.locate("datapath:2") == "r1")
+        assert south.reader.locate("datapath:1") == "net1"
+        [row] = await south.client.transact(
+            [{"op": "select", "table": "Datapath_Binding", "where": [["tunnel_key", "==", 2]], "columns": ["_uuid"]}],
+            10,
+        )
+        uuid = row["rows"][0]["_uuid"][1]
+        for zone, name in ((f"{uuid}_dnat", "r1"), (f"{uuid}_snat", "r1"), ("r1_dnat", "r1"), ("vm1", "vm1")):
+            assert south.reader.locate(f"zone:{zone}") == name
+        gone = {"op": "delete", "table": "Datapath_Binding", "where": [["tunnel_key", "==", 1]]}
+        await south.write(gone, datapath(1, name="net2"))
+        await until(lambda: south.reader.locate("datapath:1") == "net2")
+        await south.write(gone)
+        await until(lambda: south.reader.locate("datapath:1") is None)
+
+    run(southbound, story)
+
+
+def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Path) -> None:
+    remotes = parse_remotes(f"unix:{tmp_path}/nowhere")
+    with pytest.raises(Unreachable):
+        SouthboundReader(SouthboundSettings(remotes=remotes), print).locate("datapath:1")

@@ -1,4 +1,4 @@
-"""A Fairlead server of its own over a real ovsdb-server: processes of this test alone, ended by their own ids."""
+"""A Fairlead server of its own over real ovsdb-servers: processes of this test alone, ended by their own ids."""
 
 import contextlib
 import os
@@ -67,7 +67,7 @@ class Machine:
 @contextmanager
 def machine(folder: Path) -> Iterator[Machine]:
     with ExitStack() as stack:
-        remote = stack.enter_context(_northbound(folder))
+        northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
         log = stack.enter_context((folder / "log").open("wb"))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -75,7 +75,8 @@ def machine(folder: Path) -> Iterator[Machine]:
         environment = {
             "FAIRLEAD_SERVER_LISTEN": listen,
             "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
-            "FAIRLEAD_OVN_NORTHBOUND": remote,
+            "FAIRLEAD_OVN_NORTHBOUND": northbound,
+            "FAIRLEAD_OVN_SOUTHBOUND": southbound,
         }
         argv = [sys.executable, "-m", "fairlead.cli", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
@@ -100,10 +101,10 @@ def _await_ready(made: Machine) -> None:
 
 
 @contextmanager
-def _northbound(folder: Path) -> Iterator[str]:
-    database, remote = folder / "nb.db", folder / "nb.sock"
-    subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA], check=True)
-    options = [f"--remote=punix:{remote}", f"--unixctl={folder}/ctl", "--no-chdir", "-vconsole:off"]
+def _database(folder: Path, name: str) -> Iterator[str]:
+    database, remote = folder / f"{name}.db", folder / f"{name}.sock"
+    subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA.with_name(f"ovn-{name}.ovsschema")], check=True)
+    options = [f"--remote=punix:{remote}", f"--unixctl={folder}/{name}.ctl", "--no-chdir", "-vconsole:off"]
     process = subprocess.Popen([SERVER, str(database), *options], env={**os.environ, "OVS_RUNDIR": str(folder)})
     try:
         deadline = time.monotonic() + PATIENCE

@@ -27,7 +27,7 @@ from fuzz.world import REFUSED, World
 from harness.values import NETWORKS
 
 pytestmark = pytest.mark.fuzz
-CALLS = {"network": 1200, "load-balancer": 1200, "operator": 60}
+CALLS = {"network": 1200, "load-balancer": 1200, "operator": 60, "agent": 120}
 """Of each door."""
 LONG = int(os.environ.get("FUZZ_CALLS", "0"))
 OFTEN = {"post": 12, "put": 9, "get": 3, "delete": 5}

@@ -2,6 +2,8 @@
 
 /network         Neutron's names
 /load-balancer   Octavia v2
+/operator        what Fairlead does and has done
+/agent           what the nodes count
 /projects        what clients ask Keystone, as far as they cannot do without
 """
 
@@ -17,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api import network, octavia, operator
+from fairlead.api import agents, network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.door import House, Identity, json_response
 from fairlead.api.metrics import Dataplane, Metrics
@@ -39,6 +41,7 @@ PUBLIC = frozenset(
         "/load-balancer/v2.0",
         "/load-balancer/openapi.json",
         "/operator/openapi.json",
+        "/agent/openapi.json",
     }
 )
 """For everybody: version documents, as in every OpenStack service, and whether the server is well."""
@@ -53,6 +56,7 @@ def make_app(
         "/network": network.make_door(house),
         "/load-balancer": octavia.make_door(house),
         "/operator": operator.make_door(house, reconciler),
+        "/agent": agents.make_door(house),
     }
 
     async def index(request: Request) -> Response:

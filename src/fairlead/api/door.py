@@ -6,7 +6,7 @@ A door never catches: it raises, and its application turns the exception into th
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from fairlead.api.ledger import Ledger
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, Limits
 from fairlead.model.snapshot import Changes, Snapshot, owner_of
@@ -72,6 +73,10 @@ class House:
     """Of projects that have no quota of their own."""
     admit: Callable[[Snapshot, Changes], Changes] = lambda _, changes: changes
     """The last word of a door on whatever it is about to write; raises ApiError."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """What the nodes have counted."""
+    locate: Callable[[str], str | None] = lambda _: None
+    """The id of the network, router or port that a node calls so (`Sighting.place`). Raises DriverError."""
     patience: float = 2.0
     """Seconds for which a request waits for what is on its way to the dataplane."""
 

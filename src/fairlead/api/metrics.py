@@ -128,6 +128,9 @@ class _State(Collector):
         yield GaugeMetricFamily(
             "fairlead_southbound_connected", "1 while it is heard what health monitors see.", int(now.southbound)
         )
+        yield GaugeMetricFamily(
+            "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._house.ledger.nodes
+        )
         yield self._owners()
         yield self._members()
 

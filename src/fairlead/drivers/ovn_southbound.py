@@ -1,4 +1,4 @@
-"""What ovn-controller's probes say, read from the OVN Southbound database.
+"""What ovn-controller's probes say, and which logical datapath a node means, read from the OVN Southbound database.
 
 * Nothing is written and no lock is needed: every server follows by itself.
 * While the database is away, what was known last holds: that nobody can be asked says nothing about the members.
@@ -8,8 +8,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing, Tls
-from fairlead.drivers.ovsdb_protocol import Json, Remote, TableMonitor, decode_optional
+from fairlead.drivers.ovsdb_protocol import Json, Remote, TableMonitor, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
@@ -18,6 +19,7 @@ DATABASE = "OVN_Southbound"
 TABLES = {
     "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "port", "protocol", "status")),
     "Port_Binding": TableMonitor(columns=("logical_port",), where=(["up", "==", False],)),
+    "Datapath_Binding": TableMonitor(columns=("external_ids", "tunnel_key")),
 }
 _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
 """ovn-sb(5) Service_Monitor:status; empty is unknown."""
@@ -48,6 +50,20 @@ class SouthboundReader:
     @property
     def connected(self) -> bool:
         return self._client.connected
+
+    def locate(self, place: str) -> str | None:
+        """The name in the Northbound database of what a node calls `datapath:KEY` or `zone:NAME`, if there is one.
+
+        A zone is called after a port, or after a datapath: by its UUID in OVN 23.03,
+        by its name in later ones. Raises Unreachable while the database was not read.
+        """
+        if not self.connected:
+            raise Unreachable("the Southbound database is not connected")
+        kind, _, name = place.partition(":")
+        if kind == "datapath":
+            return self._view.datapaths.by_key.get(int(name))
+        name = name.removesuffix("_dnat").removesuffix("_snat")
+        return self._view.datapaths.by_uuid.get(name, name)
 
     def start(self) -> None:
         """Connect, and stay connected, in a task of the running loop."""
@@ -82,10 +98,31 @@ class SouthboundReader:
                 self._told[endpoint] = health
 
 
-class _View:
-    """The two tables, as far as they matter; a change costs what it changes."""
+class _Datapaths:
+    """Logical switches and routers by what nodes call them."""
 
     def __init__(self) -> None:
+        self.by_key: dict[int, str] = {}
+        self.by_uuid: dict[str, str] = {}
+        self._keys: dict[str, int] = {}
+
+    def take(self, uuid: str, change: Mapping[str, Json]) -> None:
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                name = decode_map(columns.get("external_ids", ["map", []])).get("name", "")
+                self._keys[uuid] = columns["tunnel_key"]
+                self.by_key[columns["tunnel_key"]] = self.by_uuid[uuid] = name
+            case {"delete": _} if uuid in self._keys:
+                del self.by_key[self._keys.pop(uuid)], self.by_uuid[uuid]
+            case _:
+                pass
+
+
+class _View:
+    """The tables, as far as they matter; a change costs what it changes."""
+
+    def __init__(self) -> None:
+        self.datapaths = _Datapaths()
         self._endpoints: dict[str, Endpoint] = {}
         """UUID of a Service_Monitor -> what it probes."""
         self._statuses: dict[Endpoint, str] = {}
@@ -102,10 +139,11 @@ class _View:
     def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
         """Take what the database says. Answers the endpoints of which it says something."""
         touched: set[Endpoint] = set()
+        for uuid, change in _gone_first(tables.get("Datapath_Binding", {})):
+            self.datapaths.take(uuid, change)
         for table, take in (("Service_Monitor", self._take_monitor), ("Port_Binding", self._take_binding)):
-            changes = tables.get(table, {}).items()
-            for uuid, change in sorted(changes, key=lambda item: "delete" not in item[1]):
-                touched.update(take(uuid, change))  # what goes goes first: a row made anew has another UUID
+            for uuid, change in _gone_first(tables.get(table, {})):
+                touched.update(take(uuid, change))
         return touched
 
     def _take_monitor(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
@@ -150,3 +188,8 @@ class _View:
             case _:
                 return
         yield from self._of_port.get(port, ())
+
+
+def _gone_first(changes: Mapping[str, Mapping[str, Json]]) -> list[tuple[str, Mapping[str, Json]]]:
+    """A row that is made anew has another UUID, and may have the key of the one that goes."""
+    return sorted(changes.items(), key=lambda item: "delete" not in item[1])

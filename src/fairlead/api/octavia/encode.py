@@ -9,7 +9,7 @@ from fairlead.api.door import House, JsonObject
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
-from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
 from fairlead.model.loadbalancer import (
     HealthMonitor,
     L7Policy,
@@ -26,8 +26,12 @@ from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, standing
 from fairlead.model.standing import Standing
+from fairlead.model.statistics import Figures
 from fairlead.model.status import OperatingStatus, ProvisioningStatus
 
+STATISTICS: Mapping[str, Schema] = dict.fromkeys(
+    ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections"), NUMBER
+)
 Shown: TypeAlias = Mapping[str, Schema]
 """The attributes of an answer: those that a body may have, and those that are only ever read."""
 
@@ -321,3 +325,14 @@ def _ids(identities: Iterable[str]) -> list[dict[str, Any]]:
 def _time(moment: datetime | None) -> str | None:
     """ISO 8601 without a zone; it is UTC."""
     return None if moment is None else moment.replace(tzinfo=None).isoformat()
+
+
+def encode_statistics(figures: Figures) -> JsonObject:
+    """The API's "Load Balancer Statistics". Nothing counts answers to clients (`drivers/ovs.py`)."""
+    return {
+        "active_connections": figures.active,
+        "bytes_in": figures.bytes_in,
+        "bytes_out": 0,
+        "request_errors": figures.errors,
+        "total_connections": figures.connections,
+    }

@@ -1,8 +1,5 @@
 """Every resource of the Octavia API: its routes, and with them what each takes and what it gives."""
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from fairlead.api.door import House
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
 from fairlead.api.listing import LARGEST_PAGE
@@ -15,13 +12,8 @@ from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
 from fairlead.api.octavia.views import Views
 from fairlead.api.openapi import FLAG, LINKS, Operation, View
-from fairlead.compilers.providers import DEFAULT_PROVIDER
-from fairlead.compilers.unsupported import Unsupported
 
-_NOT_YET = {
-    "/loadbalancers/{id}/stats": "statistics",
-    "/listeners/{id}/stats": "statistics",
-}
+_STATS = {200: object_schema({"stats": object_schema(encode.STATISTICS, encode.STATISTICS)}, ["stats"])}
 
 
 def resource_routes(house: House) -> list[Operation]:
@@ -31,13 +23,12 @@ def resource_routes(house: House) -> list[Operation]:
         *_load_balancer_routes(views),
         *(operation for part in PARTS for operation in _part_routes(views, part)),
         _member_batch(views),
+        Operation("GET", "/listeners/{id}/stats", views.show_listener_stats, gives=_STATS, fails=[501]),
         *provider_routes(),
         *amphora_routes(),
         *quota_routes(house),
         *catalog_routes(house),
     ]
-    for path, words in _NOT_YET.items():
-        routes += [_refusal("GET", path, words)]
     return [guard(route) for route in routes]
 
 
@@ -55,6 +46,7 @@ def _load_balancer_routes(views: Views) -> list[Operation]:
         Operation("DELETE", path + "/{id}", views.delete_load_balancer, gives={204: None}, query={"cascade": FLAG}),
         Operation("GET", path + "/{id}/status", views.show_statuses, gives=statuses),
         Operation("GET", path + "/{id}/statuses", views.show_statuses, gives=statuses),
+        Operation("GET", path + "/{id}/stats", views.show_load_balancer_stats, gives=_STATS, fails=[501]),
         Operation("PUT", path + "/{id}/failover", views.fail_over, gives={202: None}),
     ]
 
@@ -87,14 +79,3 @@ def _list(path: str, plural: str, view: View, shown: encode.Shown) -> Operation:
     """A list shows the attributes that `fields` asks for, so none of them has to be there."""
     gives = {plural: array_schema(object_schema(shown), LARGEST_PAGE), f"{plural}_links": LINKS}
     return Operation("GET", path, view, gives={200: object_schema(gives, gives)}, query=list_query(shown))
-
-
-def _refusal(method: str, path: str, words: str) -> Operation:
-    return Operation(method, path, _refuse(words), gives={}, fails=(501,))
-
-
-def _refuse(words: str) -> View:
-    async def refuse(request: Request) -> Response:
-        raise Unsupported(words, DEFAULT_PROVIDER)
-
-    return refuse

@@ -14,7 +14,8 @@ from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
 from fairlead.api.openapi import View, read_body
 from fairlead.compilers.providers import DEFAULT_PROVIDER
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.loadbalancer import Listener, LoadBalancer
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot
@@ -105,6 +106,22 @@ class Views:
     async def show_statuses(self, request: Request) -> Response:
         balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
         return json_response({"statuses": encode.encode_statuses(self._standing(balancer))})
+
+    async def show_load_balancer_stats(self, request: Request) -> Response:
+        """Summed over its listeners."""
+        balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
+        return self._statistics(balancer, balancer.listeners)
+
+    async def show_listener_stats(self, request: Request) -> Response:
+        balancer, listener = changes.find_listener(self._snapshot, request.path_params["id"], identity(request))
+        return self._statistics(balancer, [listener])
+
+    def _statistics(self, balancer: LoadBalancer, listeners: Iterable[Listener]) -> Response:
+        """Raises Unsupported while no node counts."""
+        figures = self._house.ledger.total(listener.id for listener in listeners)
+        if figures is None:
+            raise Unsupported("statistics (no compute node tells any: `fairlead agent` does)", balancer.provider)
+        return json_response({"stats": encode.encode_statistics(figures)})
 
     async def fail_over(self, request: Request) -> Response:
         """There is no instance to move; what was asked for is a dataplane that is known to be right."""

@@ -1,0 +1,195 @@
+"""What the Open vSwitch of this node has counted for virtual addresses. Nothing is written.
+
+Where each figure comes from, on OVN 23.03 (ovn-northd(8), ingress tables of a logical switch and router):
+
+* `connections`: packets of the flows of the load balancing stage, which match connections that are new (+new) and name
+  the address and port; a SYN that is sent again while nobody answered counts again.
+* `errors`: the same flows of a virtual service without a live member: they give the packet to the controller, which
+  answers with a reset.
+* `bytes_in`: bytes of the flows of the pre-stateful stage of a switch, which every packet to the service crosses. A
+  router has none for each port, and nothing has any for the answers: on their way back they are an established
+  connection like all others.
+* `active`: entries of the connection tracker whose first packet went to the service.
+
+OVN makes the flows of the balancing stage anew when the members change, and all flows when ovn-controller starts:
+`cookie` and `created` tell a new flow from an old one.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import Sighting
+
+OPENED = "ct_state=+new+trk"
+CROSSING = "reg0=0x4/0x4"
+"""The register bit by which OVN sends a packet to the connection tracker for load balancing."""
+FAMILIES = ("ip", "ipv6")
+PATIENCE = 30.0
+LIVE = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
+"""States of a TCP connection that was opened and is not over, as the tool sums up both directions. Of other protocols
+all entries live until the tracker forgets them."""
+_FLOW = re.compile(
+    r"cookie=(?P<cookie>0x[0-9a-f]+), duration=(?P<age>[0-9.]+)s, table=\d+, "
+    r"n_packets=(?P<packets>\d+), n_bytes=(?P<bytes>\d+), .*?priority=\d+,(?P<match>\S+) actions=(?P<actions>.*)"
+)
+_CONNECTION = re.compile(
+    r"(?P<transport>tcp|udp|sctp),orig=\(src=[^,]+,dst=(?P<address>[^,]+),sport=\d+,dport=(?P<port>\d+)\)"
+    r"(?:.*?,zone=(?P<zone>\d+))?(?:.*?,mark=(?P<mark>\d+))?(?:.*state=(?P<state>\w+))?"
+)
+NATTED = 2
+"""The bit of a connection's mark that says that it was load balanced (ct_mark.natted of OVN)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Of one flow, since it was made."""
+
+    value: int
+    cookie: int
+    """Names the logical flow that it was made of (ovn-architecture(7)); another action is another one."""
+    created: float
+    """When, on the clock of the reader, and as exactly as it can be asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the switch says of one service in one place."""
+
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    """By `connections`, `errors`, `bytes_in`."""
+    active: int = 0
+
+
+Readings: TypeAlias = Mapping[Sighting, Reading]
+
+
+class SwitchError(Exception):
+    """Open vSwitch does not answer; the message has what its tool said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSettings:
+    bridge: str
+    run_dir: Path
+    most_connections: int
+    """With more of them tracked they are not looked at: the switch would stand still while it lists them."""
+
+
+class Switch:
+    """Asks by Open vSwitch's own tools; each question raises SwitchError."""
+
+    def __init__(self, settings: SwitchSettings, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clock = clock
+
+    async def chassis(self) -> str:
+        """The name that this node has in OVN."""
+        found = await self._ask("ovs-vsctl", "--no-wait", "get", "Open_vSwitch", ".", "external_ids:system-id")
+        return found.strip().strip('"')
+
+    async def read(self) -> Readings:
+        counts: dict[Sighting, dict[str, Count]] = {}
+        for family in FAMILIES:
+            for match in (OPENED, CROSSING):
+                now = self._clock()
+                for sighting, name, count in parse_flows(await self._flows(f"{family},{match}"), now):
+                    counts.setdefault(sighting, {})[name] = count
+        active = await self._active()
+        return {
+            sighting: Reading(counts=counts.get(sighting, {}), active=active.get(sighting, 0))
+            for sighting in {*counts, *active}
+        }
+
+    async def _flows(self, match: str) -> str:
+        return await self._ask("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
+
+    async def _active(self) -> Counter[Sighting]:
+        tracked = await self._ask("ovs-appctl", "dpctl/ct-get-nconns")
+        if not tracked.strip().isdecimal() or int(tracked) > self._settings.most_connections:
+            return Counter()
+        columns = "--columns=external_ids"
+        bridge = await self._ask(
+            "ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Bridge", self._settings.bridge
+        )
+        connections = await self._ask("ovs-appctl", "dpctl/dump-conntrack")
+        return parse_connections(connections.splitlines(), parse_zones(bridge))
+
+    async def _ask(self, *words: str) -> str:
+        environment = {**os.environ, "OVS_RUNDIR": str(self._settings.run_dir)}
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(*words, env=environment, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise SwitchError(f"{words[0]}: {error.strerror}") from None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                output, complaint = await process.communicate()
+        except TimeoutError:
+            raise SwitchError(f"{words[0]} has not answered for {PATIENCE:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            raise SwitchError(f"{' '.join(words)}: {complaint.decode(errors='replace').strip()}")
+        return output.decode()
+
+
+def parse_flows(text: str, now: float) -> Iterator[tuple[Sighting, str, Count]]:
+    """The flows that name a service, as `ovs-ofctl dump-flows` writes them (ovs-fields(7))."""
+    for found in _FLOW.finditer(text):
+        sighting = _parse_match(found["match"])
+        if sighting is None:
+            continue
+        name, value = "bytes_in", found["bytes"]
+        if "+new" in found["match"]:
+            name, value = "errors" if "controller(" in found["actions"] else "connections", found["packets"]
+        created = now - float(found["age"])
+        yield sighting, name, Count(value=int(value), cookie=int(found["cookie"], 16), created=created)
+
+
+def _parse_match(match: str) -> Sighting | None:
+    words = match.split(",")
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    transport = next((word.removesuffix("6") for word in words if word.removesuffix("6") in list(Transport)), None)
+    address = fields.get("nw_dst") or fields.get("ipv6_dst")
+    if transport is None or address is None or "tp_dst" not in fields or "metadata" not in fields:
+        return None
+    return Sighting(
+        place=f"datapath:{int(fields['metadata'], 16)}",
+        transport=Transport(transport),
+        address=parse_address(address),
+        port=int(fields["tp_dst"]),
+    )
+
+
+def parse_zones(text: str) -> Mapping[int, str]:
+    """The names of the zones, from the bridge's row as ovs-vsctl writes it in JSON."""
+    rows = json.loads(text)["data"]
+    pairs = (pair for row in rows for pair in row[0][1])
+    return {int(value): name.removeprefix("ct-zone-") for name, value in pairs if name.startswith("ct-zone-")}
+
+
+def parse_connections(lines: Iterable[str], zones: Mapping[int, str]) -> Counter[Sighting]:
+    """The open connections of each service, as `ovs-appctl dpctl/dump-conntrack` writes them."""
+    found: Counter[Sighting] = Counter()
+    for line in lines:
+        entry = _CONNECTION.match(line)
+        if entry is None or not int(entry["mark"] or 0) & NATTED or int(entry["zone"] or 0) not in zones:
+            continue
+        transport = Transport(entry["transport"])
+        if transport is Transport.TCP and entry["state"] not in LIVE:
+            continue
+        place = f"zone:{zones[int(entry['zone'] or 0)]}"
+        address = parse_address(entry["address"])
+        found[Sighting(place=place, transport=transport, address=address, port=int(entry["port"]))] += 1
+    return found

@@ -1,0 +1,88 @@
+"""What the nodes count for a listener, and which listener a node has counted for.
+
+A node knows no listeners. Its switch has flows for an address and a port in a logical datapath, and connections in a
+zone: that is a Sighting. Addresses of different tenants may be the same, so the place decides whose it is.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import LoadBalancer, Transport, transport
+from fairlead.model.snapshot import NONE, Snapshot, connected
+
+Domain: TypeAlias = tuple[frozenset[str], frozenset[str]]
+"""Networks and routers that are connected."""
+MOST_SIGHTINGS = 1000
+"""That a node may ask about at once: looking them up is one piece of work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one listener on one node; all but `active` only grow."""
+
+    connections: int = 0
+    """Opened; over UDP, datagrams until the first answer."""
+    errors: int = 0
+    """Turned away, because no member lived."""
+    bytes_in: int = 0
+    """From clients to members, with the headers of the frames."""
+    active: int = 0
+    """Connections that are open now."""
+
+    def __add__(self, other: "Figures") -> "Figures":
+        return Figures(
+            connections=self.connections + other.connections,
+            errors=self.errors + other.errors,
+            bytes_in=self.bytes_in + other.bytes_in,
+            active=self.active + other.active,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """Where a node has seen packets to a virtual address."""
+
+    place: str
+    """`datapath:KEY`, the tunnel key of a logical switch or router, or `zone:NAME`, a conntrack zone as ovn-controller
+    names it (ovn-controller(8), ct-zone-*): after a port or after a datapath."""
+    transport: Transport
+    address: IPAddress
+    port: int
+
+
+def find_listeners(snapshot: Snapshot, sightings: Iterable[tuple[str | None, Sighting]]) -> list[str | None]:
+    """Whose each is; None for what is nobody's any more. Beside a sighting stands the id of the network, router or port
+    that its place is, if it is one."""
+    asked = list(sightings)
+    domains = {place: _domain(snapshot, place) for place in {place for place, _ in asked} if place is not None}
+    return [None if place is None else _find_listener(snapshot, domains[place], sighting) for place, sighting in asked]
+
+
+def _find_listener(snapshot: Snapshot, domain: Domain, sighting: Sighting) -> str | None:
+    for balancer in _find_balancers(snapshot, domain, sighting.address):
+        for listener in balancer.listeners:
+            if listener.port == sighting.port and transport(listener.protocol) is sighting.transport:
+                return listener.id
+    return None
+
+
+def _find_balancers(snapshot: Snapshot, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
+    """Who has the address as a VIP, or as a floating IP that leads to his VIP."""
+    networks, routers = domain
+    ports = [snapshot.addresses.get((network, address)) for network in networks]
+    floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NONE))
+    ports += (snapshot.floating_ips[one].port_id for one in floating if snapshot.floating_ips[one].address == address)
+    owners = (snapshot.vip_owner.get(port) for port in ports if port is not None)
+    return (snapshot.load_balancers[owner] for owner in owners if owner is not None)
+
+
+def _domain(snapshot: Snapshot, place: str) -> Domain:
+    if place in snapshot.ports:
+        place = snapshot.ports[place].network_id
+    if place in snapshot.networks:
+        return connected(snapshot, place)
+    interfaces = iter(snapshot.router_interfaces.get(place, NONE))
+    joined = next(interfaces, None)  # it joins them all to one domain
+    return connected(snapshot, snapshot.ports[joined].network_id) if joined else (frozenset(), frozenset())

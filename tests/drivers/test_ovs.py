@@ -1,0 +1,123 @@
+# ruff: noqa: E501 - lines as the tools write them
+"""What Open vSwitch's tools write, and what is read in it. The texts are those of Open vSwitch 3.1 under OVN 23.03."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairlead.drivers.ovs import (
+    Count,
+    Switch,
+    SwitchError,
+    SwitchSettings,
+    parse_connections,
+    parse_flows,
+    parse_zones,
+)
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import Sighting
+
+FLOWS = """\
+OFPST_FLOW reply (OF1.5) (xid=0x6):
+ cookie=0x4566d864, duration=10.731s, table=20, n_packets=400, n_bytes=29600, idle_age=1, priority=120,ct_state=+new+trk,tcp,metadata=0x1,nw_dst=10.0.0.94,tp_dst=80 actions=set_field:0/0x2000000000000000000000000->xxreg0,group:3
+ cookie=0xf2d7bdb9, duration=3.607s, table=20, n_packets=7, n_bytes=469, idle_age=0, priority=120,ct_state=+new+trk,udp6,metadata=0x1f,ipv6_dst=fd00:a::10,tp_dst=53 actions=group:5
+ cookie=0xb0c55855, duration=10.500s, table=15, n_packets=9, n_bytes=0, hard_age=3, idle_age=10, priority=120,ct_state=+new-rel+trk,sctp,metadata=0x3,nw_dst=10.0.0.94,tp_dst=80 actions=group:1
+ cookie=0x6c9f23ac, duration=2.5s, table=20, n_packets=3, n_bytes=222, idle_age=1, priority=120,ct_state=+new+trk,tcp6,metadata=0x1,ipv6_dst=fd00:a::10,tp_dst=80 actions=set_field:0/0xffffffff000000000000000000000000->xxreg0,controller(userdata=00.00.00.16)
+ cookie=0xf3285d55, duration=14.899s, table=14, n_packets=2000, n_bytes=142400, idle_age=1, priority=120,tcp,reg0=0x4/0x4,metadata=0x1,nw_dst=10.0.0.94,tp_dst=80 actions=ct(table=15,zone=NXM_NX_REG13[0..15],nat)
+ cookie=0xf8229bf6, duration=22.393s, table=14, n_packets=3665, n_bytes=329858, idle_age=0, priority=110,ip,reg0=0x4/0x4,metadata=0x1 actions=ct(table=15,zone=NXM_NX_REG13[0..15],nat)
+ cookie=0x9e8fa807, duration=291.839s, table=23, n_packets=5, n_bytes=0, idle_age=291, priority=100,ct_state=+new+trk,ip,reg0=0x40/0x40,metadata=0x2 actions=resubmit(,70)
+ cookie=0xc7f39edd, duration=8.302s, table=15, n_packets=6, n_bytes=0, idle_age=8, priority=100,ct_state=+new+trk,ip,reg14=0x5,metadata=0x3,nw_dst=203.0.113.81 actions=ct(commit,table=16,zone=NXM_NX_REG11[0..15],nat(dst=10.0.0.94))
+"""
+ZONES = """\
+{"data":[[["map",[["ct-zone-44243bdb-e627-4f8f-a30e-da0b3fd45059","8"],["ct-zone-d848de81-ef4d-4c69-8633-845bf0146326_dnat","4"],["ovn-nb-cfg","2"]]]]],"headings":["external_ids"]}"""
+NAMES = {8: "44243bdb-e627-4f8f-a30e-da0b3fd45059", 4: "d848de81-ef4d-4c69-8633-845bf0146326_dnat"}
+CONNECTIONS = """\
+tcp,orig=(src=10.0.0.132,dst=10.0.0.94,sport=37068,dport=80),reply=(src=10.0.0.249,dst=10.0.0.132,sport=8080,dport=37068),zone=8,mark=2,protoinfo=(state=ESTABLISHED)
+tcp,orig=(src=10.0.0.132,dst=10.0.0.94,sport=37069,dport=80),reply=(src=10.0.0.249,dst=10.0.0.132,sport=8080,dport=37069),zone=8,mark=10,protoinfo=(state=CLOSING)
+tcp,orig=(src=10.0.0.132,dst=10.0.0.94,sport=37070,dport=80),reply=(src=10.0.0.249,dst=10.0.0.132,sport=8080,dport=37070),zone=8,mark=2,protoinfo=(state=TIME_WAIT)
+tcp,orig=(src=10.0.0.132,dst=10.0.0.94,sport=37071,dport=80),reply=(src=10.0.0.249,dst=10.0.0.132,sport=8080,dport=37071),zone=8,mark=2,protoinfo=(state=SYN_SENT)
+tcp,orig=(src=10.0.0.132,dst=10.0.0.249,sport=37068,dport=8080),reply=(src=10.0.0.249,dst=10.0.0.132,sport=8080,dport=37068),zone=8,protoinfo=(state=ESTABLISHED)
+udp,orig=(src=fd00:a::1,dst=fd00:a::10,sport=5000,dport=53),reply=(src=fd00:a::2,dst=fd00:a::1,sport=53,dport=5000),zone=4,mark=2
+udp,orig=(src=fd00:a::1,dst=fd00:a::10,sport=5001,dport=53),reply=(src=fd00:a::2,dst=fd00:a::1,sport=53,dport=5001),zone=5,mark=2
+icmp,orig=(src=10.0.0.132,dst=10.0.0.94,id=1,type=8,code=0),reply=(src=10.0.0.94,dst=10.0.0.132,id=1,type=0,code=0),zone=8,mark=2
+"""
+
+
+def sighting(place: str, transport: str, address: str, port: int) -> Sighting:
+    return Sighting(place=place, transport=Transport(transport), address=parse_address(address), port=port)
+
+
+def test_flows_that_name_a_service_are_read_and_no_others():
+    assert list(parse_flows(FLOWS, 100.0)) == [
+        (
+            sighting("datapath:1", "tcp", "10.0.0.94", 80),
+            "connections",
+            Count(value=400, cookie=0x4566D864, created=100 - 10.731),
+        ),
+        (
+            sighting("datapath:31", "udp", "fd00:a::10", 53),
+            "connections",
+            Count(value=7, cookie=0xF2D7BDB9, created=100 - 3.607),
+        ),
+        (
+            sighting("datapath:3", "sctp", "10.0.0.94", 80),
+            "connections",
+            Count(value=9, cookie=0xB0C55855, created=89.5),
+        ),
+        (
+            sighting("datapath:1", "tcp", "fd00:a::10", 80),
+            "errors",
+            Count(value=3, cookie=0x6C9F23AC, created=97.5),
+        ),
+        (
+            sighting("datapath:1", "tcp", "10.0.0.94", 80),
+            "bytes_in",
+            Count(value=142400, cookie=0xF3285D55, created=100 - 14.899),
+        ),
+    ]
+
+
+def test_zones_are_called_as_ovn_controller_calls_them():
+    assert parse_zones(ZONES) == NAMES
+
+
+def test_open_connections_to_a_service_are_counted_in_known_zones():
+    assert parse_connections(CONNECTIONS.splitlines(), NAMES) == Counter(
+        {
+            sighting(f"zone:{NAMES[8]}", "tcp", "10.0.0.94", 80): 2,
+            sighting(f"zone:{NAMES[4]}", "udp", "fd00:a::10", 53): 1,
+        }
+    )
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switch:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return Switch(SwitchSettings(bridge="br-int", run_dir=tmp_path, most_connections=10), lambda: 0.0)
+
+
+def test_a_switch_that_does_not_answer_is_said_with_the_words_of_its_tool(switch: Switch, tmp_path: Path):
+    tool(tmp_path, "ovs-ofctl", "echo 'ovs-ofctl: br-int is not a bridge or a socket' >&2; exit 1")
+    with pytest.raises(SwitchError, match="br-int is not a bridge or a socket"):
+        asyncio.run(switch.read())
+
+
+def test_a_tool_that_is_not_there_is_named(switch: Switch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SwitchError, match="ovs-vsctl: No such file or directory"):
+        asyncio.run(switch.chassis())
+
+
+def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Path):
+    tool(tmp_path, "ovs-ofctl", "true")
+    tool(tmp_path, "ovs-appctl", 'test "$1" = dpctl/ct-get-nconns && echo 11')
+    assert asyncio.run(switch.read()) == {}

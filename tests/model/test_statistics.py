@@ -1,0 +1,72 @@
+"""Whose it is that a node has counted for an address and a port."""
+
+import pytest
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.statistics import Figures, Sighting, find_listeners
+from harness.story import parse_model
+
+MODEL = """
+network public external wire=physnet 203.0.113.0/24
+network net1 10.0.0.0/24 fd00::/64
+network net2 10.1.0.0/24
+network other 10.0.0.0/24
+router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 gateway:public=203.0.113.10
+router alone
+port vm1 net1 10.0.0.11
+port vm2 net2 10.1.0.11
+web vip=10.0.0.10,fd00::10 on=net1 tcp:80=a/10.0.0.11:80 udp:80=a/10.0.0.11:53 tcp:81=-
+twin vip=10.0.0.10 on=other tcp:80=-
+floating f1 public=203.0.113.50 r1=web-vip:10.0.0.10
+floating f2 public=203.0.113.51 r1=vm1:10.0.0.11
+"""
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    documents, _ = parse_model(MODEL.strip(), {})
+    return apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "address", "service", "wanted"),
+    [
+        ("net1", "10.0.0.10", "tcp 80", ("web", "TCP", 80)),
+        ("net1", "10.0.0.10", "udp 80", ("web", "UDP", 80)),
+        ("net1", "10.0.0.10", "tcp 81", ("web", "TCP", 81)),
+        ("net1", "fd00::10", "tcp 80", ("web", "TCP", 80)),
+        ("net2", "10.0.0.10", "tcp 80", ("web", "TCP", 80)),
+        ("r1", "10.0.0.10", "tcp 80", ("web", "TCP", 80)),
+        ("vm2", "10.0.0.10", "tcp 80", ("web", "TCP", 80)),
+        ("r1", "203.0.113.50", "tcp 80", ("web", "TCP", 80)),
+        ("vm1", "203.0.113.50", "udp 80", ("web", "UDP", 80)),
+        ("other", "10.0.0.10", "tcp 80", ("twin", "TCP", 80)),
+        ("other", "203.0.113.50", "tcp 80", None),
+        ("net1", "203.0.113.51", "tcp 80", None),
+        ("net1", "10.0.0.10", "sctp 80", None),
+        ("net1", "10.0.0.10", "tcp 82", None),
+        ("net1", "10.0.0.11", "tcp 80", None),
+        ("alone", "10.0.0.10", "tcp 80", None),
+        ("gone", "10.0.0.10", "tcp 80", None),
+    ],
+)
+def test_the_place_decides_whose_address_it_is(snapshot: Snapshot, place, address, service, wanted):
+    transport, port = service.split()
+    sighting = Sighting(
+        place="datapath:1", transport=Transport(transport), address=parse_address(address), port=int(port)
+    )
+    [found, nobody] = find_listeners(snapshot, [(place, sighting), (None, sighting)])
+    assert nobody is None
+    if wanted is None:
+        assert found is None
+        return
+    name, protocol, number = wanted
+    listeners = snapshot.load_balancers[name].listeners
+    assert [found] == [each.id for each in listeners if (each.protocol, each.port) == (protocol, number)]
+
+
+def test_figures_add_up():
+    one = Figures(connections=1, errors=2, bytes_in=3, active=4)
+    assert one + one == Figures(connections=2, errors=4, bytes_in=6, active=8)
