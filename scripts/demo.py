@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult, take_down
+from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult, agents, take_down
 from fairlead.lab import service as serving
 from fairlead.lab.ports import Placement, workload_of_port
 
@@ -78,7 +78,8 @@ def bring_up() -> tuple[Lab, serving.Service]:
         print(f"{DIM}  an earlier demo was removed{END}")
     lab = Lab.up(LAB, chassis=2, progress=lambda line: print(f"{DIM}  {line}{END}", flush=True))
     service = serving.start(lab.layout, LISTEN)
-    print(f"{DIM}  Fairlead serves on {service.url}{END}")
+    agents.start(lab.layout, service.url)
+    print(f"{DIM}  Fairlead serves on {service.url}; an agent on each node counts{END}")
     return lab, service
 
 
@@ -163,6 +164,7 @@ def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: fl
         f"""
 {BOLD}Done in {seconds:.0f} s. Everything still runs. Go on by hand:{END}
   source {service.openrc}; export PATH={binaries}:$PATH
+  openstack loadbalancer stats show shop                          # what the nodes have counted
   openstack loadbalancer member set --weight 0 shop-pool web1     # drain a member
   fairlead lab exec client1 -- curl -s http://{vips["shop"]}/         # who answers?
   fairlead lab trace client3 {vips["shop"]} --tcp 80                  # what OVN does with the packet

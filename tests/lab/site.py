@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import openstack
 import openstack.connection
 
-from fairlead.lab import Lab
+from fairlead.lab import Lab, agents
+from fairlead.lab.databases import until
 from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.service import Service, start, stop
 
@@ -128,6 +130,18 @@ class Site:
             yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
         finally:
             self.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+
+    @contextmanager
+    def counting(self) -> Iterator[dict[str, agents.Agent]]:
+        """An agent on each chassis; it begins when both tell what they count."""
+        started = {agent.chassis: agent for agent in agents.start(self.lab.layout, self.url)}
+        try:
+            telling = f"fairlead_counting_nodes {len(started)}.0"
+            until(15, "every node tells", lambda: telling in httpx.get(f"{self.url}/metrics").text)
+            yield started
+        finally:
+            for agent in started.values():
+                agent.stop()
 
     def set_member(self, balancer: Balancer, name: str, **attributes: Any) -> None:
         self.cloud.load_balancer.update_member(self.member(balancer, name), balancer.pool, **attributes)

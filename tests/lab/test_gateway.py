@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.chassis import EXTERNAL_UPLINK
+from fairlead.lab.databases import until
 from lab.site import Balancer, Site, open_site
 
 pytestmark = pytest.mark.lab
@@ -140,6 +141,21 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
             site.set_member(balancer, name, is_admin_state_up=False)
         for client in ("outside", "shore", "hill"):
             assert ask(site, client, address, protocol, 3).errors == {"refused": 3}, client
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
+    """By the VIP's own address and by a floating IP, on the chassis that has the gateway; each connection once."""
+    with (
+        site.counting(),
+        site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
+        floating_ip(site, vip_port(site, balancer)) as address,
+    ):
+        for client in ("outside", "shore"):
+            for to in (balancer.vip, address):
+                assert ask(site, client, to, protocol, 10).errors == {}
+        figures = site.cloud.load_balancer.get_load_balancer_statistics
+        until(15, "each is counted once", lambda: figures(balancer.id).total_connections == 40)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

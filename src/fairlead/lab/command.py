@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.lab import databases, service, trace
+from fairlead.lab import agents, databases, service, trace
 from fairlead.lab.errors import InvalidWorkload, LabError, UnknownNode
 from fairlead.lab.lab import Lab, names, take_down
 from fairlead.lab.ports import Placement, workload_of_port
@@ -128,7 +128,7 @@ def _add_up(commands: "Subparsers") -> None:
         nargs="?",
         const=service.DEFAULT_LISTEN,
         metavar="HOST:PORT",
-        help=f"start a Fairlead server too ({service.DEFAULT_LISTEN})",
+        help=f"start a Fairlead server and agents too ({service.DEFAULT_LISTEN})",
     )
 
 
@@ -137,6 +137,7 @@ def _up(arguments: argparse.Namespace) -> None:
     if arguments.serve:
         serving = service.start(lab.layout, arguments.serve)
         _progress(f"Fairlead serves on {serving.url}; log: {serving.log}")
+        agents.start(lab.layout, serving.url)
         _progress(f"for the openstack client: source {serving.openrc}")
     print(lab.northbound)
 

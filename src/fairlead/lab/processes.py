@@ -1,14 +1,16 @@
 """Programs: the one place of the lab that starts them and the one place that ends them.
 
 Every program is started to its end; a daemon is one that detaches when it is ready, so that its start is the
-readiness signal. A process is ended only if it is ours: it bears our mark in its environment or lives in a namespace
-that we made. It is held by a pidfd meanwhile, so that a recycled process id is never hit.
+readiness signal. Only Fairlead's own server and agents stay in the foreground. A process is ended only if it is ours:
+it bears our mark in its environment or lives in a namespace that we made. It is held by a pidfd meanwhile, so that a
+recycled process id is never hit.
 """
 
 import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -52,6 +54,19 @@ def run(command: Command, *, stdin: str = "", timeout: float = 60) -> str:
     if done.returncode != 0:
         raise CommandFailed(command.argv, done.returncode, done.stderr or done.stdout)
     return done.stdout
+
+
+def launch(command: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    """Start a command of Fairlead's own that goes on until it is ended; what it says is added to the log."""
+    with log.open("ab") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fairlead.cli", command],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
 
 
 def is_marked(pid: int, directory: Path) -> bool:

@@ -4,16 +4,14 @@ It runs on the machine itself, outside the namespaces, so that any client of the
 store, log and client configuration lie in the lab's directory.
 """
 
-import os
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from fairlead.lab import processes, records
+from fairlead.lab import agents, processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
@@ -72,15 +70,7 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
     service.folder.mkdir(parents=True, exist_ok=True)
     (service.folder / "clouds.yaml").write_text(CLOUDS.format(url=service.url))
     service.openrc.write_text(OPENRC.format(url=service.url, folder=service.folder, lab=layout.name))
-    with service.log.open("ab") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "fairlead.cli", "server"],
-            env={**os.environ, **_server_environment(layout, service, listen)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    server = processes.launch("server", _server_environment(layout, service, listen), service.log)
     service.pidfile.write_text(str(server.pid))
     _await_answer(server, service)
     return replace(service, process=server)
@@ -103,7 +93,12 @@ def describe(layout: Layout) -> tuple[str, ...]:
     listen = _running(layout, service)
     if listen is None:
         return (f"NOT running; start it with: fairlead lab up --name {layout.name} --serve; log: {service.log}",)
-    return (f"serves on {listen}; log: {service.log}", f"for the openstack client: source {service.openrc}")
+    counting = ", ".join(agents.running(layout)) or "no chassis"
+    return (
+        f"serves on {listen}; log: {service.log}",
+        f"agents on {counting}",
+        f"for the openstack client: source {service.openrc}",
+    )
 
 
 def _running(layout: Layout, service: Service) -> str | None:

@@ -1,0 +1,84 @@
+"""The lab's agents: one for each chassis, as on real compute nodes. They go with the lab.
+
+Like the server they run on the machine itself, where loopback is; each speaks with the switch of its chassis.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.lab import processes, records
+from fairlead.lab.errors import LabError
+from fairlead.lab.layout import Layout
+from fairlead.lab.processes import MARK
+
+END_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Who starts one has its process, and ends it with `stop` or with the lab."""
+
+    layout: Layout
+    chassis: str
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def log(self) -> Path:
+        return _file(self.layout, self.chassis, "log")
+
+    @property
+    def state(self) -> Path:
+        return _file(self.layout, self.chassis, "json")
+
+    def stop(self) -> None:
+        """Returns when it is gone."""
+        _end(self.layout, self.chassis)
+        self.process.wait(timeout=END_SECONDS)
+
+
+def start(layout: Layout, url: str, *, interval: int = 1) -> list[Agent]:
+    """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
+    return [start_one(layout, url, node.name, interval=interval) for node in records.read_lab(layout).chassis]
+
+
+def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1) -> Agent:
+    if not layout.node_directory(chassis).exists():
+        raise LabError(f"there is no chassis {chassis}")
+    _end(layout, chassis)
+    log = _file(layout, chassis, "log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        MARK: str(layout.directory),
+        "FAIRLEAD_AGENT_SERVERS": url,
+        "FAIRLEAD_AGENT_INTERVAL": str(interval),
+        "FAIRLEAD_AGENT_STATE": str(_file(layout, chassis, "json")),
+        "FAIRLEAD_AGENT_RUN_DIR": str(layout.node_directory(chassis)),
+    }
+    process = processes.launch("agent", environment, log)
+    _file(layout, chassis, "pid").write_text(str(process.pid))
+    return Agent(layout, chassis, process)
+
+
+def running(layout: Layout) -> Mapping[str, Path]:
+    """The chassis that have one, each with its log."""
+    found = {}
+    for node in records.read_lab(layout).chassis:
+        pid = processes.read_pidfile(_file(layout, node.name, "pid"))
+        if pid is not None and processes.is_marked(pid, layout.directory):
+            found[node.name] = _file(layout, node.name, "log")
+    return found
+
+
+def _end(layout: Layout, chassis: str) -> None:
+    pid = processes.read_pidfile(_file(layout, chassis, "pid"))
+    if pid is not None:
+        processes.end([pid], lambda each: processes.is_marked(each, layout.directory))
+    with suppress(FileNotFoundError):
+        _file(layout, chassis, "pid").unlink()
+
+
+def _file(layout: Layout, chassis: str, kind: str) -> Path:
+    return layout.directory / "fairlead" / f"agent-{chassis}.{kind}"

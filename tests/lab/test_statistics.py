@@ -1,0 +1,226 @@
+"""End to end: what nodes count for load balancers and listeners, with real connections and an agent on each node."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from openstack.exceptions import HttpException
+
+from fairlead.lab import Lab, Protocol, Traffic, agents
+from fairlead.lab.databases import until
+from fairlead.lab.service import Service, start, stop
+from lab.site import PORT, Balancer, Site, open_site
+
+pytestmark = pytest.mark.lab
+
+PROTOCOLS = [Protocol.TCP, Protocol.UDP]
+PATIENCE = 15.0
+FIELDS = ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections")
+
+
+@pytest.fixture(scope="module")
+def restarted() -> Iterator[list[Service]]:
+    """Servers that take the place of the first; whoever stops the last finds its process ended."""
+    servers: list[Service] = []
+    yield servers
+    for server in servers:
+        assert server.process is not None
+        server.process.wait(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def bare(lab: Lab, restarted: list[Service]) -> Iterator[Site]:
+    """Members and near on ochre, far on mauve across a router."""
+    site = open_site(lab)
+    site.network("ochre", "10.0.0.0/24", "fd00:a::/64")
+    site.network("mauve", "10.0.1.0/24", "fd00:b::/64")
+    site.router("tally", "ochre-v4", "ochre-v6", "mauve-v4", "mauve-v6")
+    site.machines("ochre", {"o1": "chassis1", "o2": "chassis2"}, serve=[PORT])
+    site.machines("ochre", {"close": "chassis1"})
+    site.machines("mauve", {"afar": "chassis2"})
+    yield site
+    for name in ("o1", "o2", "close", "afar"):
+        lab.remove_workload(name)
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(bare: Site) -> Iterator[dict[str, agents.Agent]]:
+    """An agent on each chassis."""
+    with bare.counting() as agents_:
+        yield agents_
+
+
+@pytest.fixture(scope="module")
+def site(bare: Site, nodes: dict[str, agents.Agent]) -> Site:
+    return bare
+
+
+def figures(site: Site, balancer_id: str) -> Mapping[str, int]:
+    found = site.cloud.load_balancer.get_load_balancer_statistics(balancer_id)
+    return {name: found[name] for name in FIELDS}
+
+
+def listener_figures(site: Site, listener_id: str) -> Mapping[str, int]:
+    found = site.cloud.load_balancer.get_listener_statistics(listener_id)
+    return {name: found[name] for name in FIELDS}
+
+
+def expect(site: Site, balancer: Balancer, **wanted: int) -> None:
+    """A node tells what it counts every second; the switch itself sums up a little later than it forwards."""
+
+    def is_there() -> bool:
+        found = figures(site, balancer.id)
+        return all(found[name] == value for name, value in wanted.items())
+
+    until(PATIENCE, f"{wanted}; found {figures(site, balancer.id)}", is_there)
+
+
+def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, **more: Any) -> None:
+    traffic = {"to": to, "port": 80, "protocol": protocol, "count": 20, "concurrency": 5, **more}
+    result = site.lab.traffic(client, Traffic(**traffic))
+    assert result.errors == {}
+
+
+def test_without_an_agent_there_are_no_figures(bare: Site):
+    with bare.balancer("ochre-v4", ["o1"]) as balancer:
+        for find in (figures, listener_figures):
+            with pytest.raises(HttpException, match="no compute node tells any") as refused:
+                find(bare, balancer.id if find is figures else balancer.listener)
+            assert refused.value.status_code == 501
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_every_connection_is_counted_once(site: Site, protocol: Protocol, version: int):
+    """From both nodes, from the same switch and from one across a router."""
+    members, kind = ["o1", "o2"], protocol.value.upper()
+    with site.balancer(f"ochre-v{version}", members, protocol=kind, version=version) as balancer:
+        expect(site, balancer, total_connections=0, bytes_in=0, active_connections=0, request_errors=0)
+        for client in ("close", "afar"):
+            ask(site, client, balancer.vip, protocol, size=1000)
+        expect(site, balancer, total_connections=40, request_errors=0)
+        assert 40 * 1000 < figures(site, balancer.id)["bytes_in"] < 40 * 2000
+        assert figures(site, balancer.id) == listener_figures(site, balancer.listener)
+
+
+def test_what_is_open_is_counted_while_it_is(site: Site):
+    with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
+        traffic = Traffic(to=balancer.vip, port=80)
+        with site.lab.hold("close", traffic) as one, site.lab.hold("afar", traffic) as other:
+            assert one.ask("hello")
+            assert other.ask("hello")
+            expect(site, balancer, active_connections=2, total_connections=2)
+        expect(site, balancer, active_connections=0, total_connections=2)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_is_turned_away_is_an_error(site: Site, protocol: Protocol):
+    with site.balancer("ochre-v4", ["o1"], protocol=protocol.value.upper()) as balancer:
+        ask(site, "close", balancer.vip, protocol, count=5)
+        expect(site, balancer, total_connections=5, request_errors=0)
+        site.set_member(balancer, "o1", is_admin_state_up=False)
+        refused = Traffic(to=balancer.vip, port=80, protocol=protocol, count=7, timeout=2)
+        assert site.lab.traffic("close", refused).answers == {}
+        expect(site, balancer, request_errors=7)
+        site.set_member(balancer, "o1", is_admin_state_up=True)
+        ask(site, "close", balancer.vip, protocol, count=5)
+        expect(site, balancer, total_connections=10, request_errors=7)
+
+
+def test_sums_outlive_a_change_of_the_members(site: Site):
+    """OVN makes the flows that count anew."""
+    with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
+        for round_ in (1, 2, 3):
+            ask(site, "close", balancer.vip)
+            expect(site, balancer, total_connections=20 * round_)
+            site.set_member(balancer, "o2", weight=1 + round_)
+
+
+def test_a_load_balancer_is_the_sum_of_its_listeners(site: Site):
+    with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
+        second = site.cloud.load_balancer.create_listener(
+            name="second",
+            load_balancer_id=balancer.id,
+            protocol="TCP",
+            protocol_port=81,
+            default_pool_id=balancer.pool,
+        )
+        site.settle(balancer.id)
+        ask(site, "close", balancer.vip)
+        ask(site, "close", balancer.vip, port=81, count=7)
+        expect(site, balancer, total_connections=27)
+        assert listener_figures(site, balancer.listener)["total_connections"] == 20
+        assert listener_figures(site, second.id)["total_connections"] == 7
+
+
+def test_a_listener_made_anew_begins_with_nothing(site: Site):
+    with site.balancer("ochre-v4", ["o1"]) as balancer:
+        ask(site, "close", balancer.vip)
+        expect(site, balancer, total_connections=20)
+        site.cloud.load_balancer.delete_listener(balancer.listener)
+        site.settle(balancer.id)
+        site.cloud.load_balancer.create_listener(
+            load_balancer_id=balancer.id, protocol="TCP", protocol_port=80, default_pool_id=balancer.pool
+        )
+        site.settle(balancer.id)
+        ask(site, "close", balancer.vip, count=3)
+        expect(site, balancer, total_connections=3)
+
+
+def test_the_same_address_of_two_tenants_is_two_load_balancers(site: Site):
+    made = {}
+    for name, machine in (("twin1", "t1"), ("twin2", "t2")):
+        site.network(name, "10.9.0.0/24")
+        site.machines(name, {machine: "chassis1"}, serve=[PORT])
+        pool: dict[str, Any] = {"name": name, "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
+        pool["members"] = [{"address": site.address(machine), "protocol_port": PORT}]
+        made[name] = site.cloud.load_balancer.create_load_balancer(
+            name=name,
+            vip_subnet_id=site.subnet(f"{name}-v4").id,
+            vip_address="10.9.0.99",
+            listeners=[{"protocol": "TCP", "protocol_port": 80, "default_pool": pool}],
+        )
+        site.machines(name, {f"{machine}client": "chassis2"})
+    try:
+        for balancer in made.values():
+            site.settle(balancer.id)
+        for machine, count in (("t1client", 11), ("t2client", 4)):
+            ask(site, machine, "10.9.0.99", count=count)
+
+        def totals() -> list[int]:
+            return [figures(site, each.id)["total_connections"] for each in made.values()]
+
+        until(PATIENCE, f"each has its own; found {totals()}", lambda: totals() == [11, 4])
+    finally:
+        for balancer in made.values():
+            site.cloud.load_balancer.delete_load_balancer(balancer.id, cascade=True)
+        for machine in ("t1", "t2"):
+            site.lab.remove_workload(machine)
+            site.lab.remove_workload(f"{machine}client")
+
+
+def test_sums_outlive_agents_and_the_server(site: Site, nodes: dict[str, agents.Agent], restarted: list[Service]):
+    layout = site.lab.layout
+    with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
+        for client in ("close", "afar"):
+            ask(site, client, balancer.vip)
+        expect(site, balancer, total_connections=40)
+        for chassis, client in (("chassis1", "close"), ("chassis2", "afar")):
+            nodes[chassis].process.kill()
+            nodes[chassis].process.wait()
+            ask(site, client, balancer.vip, count=5)
+            nodes[chassis] = agents.start_one(layout, site.url, chassis)
+        expect(site, balancer, total_connections=50)
+        stop(layout, site.service)
+        ask(site, "afar", balancer.vip, count=5)
+        restarted.append(start(layout, site.url.removeprefix("http://")))
+        until(PATIENCE, "nodes tell again", lambda: _answers(site, balancer))
+        expect(site, balancer, total_connections=55)
+
+
+def _answers(site: Site, balancer: Balancer) -> bool:
+    try:
+        return figures(site, balancer.id)["total_connections"] > 0
+    except HttpException:
+        return False
