@@ -11,15 +11,12 @@ product, and a router that joins two domains moves no load balancer from group t
 The VIP router. OVN answers ARP for a VIP only where a router is, and never answers ping. A hidden router on each VIP
 network, with each VIP as an address of its own, answers ARP, neighbour solicitation and echo, and resets connections to
 ports without a listener. It is the only one that answers: `neighbor_responder=none` silences the tenant's routers.
-
-Health monitors. northd takes dead backends out of a load balancer that has a health check, and a slot table would no
-longer be one. So a monitor has a load balancer row of its own, on no switch, in no group, which leads nobody anywhere:
-it says what to probe. What dies is taken out of the slot tables here, like everything else.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
+from fairlead.compilers.ovn_monitors import monitor_rows
 from fairlead.compilers.ovn_router import (
     floating_ip_rows,
     gateway_attachment,
@@ -35,7 +32,6 @@ from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
     LoadBalancerGroup,
-    LoadBalancerHealthCheck,
     LogicalRouter,
     LogicalRouterPort,
     LogicalSwitch,
@@ -53,9 +49,8 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
-from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_address, render_endpoint
+from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.health import Endpoint
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -69,7 +64,7 @@ from fairlead.model.network import (
     Router,
 )
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import TRANSPORTS, find_endpoint, find_source, probed_members, working_monitor
+from fairlead.model.probes import TRANSPORTS
 from fairlead.model.quota import Quota
 from fairlead.model.slots import LARGEST, assign_slots, shortest_table
 from fairlead.model.snapshot import NONE, Snapshot, connected
@@ -77,8 +72,6 @@ from fairlead.model.snapshot import NONE, Snapshot, connected
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
 """Near the largest that ovn-nb(5) allows: what a tenant forbids for a listener no rule of anybody else permits."""
-PROBE_PORT = 1
-"""ovn-nb(5) hangs a health check on a VIP with a port. That of a monitor's row is on no switch: any port will do."""
 _LISTENER_TLS = {
     "container_ref": "default_tls_container_ref",
     "sni_container_refs": "sni_container_refs",
@@ -234,50 +227,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         yield row
         yield GroupMember(group=network.id, load_balancer=row.name)
     for each in balancer.pools:
-        yield from _monitor(snapshot, balancer, each)
-
-
-def _monitor(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -> Iterator[OvnRow]:
-    """What ovn-controller probes on the chassis of each member, from which address, and how often."""
-    monitor = working_monitor(balancer, pool)
-    if monitor is None:
-        return
-    found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
-    sources = {each: source for each in found if each and (source := find_source(snapshot, each))}
-    vips = {vip.address.version: vip.address for vip in reversed(balancer.vips)}
-    services = tuple(
-        VirtualService(vip=render_endpoint(vips[version], PROBE_PORT), backends=backends)
-        for version in sorted(vips)
-        if (backends := _probed(endpoint for endpoint in sources if endpoint.address.version == version))
-    )
-    if not services:
-        return
-    name = f"{balancer.id}-{monitor.id}"
-    yield LoadBalancer(
-        name=name,
-        protocol=TRANSPORTS[monitor.type].value,
-        services=services,
-        ip_port_mappings=pairs(
-            {
-                render_address(endpoint.address): f"{endpoint.port_id}:{render_address(source)}"
-                for endpoint, source in sources.items()
-                if endpoint.address.version in vips
-            }
-        ),
-    )
-    times = {
-        "interval": max(1, monitor.delay),  # Octavia allows 0, and ovn-nb(5) counts whole seconds
-        "timeout": max(1, monitor.timeout),
-        "success_count": monitor.max_retries,
-        "failure_count": monitor.max_retries_down,
-    }
-    options = pairs({option: str(value) for option, value in times.items()})
-    for service in services:
-        yield LoadBalancerHealthCheck(load_balancer=name, vip=service.vip, options=options)
-
-
-def _probed(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
-    return tuple(sorted(render_endpoint(endpoint.address, endpoint.number) for endpoint in endpoints))
+        yield from monitor_rows(snapshot, balancer, each)
 
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:

@@ -10,8 +10,9 @@ from fairlead.api.octavia import decode, l7, limits, specs
 from fairlead.api.octavia.caller import Birth, Caller
 from fairlead.api.octavia.catalog import choose
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
-from fairlead.api.octavia.probing import check_probed, make_probe_ports
+from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
+from fairlead.compilers.providers import PROVIDERS
 from fairlead.model import loadbalancer as lb
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
@@ -405,7 +406,7 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
         _check_new_member(snapshot, balancer, member, caller)
-    check_probed(snapshot, balancer)
+    PROVIDERS[balancer.provider].check(snapshot, balancer)
 
 
 def _check_size(balancer: lb.LoadBalancer) -> None:

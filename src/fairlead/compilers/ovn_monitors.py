@@ -1,0 +1,94 @@
+"""Health monitors, as rows of the OVN Northbound database.
+
+northd takes dead backends out of a load balancer that has a health check, and a slot table would no longer be one. So
+a monitor has a load balancer row of its own, on no switch, in no group, which leads nobody anywhere: it says what to
+probe. What dies is taken out of the slot tables by the compiler of the load balancer, like everything else.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.ovn import LoadBalancer, LoadBalancerHealthCheck, OvnRow, VirtualService, pairs
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress, render_address, render_endpoint
+from fairlead.model.health import Endpoint
+from fairlead.model.probes import (
+    TRANSPORTS,
+    find_endpoint,
+    find_port,
+    find_source,
+    member_network,
+    probed_address,
+    probed_members,
+    working_monitor,
+)
+from fairlead.model.snapshot import Snapshot
+
+PROBE_PORT = 1
+"""ovn-nb(5) hangs a health check on a VIP with a port. That of a monitor's row is on no switch: any port will do."""
+
+
+def check_probed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
+    """Raises Unsupported for what the change asks to be probed and cannot be: a member that is no port. One whose port
+    goes later is down."""
+    old = snapshot.load_balancers.get(balancer.id)
+    known = set(_asked(old)) if old else set()
+    for pool in balancer.pools:
+        watched = pool.health_monitor is not None and pool.health_monitor.type in TRANSPORTS  # others cannot be had
+        for member in pool.members if watched else ():
+            address = probed_address(member)
+            if (pool.id, address) not in known and find_port(snapshot, balancer, member) is None:
+                network = member_network(snapshot, balancer, member)
+                raise Unsupported(
+                    f"a health monitor for member {member.address}: {address} is no port of network {network}"
+                    + ("" if member.subnet_id else "; if it is on another network, say the member's subnet_id"),
+                    balancer.provider,
+                )
+
+
+def _asked(balancer: lb.LoadBalancer) -> Iterator[tuple[str, IPAddress]]:
+    monitored = (pool for pool in balancer.pools if pool.health_monitor)
+    return ((pool.id, probed_address(member)) for pool in monitored for member in pool.members)
+
+
+def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -> Iterator[OvnRow]:
+    """What ovn-controller probes on the chassis of each member, from which address, and how often."""
+    monitor = working_monitor(balancer, pool)
+    if monitor is None:
+        return
+    found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
+    sources = {each: source for each in found if each and (source := find_source(snapshot, each))}
+    vips = {vip.address.version: vip.address for vip in reversed(balancer.vips)}
+    services = tuple(
+        VirtualService(vip=render_endpoint(vips[version], PROBE_PORT), backends=backends)
+        for version in sorted(vips)
+        if (backends := _probed(endpoint for endpoint in sources if endpoint.address.version == version))
+    )
+    if not services:
+        return
+    name = f"{balancer.id}-{monitor.id}"
+    yield LoadBalancer(
+        name=name,
+        protocol=TRANSPORTS[monitor.type].value,
+        services=services,
+        ip_port_mappings=pairs(
+            {
+                render_address(endpoint.address): f"{endpoint.port_id}:{render_address(source)}"
+                for endpoint, source in sources.items()
+                if endpoint.address.version in vips
+            }
+        ),
+    )
+    times = {
+        "interval": max(1, monitor.delay),  # Octavia allows 0, and ovn-nb(5) counts whole seconds
+        "timeout": max(1, monitor.timeout),
+        "success_count": monitor.max_retries,
+        "failure_count": monitor.max_retries_down,
+    }
+    options = pairs({option: str(value) for option, value in times.items()})
+    for service in services:
+        yield LoadBalancerHealthCheck(load_balancer=name, vip=service.vip, options=options)
+
+
+def _probed(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
+    return tuple(sorted(render_endpoint(endpoint.address, endpoint.number) for endpoint in endpoints))
