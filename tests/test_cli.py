@@ -1,5 +1,7 @@
 """The command: help that a person can use, errors that say what is wrong, exit codes that a script can use."""
 
+from pathlib import Path
+
 import pytest
 
 from fairlead import __version__
@@ -15,7 +17,9 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     return code, said.out, said.err
 
 
-@pytest.mark.parametrize("argv", [(), ("server",), ("plan",), ("show",), ("resync",), ("lab",), ("lab", "up")])
+@pytest.mark.parametrize(
+    "argv", [(), ("server",), ("agent",), ("plan",), ("show",), ("resync",), ("lab",), ("lab", "up")]
+)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
     code, out, _ = run(capsys, *argv, "--help")
     assert (code, "usage: fairlead" in out) == (0, True)
@@ -28,6 +32,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]):
 def test_the_configuration_is_printed_and_checked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     assert "[ovn]" in run(capsys, "config")[1]
     assert run(capsys, "server", "--check")[:2] == (0, "the configuration is right\n")
+    assert run(capsys, "agent", "--check")[:2] == (0, "the configuration is right\n")
     monkeypatch.setenv("FAIRLEAD_SERVER_LISTEN", "0.0.0.0:1")
     code, out, err = run(capsys, "server", "--check")
     assert (code, out, "can be reached from elsewhere" in err) == (2, "", True)
@@ -41,3 +46,12 @@ def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str],
 
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]):
     assert run(capsys, "bogus")[0] == 2
+
+
+def test_a_switch_that_is_not_there_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("FAIRLEAD_AGENT_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("FAIRLEAD_AGENT_BRIDGE", "br-nowhere")
+    code, out, err = run(capsys, "agent", "--once")
+    assert (code, out, "ovs-ofctl" in err) == (1, "", True)

@@ -51,6 +51,13 @@ BAD = [
     ("", {"FAIRLEAD_OVN_CA": "/nothing"}, "go together"),
     ("", {"FAIRLEAD_OVN_MARK": ""}, "ovn.mark: without a mark"),
     ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),
+    ("", {"FAIRLEAD_AGENT_SERVERS": "127.0.0.1:9876"}, "agent.servers: '127.0.0.1:9876' is not http://"),
+    ("", {"FAIRLEAD_AGENT_SERVERS": " , "}, "agent.servers: "),
+    ("", {"FAIRLEAD_AGENT_USER": "u"}, "agent.user and agent.password_file go together"),
+    ("", {"FAIRLEAD_AGENT_USER": "u", "FAIRLEAD_AGENT_PASSWORD_FILE": "/nothing"}, "/nothing: no such file"),
+    ("", {"FAIRLEAD_AGENT_CA": "/nothing"}, "agent.ca: /nothing: no such file"),
+    ("", {"FAIRLEAD_AGENT_INTERVAL": "0"}, "agent.interval: from 1"),
+    ("", {"FAIRLEAD_AGENT_MOST_CONNECTIONS": "-1"}, "agent.most_connections: 0 or more"),
     ("", {"FAIRLEAD_LOG_FORMAT": "xml"}, "log.format: 'xml' is not text or json"),
 ]
 

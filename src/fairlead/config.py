@@ -114,7 +114,9 @@ class AgentOptions:
     """`fairlead agent`, on a compute node: it counts for statistics. A server reads none of this."""
 
     servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
-    user: str = _option("", "Who tells, where a server asks; the role is service.")
+    user: str = _option(
+        "", "Who tells, where a server asks; the role is service. Over http the password can be read on the way."
+    )
     password_file: str = _option("", "The file that has the password and nothing else.")
     ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")
     interval: int = _option(10, "Seconds from look to look. What was counted between a look and a change is lost.")
