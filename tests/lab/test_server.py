@@ -17,7 +17,7 @@ import bcrypt
 import httpx
 import pytest
 
-from fairlead.lab import Lab, take_down
+from fairlead.lab import Lab, processes, take_down
 from lab.northbound import breaking
 from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, Server, serving, until
 from lab.site import free_port
@@ -304,6 +304,40 @@ def test_behind_a_password_the_stock_client_works_and_sees_its_project_only(own_
         tear_down_as(server, ("eve", "eve-secret"))
         log = server.log.read_text()
         assert [secret for secret in ("ann-secret", "eve-secret", *hashed.values()) if secret in log] == []
+
+
+def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
+    secret = bcrypt.hashpw(b"told-secret", bcrypt.gensalt(rounds=4)).decode()
+    users = (f"{name}:{secret}:p:{role}" for name, role in (("node", "service"), ("ann", "member"), ("eve", "admin")))
+    (tmp_path / "users").write_text("\n".join(users))
+    (tmp_path / "password").write_text("told-secret\n")
+    guarded = {
+        "FAIRLEAD_SERVER_AUTHENTICATION": "http_basic",
+        "FAIRLEAD_SERVER_PASSWORD_FILE": str(tmp_path / "users"),
+        "FAIRLEAD_OVN_SOUTHBOUND": own_lab.southbound,
+    }
+    with serving(own_lab, tmp_path, **guarded) as server:
+        server.client.auth = ("eve", "told-secret")
+        said: dict[str, str] = {}
+        for user, nodes in (("ann", 0), ("node", 1)):
+            environment = {
+                "FAIRLEAD_AGENT_SERVERS": server.url,
+                "FAIRLEAD_AGENT_USER": user,
+                "FAIRLEAD_AGENT_PASSWORD_FILE": str(tmp_path / "password"),
+                "FAIRLEAD_AGENT_INTERVAL": "1",
+                "FAIRLEAD_AGENT_STATE": str(tmp_path / f"{user}.json"),
+                "FAIRLEAD_AGENT_RUN_DIR": str(own_lab.layout.node_directory("chassis1")),
+            }
+            log = tmp_path / user
+            agent = processes.launch("agent", environment, log)
+            said[user] = "" if nodes else "this is for agents"
+            until(lambda log=log, words=said[user]: words in log.read_text())
+            until(lambda told=f"fairlead_counting_nodes {nodes}.0": told in server.client.get("/metrics").text)
+            agent.terminate()
+            assert agent.wait(10) == 0
+            said[user] = log.read_text()
+        assert "trying again" not in said["node"]
+        assert "told-secret" not in server.log.read_text() + "".join(said.values())
 
 
 def tear_down_as(server: Server, credentials: tuple[str, str]) -> None:

@@ -120,7 +120,7 @@ def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], s
                         "milliseconds": round(took * 1000, 1),
                     }
                     words = "%(request)s %(method)s %(path)s by %(user)r: %(status)s in %(milliseconds)s ms"
-                    LOG.info(words, news, extra={"fields": news})
+                    LOG.log(_level(scope["path"], message["status"]), words, news, extra={"fields": news})  # type: ignore[arg-type]
                 metrics.observe(scope["path"], scope["method"], message["status"], took)  # type: ignore[arg-type]
                 message["headers"] = [*message["headers"], (b"x-openstack-request-id", request_id.encode())]  # type: ignore[misc]
             await send(message)
@@ -139,6 +139,11 @@ def _identified(app: ASGIApp, authenticate: Authenticate, new_id: Callable[[], s
         await app({**scope, "identity": caller, "request_id": request_id}, receive, send_with_id)  # type: ignore[arg-type]
 
     return identified
+
+
+def _level(path: str, status: int) -> int:
+    """What each node tells every few seconds is worth a line only if it goes wrong."""
+    return logging.DEBUG if path.startswith("/agent/") and status < 400 else logging.INFO
 
 
 def _comes_from_elsewhere(origin: bytes | None) -> bool:
