@@ -144,12 +144,17 @@ def _page(found: list[Item], query: Query) -> Page:
 
 
 def _matches(value: object, wanted: frozenset[str]) -> bool:
-    """A query string has texts only: what a text means depends on what it is compared with."""
+    """A query string has texts only: what a text means depends on what it is compared with.
+
+    A list matches by any of its values, an object by any of its names.
+    """
     match value:
         case bool():
             return any(text.lower() in (("true", "1") if value else ("false", "0")) for text in wanted)
         case None:
             return bool(wanted & {"", "None", "null"})
+        case list() | tuple() | dict():
+            return any(_matches(each, wanted) for each in value)
         case _:
             return str(value) in wanted
 

@@ -228,3 +228,19 @@ def test_ovn_refuses_them_by_name_and_writes_nothing(ovn: Door):
     told = ovn.bad("POST", "/l7policies", {"l7policy": {"listener_id": listener, "action": "REJECT"}})
     assert told == (501, "Provider 'ovn' does not support a requested option: L7 policies")
     assert not ovn.place.model.snapshot.l7policy_owner
+
+
+def test_a_rule_is_found_by_its_value_under_both_names(door: Door):
+    for name in ("value", "rule_value"):
+        for value, found in (("/static", 1), ("/dynamic", 0)):
+            rules = door.good("GET", f"/l7policies/{{policy}}/rules?{name}={value}")["rules"]
+            assert len(rules) == found, name
+
+
+def test_rules_and_members_are_found_by_what_the_path_says_too(door: Door):
+    for path, plural, parent, count in (
+        ("/l7policies/{policy}/rules", "rules", "l7policy_id={policy}", 1),
+        ("/pools/{pool}/members", "members", "pool_id={pool}", 2),
+    ):
+        assert len(door.good("GET", f"{path}?{parent}")[plural]) == count
+        assert door.good("GET", f"{path}?{parent.split('=')[0]}={NOBODY}")[plural] == []

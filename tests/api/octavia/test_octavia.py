@@ -275,6 +275,39 @@ def test_lists_by_id_look_only_there_and_find_the_same(door):
     door(story)
 
 
+def test_lists_filter_by_each_value_of_a_list(door):
+    async def story(place: Inside) -> None:
+        balancer = (await make_balancer(place))["id"]
+        await make_listener(place, balancer, 80, allowed_cidrs=["10.0.0.0/24", "10.0.1.0/24"])
+        await make_listener(place, balancer, 81, allowed_cidrs=["10.0.1.0/24"])
+        await make_listener(place, balancer, 82)
+        for query, ports in (
+            ("allowed_cidrs=10.0.0.0/24", [80]),
+            ("allowed_cidrs=10.0.1.0/24", [80, 81]),
+            ("allowed_cidrs=10.0.0.0/24&allowed_cidrs=10.0.1.0/24", [80, 81]),
+            ("allowed_cidrs=10.0.2.0/24", []),
+            ("allowed_cidrs=null", [82]),
+        ):
+            found = (await place.good("GET", f"{LISTENERS}?{query}"))["listeners"]
+            assert [item["protocol_port"] for item in found] == ports, query
+
+    door(story)
+
+
+def test_a_pool_is_found_by_its_monitor_under_both_names(door):
+    async def story(place: Inside) -> None:
+        listener = await make_listener(place, (await make_balancer(place))["id"])
+        pool = (await make_pool(place, listener["id"]))["id"]
+        body = {"pool_id": pool, "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
+        monitor = (await place.good("POST", "/v2.0/lbaas/healthmonitors", {"healthmonitor": body}))["healthmonitor"]
+        for name in ("healthmonitor_id", "health_monitor_id"):
+            for identity, found in ((monitor["id"], [pool]), (NOBODY, [])):
+                pools = (await place.good("GET", f"{POOLS}?{name}={identity}"))["pools"]
+                assert [item["id"] for item in pools] == found, name
+
+    door(story)
+
+
 def test_projects_do_not_see_each_other(door):
     async def story(place: Inside) -> None:
         made = await make_balancer(place)

@@ -38,10 +38,13 @@ _MATCHERS: Mapping[str, Callable[[Item], Iterable[object]]] = {
     "load_balancer_id": _nested_ids("loadbalancers"),
     "listener_id": _nested_ids("listeners", "listener_id"),
     "healthmonitor_id": lambda item: [item.get("healthmonitor_id")],
+    "health_monitor_id": lambda item: [item.get("healthmonitor_id")],
     "l7policy_id": _nested_ids("l7policies"),
     "pool_id": _nested_ids("pools"),
     "member_id": _nested_ids("members"),
+    "rule_value": lambda item: [item.get("value")],
 }
+"""`health_monitor_id` and `rule_value` are openstacksdk's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,17 @@ def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
 
 
 def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
-    page = _select(items, _query(request, "created_at", "id"), _MATCHERS)
+    page = _select(items, _query(request, "created_at", "id"), {**_MATCHERS, **_parents(request)})
     return json_response({plural: page.items, f"{plural}_links": _links(request, page)})
+
+
+def _parents(request: Request) -> Mapping[str, Callable[[Item], Iterable[object]]]:
+    """What the path says holds for every item: openstacksdk says it once more in the query."""
+
+    def of(value: object) -> Callable[[Item], Iterable[object]]:
+        return lambda _: (value,)
+
+    return {name: of(value) for name, value in request.path_params.items()}
 
 
 def unpaged(request: Request, items: Iterable[Item]) -> Sequence[Item]:
