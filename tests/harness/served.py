@@ -17,15 +17,16 @@ from fairlead.api.auth import Authenticate, anybody
 from fairlead.api.door import House
 from fairlead.api.metrics import Dataplane
 from fairlead.api.network import make_door
-from harness.api import Inside, inside
+from fairlead.compilers.providers import Compile
+from harness.api import Inside, compile_owner, inside
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, compile_owner: Compile = compile_owner) -> Iterator[str]:
     """Its address; the thread has ended when the block has."""
     started: list[uvicorn.Server] = []
     ready = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(folder, started, ready)))
+    thread = threading.Thread(target=lambda: asyncio.run(_serve(folder, compile_owner, started, ready)))
     thread.start()
     try:
         assert ready.wait(10)
@@ -48,8 +49,8 @@ class Announced(uvicorn.Server):
         self._ready.set()
 
 
-async def _serve(folder: Path, started: list[uvicorn.Server], ready: threading.Event) -> None:
-    async with inside(make_door, folder, "/network") as place:
+async def _serve(folder: Path, compile_owner: Compile, started: list[uvicorn.Server], ready: threading.Event) -> None:
+    async with inside(make_door, folder, "/network", compile_owner) as place:
         _, app = make_whole(place, anybody)
         started.append(Announced(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"), ready))
         loop = asyncio.create_task(place.reconciler.run())

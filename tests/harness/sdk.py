@@ -1,0 +1,62 @@
+"""openstacksdk's load-balancer proxy: what was called, what came back, and what was refused."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from inspect import isfunction
+from typing import Any
+
+import pytest
+from openstack import exceptions
+from openstack.load_balancer.v2._proxy import Proxy
+from openstack.resource import Resource
+
+NOT_A_FILTER = {"limit", "marker"}
+
+
+class Called:
+    """A proxy, and which of its methods were used."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self.names: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self._proxy, name)
+
+
+def methods() -> set[str]:
+    """All that the proxy itself has, beside what every service of the SDK has."""
+    return {name for name, member in vars(Proxy).items() if isfunction(member) and not name.startswith("_")}
+
+
+def has(resource: Any, **wanted: Any) -> None:
+    assert {name: resource[name] for name in wanted} == wanted
+
+
+def same(*found: Any) -> None:
+    """Whichever way it was read, in a list (that has nothing else) or alone."""
+    first, *others = (only(each).to_dict() for each in found)
+    assert others == [first] * len(others)
+
+
+def only(found: Any) -> Resource:
+    (one,) = [found] if isinstance(found, Resource) else found
+    return one
+
+
+@contextmanager
+def refused(status: int, words: str) -> Iterator[None]:
+    with pytest.raises(exceptions.HttpException) as caught:
+        yield
+    assert (caught.value.status_code, words in str(caught.value)) == (status, True), str(caught.value)
+
+
+def check_queries(resource: Any, listed: Callable[..., Iterable[Any]]) -> None:
+    """By every attribute that the SDK can ask for, and that has a value: it is found, and by no other value."""
+    for name in sorted(type(resource)._query_mapping._mapping.keys() - NOT_A_FILTER):
+        value = resource.to_dict().get(name)
+        if value in (None, [], {}):
+            continue
+        for asked, found in ((value, True), ("no-such", False)):
+            assert (resource.id in {each.id for each in listed(**{name: asked})}) == found, (name, asked)
