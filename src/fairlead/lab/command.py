@@ -293,6 +293,7 @@ def _add_trace(commands: "Subparsers") -> None:
     packet = parser.add_mutually_exclusive_group()
     packet.add_argument("--tcp", type=int, metavar="PORT")
     packet.add_argument("--udp", type=int, metavar="PORT")
+    packet.add_argument("--sctp", type=int, metavar="PORT")
     packet.add_argument("--icmp", action="store_true", help="an echo request (this is the default)")
 
 
@@ -323,6 +324,8 @@ def _packet(arguments: argparse.Namespace) -> Packet:
         return trace.Tcp(port=arguments.tcp)
     if arguments.udp is not None:
         return trace.Udp(port=arguments.udp)
+    if arguments.sctp is not None:
+        return trace.Sctp(port=arguments.sctp)
     return trace.Echo()
 
 

@@ -34,11 +34,16 @@ class Udp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sctp:
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
     """An ICMP echo request."""
 
 
-Packet = Tcp | Udp | Echo
+Packet = Tcp | Udp | Sctp | Echo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,8 @@ def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
             return (f"tcp.src == {SOURCE_PORT}", f"tcp.dst == {port}")
         case Udp(port=port):
             return (f"udp.src == {SOURCE_PORT}", f"udp.dst == {port}")
+        case Sctp(port=port):
+            return (f"sctp.src == {SOURCE_PORT}", f"sctp.dst == {port}")
         case Echo():
             return (f"icmp{version}.type == {8 if version == 4 else 128}", f"icmp{version}.code == 0")
         case _:

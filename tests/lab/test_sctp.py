@@ -1,0 +1,86 @@
+"""SCTP, of which neither Open vSwitch in user space nor every kernel knows connections: traced, without traffic.
+
+ovn-trace(8) walks the logical flows that OVN has made of our rows, which are those that a packet would meet.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.lab import Lab
+from fairlead.lab.command import main
+from lab.site import PORT, Balancer, Site, open_site
+
+pytestmark = pytest.mark.lab
+
+MEMBERS = ("sctp1", "sctp2")
+CLIENTS = ("sctp-near", "sctp-far")
+CIDRS = {
+    4: {"sctp-near": "10.0.0.0/24", "sctp-far": "10.0.1.0/24"},
+    6: {"sctp-near": "fd00:a::/64", "sctp-far": "fd00:b::/64"},
+}
+"""By the version of the VIP: whom a client is allowed by."""
+BACKENDS = re.compile(r"ct_lb\w*\(backends=([^)]*)\)")
+DELIVERED = re.compile(r'/\* output to "([^"]+)", type "" \*/')
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """Members and near on one network, far on another one across a router."""
+    site = open_site(lab)
+    site.network("sctp-a", "10.0.0.0/24", "fd00:a::/64")
+    site.network("sctp-b", "10.0.1.0/24", "fd00:b::/64")
+    site.router("sctp", "sctp-a-v4", "sctp-a-v6", "sctp-b-v4", "sctp-b-v6")
+    site.machines("sctp-a", dict.fromkeys(MEMBERS, "chassis2"))
+    site.machines("sctp-a", {"sctp-near": "chassis1"})
+    site.machines("sctp-b", {"sctp-far": "chassis2"})
+    yield site
+    for name in (*MEMBERS, *CLIENTS):
+        lab.remove_workload(name)
+    site.close()
+
+
+class Traces:
+    """What OVN would do with the first packet of a client to port 80 of a VIP."""
+
+    def __init__(self, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+        self._site = site
+        self._capsys = capsys
+
+    def of(self, client: str, vip: str, protocol: str) -> str:
+        assert main(["trace", "--name", self._site.lab.name, client, vip, f"--{protocol}", "80"]) == 0
+        return self._capsys.readouterr().out
+
+    def is_balanced(self, client: str, balancer: Balancer, version: int) -> None:
+        """To one of the members, whose port it then comes to. ovn-trace shortens names that are UUIDs."""
+        trace = self.of(client, balancer.vip, "sctp")
+        addresses = (self._site.address(name, version) for name in MEMBERS)
+        wanted = {f"[{each}]:{PORT}" if version == 6 else f"{each}:{PORT}" for each in addresses}
+        assert [set(found.split(",")) for found in BACKENDS.findall(trace)] == [wanted]
+        (port,) = DELIVERED.findall(trace)
+        assert [name for name in MEMBERS if self._site.lab.workload(name).port_id.startswith(port)] != []
+
+    def is_dropped(self, client: str, balancer: Balancer) -> None:
+        trace = self.of(client, balancer.vip, "sctp")
+        assert ("drop;" in trace, BACKENDS.findall(trace), "/* output" in trace) == (True, [], False)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_every_client_is_led_to_a_member(site: Site, capsys: pytest.CaptureFixture[str], version: int):
+    traces = Traces(site, capsys)
+    with site.balancer(f"sctp-a-v{version}", MEMBERS, protocol="SCTP", version=version) as balancer:
+        for client in CLIENTS:
+            traces.is_balanced(client, balancer, version)
+            assert BACKENDS.findall(traces.of(client, balancer.vip, "tcp")) == []
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_is_not_allowed_is_dropped(site: Site, capsys: pytest.CaptureFixture[str], version: int):
+    traces = Traces(site, capsys)
+    with site.balancer(f"sctp-a-v{version}", MEMBERS, protocol="SCTP", version=version) as balancer:
+        for allowed, other in (CLIENTS, CLIENTS[::-1]):
+            site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=[CIDRS[version][allowed]])
+            site.settle(balancer.id)
+            traces.is_balanced(allowed, balancer, version)
+            traces.is_dropped(other, balancer)
