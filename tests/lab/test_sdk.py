@@ -86,6 +86,8 @@ def load_balancers(site: Site, lb: Any) -> str:
     assert [vip["ip_address"] for vip in made.additional_vips] == [VIP6]
     active = lb.wait_for_load_balancer("sdk-web", interval=0.05, wait=20)
     has(active, id=made.id, provisioning_status="ACTIVE", operating_status="OFFLINE")
+    assert ask(site) == (set(), REFUSED)
+    site.lab.exec("sdk-client", ["ping", "-c1", "-W2", VIP])
     changed = lb.update_load_balancer(
         made.id, name="sdk-shop", description="other", tags=["gold", "silver"], is_admin_state_up=True
     )
@@ -381,9 +383,11 @@ def ends(site: Site, lb: Any, balancer: str, listener: str, pool: str) -> None:
     with refused(400, "it has children"):
         lb.delete_load_balancer(balancer)
     assert ask(site) == ({"sdk2"}, {})
-    has(lb.update_listener(listener, is_admin_state_up=False), is_admin_state_up=False)
-    site.settle(balancer)
-    assert ask(site) == (set(), REFUSED)
+    for update, part in ((lb.update_pool, pool), (lb.update_listener, listener)):
+        for enabled, seen in ((False, (set(), REFUSED)), (True, ({"sdk2"}, {}))):
+            has(update(part, is_admin_state_up=enabled), is_admin_state_up=enabled)
+            site.settle(balancer)
+            assert ask(site) == seen
     for delete, identity in ((lb.delete_listener, listener), (lb.delete_pool, pool)):
         delete(identity)
     for get, identity in ((lb.get_listener, listener), (lb.get_pool, pool)):

@@ -1,0 +1,327 @@
+"""README's table of Octavia's features is true: it names all that the API takes, and what it says of each is so."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.octavia.house import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
+from fairlead.api.octavia import specs
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import AllocationPool
+from fairlead.model.snapshot import Changes
+
+README = Path(__file__).parents[3] / "README.md"
+COMMON = "each of these, but L7"
+SPECS: Mapping[str, specs.Spec] = {
+    "load balancer": specs.LOAD_BALANCER_POST,
+    "listener": specs.LISTENER_POST,
+    "pool": {**specs.POOL_POST, **specs.SESSION_PERSISTENCE},
+    "member": specs.MEMBER_POST,
+    "health monitor": specs.HEALTH_MONITOR_POST,
+    "L7 policy": {**specs.L7_POLICY_POST, **specs.L7_POLICY_IN_TREE},
+    "L7 rule": specs.L7_RULE_POST,
+}
+VALUES: Mapping[tuple[str, str], type[StrEnum]] = {
+    ("listener", "protocol"): lb.ListenerProtocol,
+    ("pool", "protocol"): lb.PoolProtocol,
+    ("pool", "lb_algorithm"): lb.Algorithm,
+    ("pool", "session_persistence"): lb.PersistenceType,
+    ("health monitor", "type"): lb.MonitorType,
+    ("L7 policy", "action"): lb.L7Action,
+    ("L7 rule", "type"): lb.L7RuleType,
+    ("L7 rule", "compare_type"): lb.L7Comparison,
+}
+"""Attributes of which each value is a feature of its own."""
+SAID_AS_VALUES = {"type"}
+"""Of session persistence."""
+
+REF, SUBNET_6 = "https://secrets/1", "22222222-0000-4000-8000-000000000006"
+POOL = {"name": "p", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
+ENDS_TLS = {"protocol": "TERMINATED_HTTPS", "default_tls_container_ref": REF}
+ASKS_CERTIFICATE = {**ENDS_TLS, "client_ca_tls_container_ref": REF}
+DATAGRAMS, HTTP = {"protocol": "UDP"}, {"type": "HTTP"}
+COOKIE = {"session_persistence": {"type": "APP_COOKIE", "cookie_name": "c"}}
+TO_POOL = {"action": "REDIRECT_TO_POOL", "redirect_pool_id": "{pool}"}
+TO_URL = {"action": "REDIRECT_TO_URL", "redirect_url": "http://a.b/"}
+TO_PREFIX = {"action": "REDIRECT_PREFIX", "redirect_prefix": "http://a.b/"}
+HEADER = {"type": "HEADER", "key": "a", "value": "b"}
+
+LEAST: Mapping[str, Mapping[str, Any]] = {
+    COMMON: {"vip_subnet_id": SUBNET, "project_id": "demo", "tenant_id": "demo"},
+    "load balancer": {"vip_subnet_id": SUBNET},
+    "listener": {"loadbalancer_id": "{lb}", "protocol": "TCP", "protocol_port": 81},
+    "pool": {"loadbalancer_id": "{lb}", **POOL},
+    "member": {"address": "10.0.0.12", "protocol_port": 80},
+    "health monitor": {"pool_id": "{pool}", **MONITOR},
+    "L7 policy": {"listener_id": "{listener}", "action": "REJECT"},
+    "L7 rule": {"type": "PATH", "compare_type": "EQUAL_TO", "value": "/"},
+}
+"""What each request has; names in braces stand for ids."""
+MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    COMMON: {"name": {"name": "x"}, "description": {"description": "x"}, "tags": {"tags": ["x"]}},
+    "load balancer": {
+        "vip_address": {"vip_address": "10.0.0.50"},
+        "vip_network_id": {"vip_subnet_id": None, "vip_network_id": NET},
+        "vip_port_id": {"vip_subnet_id": None, "vip_port_id": machine(19)},
+        "additional_vips": {"additional_vips": [{"subnet_id": SUBNET_6}]},
+        "listeners": {"listeners": [{"protocol": "TCP", "protocol_port": 80}]},
+        "pools": {"pools": [POOL]},
+        "provider": {"provider": "ovn"},
+        "flavor_id": {"flavor_id": "{flavor}"},
+        "availability_zone": {"availability_zone": "east"},
+        "vip_qos_policy_id": {"vip_qos_policy_id": NOBODY},
+        "vip_sg_ids": {"vip_sg_ids": [NOBODY]},
+    },
+    "listener": {
+        "protocol TERMINATED_HTTPS": ENDS_TLS,
+        "allowed_cidrs": {"allowed_cidrs": ["10.0.0.0/24"]},
+        "default_pool": {"default_pool": POOL},
+        "default_pool_id": {"default_pool_id": "{pool}"},
+        **{name: {name: 7} for name in specs.LISTENER_POST if name.startswith("timeout_")},
+        "connection_limit": {"connection_limit": 5},
+        "l7policies": {"l7policies": [{"action": "REJECT"}]},
+        "insert_headers": {"protocol": "HTTP", "insert_headers": {"X-Forwarded-For": "true"}},
+        "hsts_max_age": {**ENDS_TLS, "hsts_max_age": 60},
+        "hsts_include_subdomains": {**ENDS_TLS, "hsts_max_age": 60, "hsts_include_subdomains": True},
+        "hsts_preload": {**ENDS_TLS, "hsts_max_age": 60, "hsts_preload": True},
+        "default_tls_container_ref": ENDS_TLS,
+        "sni_container_refs": {**ENDS_TLS, "sni_container_refs": [REF]},
+        "client_authentication": {**ASKS_CERTIFICATE, "client_authentication": "MANDATORY"},
+        "client_ca_tls_container_ref": ASKS_CERTIFICATE,
+        "client_crl_container_ref": {**ASKS_CERTIFICATE, "client_crl_container_ref": REF},
+        "tls_ciphers": {"tls_ciphers": "A:B"},
+        "tls_versions": {"tls_versions": ["TLSv1.3"]},
+        "alpn_protocols": {"alpn_protocols": ["h2"]},
+    },
+    "pool": {
+        "session_persistence SOURCE_IP": {"session_persistence": {"type": "SOURCE_IP"}},
+        "session_persistence HTTP_COOKIE": {"session_persistence": {"type": "HTTP_COOKIE"}},
+        "session_persistence APP_COOKIE": COOKIE,
+        "cookie_name": COOKIE,
+        **{
+            name: {**DATAGRAMS, "session_persistence": {"type": "SOURCE_IP", name: value}}
+            for name, value in (("persistence_timeout", 60), ("persistence_granularity", "255.255.255.0"))
+        },
+        "listener_id": {"listener_id": "{bare}"},
+        "members": {"members": [{"address": "10.0.0.12", "protocol_port": 80}]},
+        "healthmonitor": {"healthmonitor": MONITOR},
+        "tls_enabled": {"tls_enabled": True},
+        "tls_container_ref": {"tls_container_ref": REF},
+        "ca_tls_container_ref": {"ca_tls_container_ref": REF},
+        "crl_container_ref": {"crl_container_ref": REF},
+        "tls_ciphers": {"tls_ciphers": "A:B"},
+        "tls_versions": {"tls_versions": ["TLSv1.3"]},
+        "alpn_protocols": {"alpn_protocols": ["h2"]},
+    },
+    "member": {
+        "weight": {"weight": 7},
+        "backup": {"backup": True},
+        "subnet_id": {"subnet_id": SUBNET},
+        "monitor_address": {"monitor_address": "10.0.0.13"},
+        "monitor_port": {"monitor_port": 81},
+        "request_sriov": {"request_sriov": True},
+    },
+    "health monitor": {
+        "type UDP-CONNECT": {"pool_id": "{datagrams}", "type": "UDP-CONNECT"},
+        "type SCTP": {"pool_id": "{datagrams}", "type": "SCTP"},
+        "max_retries_down": {"max_retries_down": 7},
+        "http_method": {**HTTP, "http_method": "GET"},
+        "http_version": {**HTTP, "http_version": 1.1},
+        "url_path": {**HTTP, "url_path": "/"},
+        "expected_codes": {**HTTP, "expected_codes": "200"},
+        "domain_name": {**HTTP, "http_version": 1.1, "domain_name": "a.b"},
+    },
+    "L7 policy": {
+        "action REDIRECT_TO_POOL": TO_POOL,
+        "action REDIRECT_TO_URL": TO_URL,
+        "action REDIRECT_PREFIX": TO_PREFIX,
+        "position": {"position": 1},
+        "redirect_pool_id": TO_POOL,
+        "redirect_pool": {"action": "REDIRECT_TO_POOL", "redirect_pool": {**POOL, "protocol": "HTTP"}},
+        "redirect_url": TO_URL,
+        "redirect_prefix": TO_PREFIX,
+        "redirect_http_code": {**TO_URL, "redirect_http_code": 307},
+        "rules": {"rules": [LEAST["L7 rule"]]},
+        **{name: {name: "x"} for name in ("name", "description", "project_id", "tenant_id")},
+        "tags": {"tags": ["x"]},
+    },
+    "L7 rule": {
+        "type COOKIE": {"type": "COOKIE", "key": "a"},
+        "type FILE_TYPE": {"type": "FILE_TYPE", "value": "js"},
+        "type HEADER": HEADER,
+        "type SSL_CONN_HAS_CERT": {"type": "SSL_CONN_HAS_CERT", "value": "true"},
+        "type SSL_VERIFY_RESULT": {"type": "SSL_VERIFY_RESULT", "value": "0"},
+        "type SSL_DN_FIELD": {"type": "SSL_DN_FIELD", "key": "CN"},
+        "key": HEADER,
+        "invert": {"invert": True},
+        **{name: {name: "x"} for name in ("project_id", "tenant_id")},
+        "tags": {"tags": ["x"]},
+    },
+}
+"""Feature -> what its request has besides. A value of an attribute, and a switch, say it by themselves."""
+CALLS = {
+    "status tree": ("GET", "/loadbalancers/{lb}/status", None),
+    "failover": ("PUT", "/loadbalancers/{lb}/failover", None),
+    "batch update": ("PUT", "/pools/{pool}/members", {"members": [LEAST["member"]]}),
+    "cascade delete": ("DELETE", "/loadbalancers/{lb}?cascade=true", None),
+}
+"""Features that are no attribute."""
+ABOUT = {
+    "insert_headers": "protocol HTTP",
+    "request_sriov": "SR-IOV",
+    "cookie_name": "session_persistence APP_COOKIE",
+    "l7policies": "L7 policies",
+    **{
+        name: "protocol TERMINATED_HTTPS" for name, more in MORE["listener"].items() if more.items() >= ENDS_TLS.items()
+    },
+    **{name: "monitors of type HTTP" for name, more in MORE["health monitor"].items() if more.items() >= HTTP.items()},
+}
+"""Refused feature -> the words of the refusal, where these are about what the feature can only come with."""
+
+
+@dataclass(frozen=True)
+class Row:
+    section: str
+    feature: str
+    verdict: str
+
+    @property
+    def items(self) -> list[str]:
+        """Attributes; or an attribute with each of its values; or what is neither."""
+        attributes = re.findall(r"`(\w+)`", self.feature)
+        values = re.findall(r"[A-Z][A-Z0-9_-]+", self.feature)
+        return [f"{attributes[0]} {value}" for value in values] or attributes or [self.feature]
+
+
+def rows() -> Iterator[Row]:
+    text = README.read_text().split("## Octavia, feature by feature\n")[1].split("\n## ")[0]
+    _, *lines = (line for line in text.splitlines() if line.startswith("| "))
+    section = ""
+    for line in lines:
+        feature, verdict, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        if feature.startswith("**"):
+            section = feature.strip("*")
+        else:
+            yield Row(section, feature, verdict)
+
+
+def named(section: str) -> list[str]:
+    return [item for row in rows() if row.section == section for item in row.items if item not in CALLS]
+
+
+def taken(section: str) -> set[str]:
+    names = SPECS[section].keys() - (SAID_AS_VALUES if section == "pool" else set())
+    return {
+        feature
+        for name in names
+        for feature in [f"{name} {value}" for value in VALUES.get((section, name), ())] or [name]
+    }
+
+
+@pytest.mark.parametrize("section", SPECS)
+def test_the_table_names_all_that_is_taken_and_nothing_else(section: str):
+    common = set() if section.startswith("L7") else set(named(COMMON))
+    assert sorted(named(section)) == sorted(taken(section) - common)
+
+
+def test_each_row_says_one_of_three_things():
+    assert {row.verdict for row in rows()} == {"natively", "stored only", "refused"}
+    assert {row.section for row in rows()} == {COMMON, *SPECS}
+
+
+@pytest.fixture
+def door(ovn: Door) -> Door:
+    """Two listeners, one of them without a pool, two pools and a member; a flavor and an availability zone."""
+    wide = AllocationPool(start=parse_address("fd00::2"), end=parse_address("fd00::ff"))
+    cidr, gateway = parse_network("fd00::/64"), parse_address("fd00::1")
+    six = replace(network().subnets[0], id=SUBNET_6, cidr=cidr, gateway=gateway, allocation_pools=(wide,))
+    whole = replace(network(), subnets=(*network().subnets, six))
+    ovn.run(ovn.place.model.write(lambda _: Changes(puts=(whole,))))
+    ovn.ids["lb"] = ovn.make("lb", vip_subnet_id=SUBNET)["id"]
+    for name, port in (("listener", 80), ("bare", 90)):
+        made = ovn.make("listener", loadbalancer_id=ovn.ids["lb"], protocol="TCP", protocol_port=port)
+        ovn.ids[name] = made["id"]
+    ovn.ids["pool"] = ovn.make("pool", listener_id=ovn.ids["listener"], **POOL)["id"]
+    ovn.ids["datagrams"] = ovn.make("pool", loadbalancer_id=ovn.ids["lb"], **{**POOL, **DATAGRAMS})["id"]
+    ovn.make("member", address="10.0.0.11", protocol_port=80)
+    profile = {"flavorprofile": {"name": "p", "provider_name": "ovn", "flavor_data": "{}"}}
+    made = ovn.good("POST", "/flavorprofiles", profile)["flavorprofile"]
+    flavor = {"flavor": {"name": "gold", "flavor_profile_id": made["id"]}}
+    ovn.ids["flavor"] = ovn.good("POST", "/flavors", flavor)["flavor"]["id"]
+    profile = {"availability_zone_profile": {"name": "p", "provider_name": "ovn", "availability_zone_data": "{}"}}
+    made = ovn.good("POST", "/availabilityzoneprofiles", profile)["availability_zone_profile"]
+    zone = {"availability_zone": {"name": "east", "availability_zone_profile_id": made["id"]}}
+    ovn.good("POST", "/availabilityzones", zone)
+    return ovn
+
+
+@pytest.mark.parametrize("section", [COMMON, *SPECS])
+def test_every_row_is_true(door: Door, section: str):
+    for row in rows():
+        for item in row.items if row.section == section else ():
+            (check_refused if row.verdict == "refused" else check_done)(door, section, item)
+
+
+def check_refused(door: Door, section: str, item: str) -> None:
+    status, words = door.bad(*request(door, section, item))
+    about = "L7 policies" if section.startswith("L7") else ABOUT.get(item, item)
+    assert (status in (400, 501), about in words) == (True, True), (item, words)
+
+
+def check_done(door: Door, section: str, item: str) -> None:
+    """What was asked for is shown, and goes again, so that nothing is in the way of the next."""
+    method, path, body = request(door, section, item)
+    answer = door.good(method, path, body)
+    door.rest()
+    if method == "POST":
+        ((root, made),) = answer.items()
+        assert item.partition(" ")[0] in str(body), "nothing was asked for"
+        shown = {
+            key: value
+            for key, value in body[root].items()
+            if value is not None and isinstance(made.get(key), str | int)
+        }
+        assert {key: made[key] for key in shown} == shown
+        door.good("DELETE", f"{path}/{made['id']}?cascade=true")
+        door.rest()
+
+
+def request(door: Door, section: str, item: str) -> tuple[str, str, Any]:
+    if item in CALLS:
+        return CALLS[item]
+    name, _, value = item.partition(" ")
+    by_itself = {name: value} if value else {name: False} if name == "admin_state_up" else {}
+    given = {**LEAST[section], **MORE[section].get(item, by_itself)}
+    if section == "L7 rule":
+        section, given = "L7 policy", {**LEAST["L7 policy"], "rules": [given]}
+    if "redirect_pool" in given:
+        section, given = "listener", {**LEAST["listener"], "l7policies": [MORE["L7 policy"][item]]}
+    root, path = PATHS[KINDS[section]]
+    ids = {key: value.format(**door.ids) for key, value in given.items() if isinstance(value, str)}
+    return "POST", path, {root: {**given, **ids}}
+
+
+KINDS = {
+    **dict.fromkeys((COMMON, "load balancer"), "lb"),
+    **{name: name for name in ("listener", "pool", "member")},
+    "health monitor": "monitor",
+    "L7 policy": "policy",
+}
+"""Section -> what the door calls it."""
+
+
+def test_what_is_stored_only_changes_no_row(door: Door):
+    before = door.place.driver.rows
+    for section, kind, put in ((COMMON, "lb", specs.LOAD_BALANCER_PUT), ("listener", "listener", specs.LISTENER_PUT)):
+        for item in (
+            item for row in rows() if (row.section, row.verdict) == (section, "stored only") for item in row.items
+        ):
+            if item in put:
+                door.change(kind, door.ids[kind], **MORE[section][item])
+    assert door.place.driver.rows == before
