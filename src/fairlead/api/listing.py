@@ -87,6 +87,8 @@ class Query:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     items: Sequence[Item]
+    last: str | None = None
+    """What names the last item."""
     next_marker: str | None = None
     previous_marker: str | None = None
 
@@ -136,9 +138,11 @@ def _page(found: list[Item], query: Query) -> Page:
         size = place - start if query.reverse else size
     items = found[start : start + size]
     more = start + size < len(found)
+    last = items[-1].get(query.key) if items else None
     return Page(
         items=items,
-        next_marker=items[-1][query.key] if items and more else None,
+        last=last,
+        next_marker=last if more else None,
         previous_marker=items[0][query.key] if items and start > 0 else None,
     )
 

@@ -283,6 +283,26 @@ def test_lists_are_sorted_paged_and_cut(tmp_path: Path, names: Names):
     play_octavia(tmp_path, story)
 
 
+def test_pages_of_zones_end_with_an_empty_one(tmp_path: Path):
+    """openstacksdk goes on from the last id where there is no link; zones have none: it would begin anew, for ever."""
+
+    async def story(place: Inside) -> None:
+        names = Names("availability_zone")
+        profile = (await names.make_profile(place))["id"]
+        for name in ("a", "b", "c"):
+            await names.make(place, profile, name=name)
+        path, pages = f"{ROOT}/{names.path}?limit=2&fields=name", []
+        while path:
+            page = await place.good("GET", path)
+            pages.append([item["name"] for item in page["availability_zones"]])
+            path = next((each["href"] for each in page["availability_zones_links"] if each["rel"] == "next"), "")
+        assert pages == [["a", "b"], ["c"], []]
+        whole = await place.good("GET", f"{ROOT}/{names.path}")
+        assert (len(whole["availability_zones"]), whole["availability_zones_links"]) == (3, [])
+
+    play_octavia(tmp_path, story)
+
+
 def test_what_has_no_rows_waits_for_nothing(tmp_path: Path):
     """No owner is marked, no driver is asked, and a fresh look at everything finds nothing to do."""
 

@@ -69,7 +69,12 @@ class Plain:
         return object_schema(gives, gives)
 
     def respond(self, request: Request, items: Iterable[Item]) -> Response:
-        page = _select(items, replace(_query(request, self.key), key=self.key), {})
+        query = replace(_query(request, self.key), key=self.key)
+        page = _select(items, query, {})
+        if query.limit and self.key != "id":
+            # openstacksdk goes on from the last id where there is no link. Where items have none it would begin anew,
+            # for ever: so there is a link, to a page that is empty.
+            page = replace(page, next_marker=page.last)
         return json_response({self.plural: page.items, self.links: _links(request, page)})
 
 
