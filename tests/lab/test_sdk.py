@@ -476,6 +476,31 @@ def test_pages_are_walked(site: Site, three: list[Any]):
         list(lb.load_balancers(marker=NOBODY))
 
 
+def test_pages_of_what_has_no_rows_are_walked(site: Site):
+    """Some of these are known by a name or a project, and not by an id."""
+    lb, made = site.cloud.load_balancer, [f"sdk-{number}" for number in range(3)]
+    for name in made:
+        lb.update_quota(name, pools=1)
+        lb.create_flavor_profile(name=name, provider_name="ovn", flavor_data="{}")
+        lb.create_flavor(name=name, flavor_profile_id=lb.find_flavor_profile(name).id)
+        lb.create_availability_zone_profile(name=name, provider_name="ovn", availability_zone_data="{}")
+        profile = lb.find_availability_zone_profile(name)
+        lb.create_availability_zone(name=name, availability_zone_profile_id=profile.id)
+    named = (lb.flavor_profiles, lb.flavors, lb.availability_zone_profiles, lb.availability_zones)
+    for limit in (1, 2, 3):
+        assert [quota.project_id for quota in lb.quotas(limit=limit)] == made
+        for listed in named:
+            assert sorted(names(listed(limit=limit))) == made
+            assert len(list(listed(limit=limit, paginated=False))) == limit
+    for name in made:
+        lb.delete_quota(name)
+        lb.delete_flavor(lb.find_flavor(name))
+        lb.delete_flavor_profile(lb.find_flavor_profile(name))
+        lb.delete_availability_zone(name)
+        lb.delete_availability_zone_profile(lb.find_availability_zone_profile(name))
+    assert [each for listed in (lb.quotas, *named) for each in listed()] == []
+
+
 def test_fields_and_sorting(site: Site, three: list[Any]):
     """The SDK leaves these out of its lists: its proxy asks for them as the plain client of the API that it also is."""
     lb = site.cloud.load_balancer
