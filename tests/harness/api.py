@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
 from fairlead.api.door import House, Identity
+from fairlead.api.ledger import Ledger
 from fairlead.compilers.providers import PROVIDERS, Compile
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.rows import NO_ROWS, Rows
@@ -54,6 +55,7 @@ class Inside:
     store: SqliteStore
     reconciler: Reconciler
     driver: FakeDriver
+    ledger: Ledger = field(default_factory=Ledger)
     caller: Identity = ADMIN
     runs: bool = True
     """Whether the reconciler works while a request waits; it works between requests when it is told to."""
@@ -97,6 +99,7 @@ async def inside(
         mtu=1442,
         resync_owner=reconciler.distrust,
         news=place.news,
+        ledger=place.ledger,
         patience=PATIENCE,
     )
     door = make_door(house)

@@ -167,6 +167,8 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 """Feature -> what its request has besides. A value of an attribute, and a switch, say it by themselves."""
 CALLS = {
     "status tree": ("GET", "/loadbalancers/{lb}/status", None),
+    "statistics": ("GET", "/loadbalancers/{lb}/stats", None),
+    "statistics of a listener": ("GET", "/listeners/{listener}/stats", None),
     "failover": ("PUT", "/loadbalancers/{lb}/failover", None),
     "batch update": ("PUT", "/pools/{pool}/members", {"members": [LEAST["member"]]}),
     "cascade delete": ("DELETE", "/loadbalancers/{lb}?cascade=true", None),
@@ -237,7 +239,9 @@ def test_each_row_says_one_of_three_things():
 
 @pytest.fixture
 def door(ovn: Door) -> Door:
-    """Two listeners, one of them without a pool, two pools and a member; a flavor and an availability zone."""
+    """Two listeners, one of them without a pool, two pools and a member; a flavor and an availability zone; a node that
+    tells what it counts."""
+    ovn.place.ledger.report("node", {}, interval=60)
     wide = AllocationPool(start=parse_address("fd00::2"), end=parse_address("fd00::ff"))
     cidr, gateway = parse_network("fd00::/64"), parse_address("fd00::1")
     six = replace(network().subnets[0], id=SUBNET_6, cidr=cidr, gateway=gateway, allocation_pools=(wide,))
