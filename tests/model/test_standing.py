@@ -10,10 +10,12 @@ from immutables import Map
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import (
     Algorithm,
+    HealthMonitor,
     Listener,
     ListenerProtocol,
     LoadBalancer,
     Member,
+    MonitorType,
     Pool,
     PoolProtocol,
     Vip,
@@ -89,3 +91,24 @@ def test_who_waits_in_vain_does_not_wait():
 def test_a_member_on_its_way_says_nothing_about_its_pool():
     new = Map({"member": Stamp(5, 5), "pool": Stamp(0, 5)})
     assert stand(Applied(generation=4), stamps=new).of_pool(POOL) is OperatingStatus.ONLINE
+
+
+@pytest.mark.parametrize(
+    ("unprobed", "drains", "down", "expected"),
+    [
+        (1, 0, 0, OperatingStatus.ONLINE),
+        (1, 1, 0, OperatingStatus.ONLINE),
+        (1, 0, 1, OperatingStatus.DEGRADED),
+        (0, 1, 1, OperatingStatus.ERROR),
+        (0, 0, 1, OperatingStatus.ERROR),
+    ],
+)
+def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int, down: int, expected: OperatingStatus):
+    """Members that nobody has probed take connections, so the pool works, whatever the others are."""
+    kinds = [("new", 1)] * unprobed + [("old", 0)] * drains + [("dead", 1)] * down
+    members = tuple(replace(MEMBER, id=name, weight=weight) for name, weight in kinds)
+    monitor = HealthMonitor(id="m", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
+    pool = replace(POOL, members=members, health_monitor=monitor)
+    web = replace(WEB, pools=(pool,))
+    standing = Standing(balancer=web, generation=5, applied=Applied(generation=5), down=frozenset({"dead"}))
+    assert (standing.of_pool(pool), standing.of_balancer()) == (expected, expected)

@@ -122,11 +122,14 @@ class Standing:
         return self._of_pool(pool, self._led_to())
 
     def _of_pool(self, pool: Pool, led_to: frozenset[str]) -> OperatingStatus:
-        """OFFLINE too when no listener that serves leads to it. A member of which nothing is known yet says nothing."""
+        """OFFLINE too when no listener that serves leads to it. A member that is on its way says nothing, and one that
+        was not probed yet serves."""
         if not self._serves(self.balancer, pool) or pool.id not in led_to:
             return OperatingStatus.OFFLINE
-        members = {self.of_member(pool, member) for member in pool.members if self._is_known(pool, member)}
-        if members and not members & {OperatingStatus.ONLINE, OperatingStatus.NO_MONITOR}:
+        there = [member for member in pool.members if self._is_there(member)]
+        members = {self.of_member(pool, member) for member in there}
+        works = members & {OperatingStatus.ONLINE, OperatingStatus.NO_MONITOR}
+        if there and not works and not any(self._is_unprobed(pool, member) for member in there):
             return OperatingStatus.ERROR
         return OperatingStatus.DEGRADED if OperatingStatus.ERROR in members else OperatingStatus.ONLINE
 
@@ -152,10 +155,9 @@ class Standing:
     def _stamp(self, part: Resource) -> Stamp:
         return self.stamps.get(part.id, AS_OLD_AS_THE_WHOLE)
 
-    def _is_known(self, pool: Pool, member: Member) -> bool:
-        """Whether it is in the dataplane, and was probed if it is to be."""
-        silent = _is_monitored(pool) and member.takes_connections and member.id not in self.down | self.online
-        return self._is_there(member) and not silent
+    def _is_unprobed(self, pool: Pool, member: Member) -> bool:
+        """It serves until somebody says that it is down."""
+        return _is_monitored(pool) and member.takes_connections and member.id not in self.down | self.online
 
     def _is_there(self, part: Resource) -> bool:
         """Whether a version of it is in the dataplane."""
