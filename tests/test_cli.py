@@ -38,6 +38,18 @@ def test_the_configuration_is_printed_and_checked(capsys: pytest.CaptureFixture[
     assert (code, out, "can be reached from elsewhere" in err) == (2, "", True)
 
 
+def test_a_password_file_is_checked_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("FAIRLEAD_SERVER_AUTHENTICATION", "http_basic")
+    monkeypatch.setenv("FAIRLEAD_SERVER_PASSWORD_FILE", str(tmp_path / "users"))
+    code, out, err = run(capsys, "server", "--check")
+    assert (code, out, f"{tmp_path}/users" in err) == (1, "", True)
+    (tmp_path / "users").write_text("x:y:z:nonsense\n")
+    code, out, err = run(capsys, "server", "--check")
+    assert (code, out, "users:1: a line is user:bcrypt hash:project:role" in err) == (1, "", True)
+
+
 @pytest.mark.parametrize("argv", [("plan",), ("show", "web"), ("resync",)])
 def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
     code, out, err = run(capsys, *argv, "--url", "http://127.0.0.1:1")

@@ -123,9 +123,22 @@ def _add_operator_commands(commands: Any) -> None:
 def _server(arguments: argparse.Namespace) -> int:
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
+        _check_password_file(configuration)
         print("the configuration is right")
         return 0
     return run_server(configuration)
+
+
+def _check_password_file(configuration: Configuration) -> None:
+    """Raises Failure for one that a server would not start with."""
+    from fairlead.api.auth import BadPasswordFile, read_password_file
+
+    if configuration.server.authentication == "none":
+        return
+    try:
+        read_password_file(Path(configuration.server.password_file))
+    except (BadPasswordFile, OSError) as error:
+        raise Failure(str(error)) from None
 
 
 def run_server(configuration: Configuration) -> int:
