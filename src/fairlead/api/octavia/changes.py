@@ -154,6 +154,7 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
         may_change(balancer, caller)
         if values.get("loadbalancer_id") not in (None, balancer.id):
             raise bad_request(f"Listener {listener.id} is not on Load Balancer {values['loadbalancer_id']}.")
+        _refuse_pool_protocol(listener, values["protocol"])
         if listener.default_pool_id is not None:
             raise ApiError(409, "This listener already has a default pool")
     else:
@@ -434,11 +435,16 @@ def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
         pool = lb.find_pool(balancer, pool_id)
         if pool is None:
             raise not_found("Pool", pool_id)
-        if pool.protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
-            raise bad_request(
-                f"The pool protocol '{pool.protocol.value}' is invalid while the listener protocol is"
-                f" '{listener.protocol.value}'."
-            )
+        _refuse_pool_protocol(listener, pool.protocol)
+
+
+def _refuse_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:
+    """Raises ApiError 400 if the listener may not lead to pools of this protocol."""
+    if protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
+        raise bad_request(
+            f"The pool protocol '{protocol.value}' is invalid while the listener protocol is"
+            f" '{listener.protocol.value}'."
+        )
 
 
 def _check_cidrs(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:

@@ -65,8 +65,11 @@ def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id:
         if values.get("vip_subnet_id") in (None, fixed.subnet_id) and values.get("vip_address") in (None, fixed.address)
     ]
     if len(fixed) != 1:
-        problem = "has no such address" if not fixed else "has several addresses; say vip_subnet_id or vip_address"
-        raise bad_request(f"Port {port.id} {problem}.")
+        raise bad_request(
+            "VIP port's subnet could not be determined. Please specify either a VIP subnet or address."
+            if fixed
+            else "Specified VIP address not found on the specified VIP port."
+        )
     more = [_additional_of(port, entry) for entry in values.get("additional_vips") or ()]
     _refuse_twice([*fixed, *more])
     used = replace(port, device_id=f"lb-{balancer_id}", device_owner=LOAD_BALANCER_VIP)
@@ -131,8 +134,8 @@ def _choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | No
     subnets = sorted(network.subnets, key=lambda subnet: subnet.cidr.version)
     fitting = [subnet for subnet in subnets if address is None or address in subnet.cidr]
     if not fitting:
-        what = "has no subnet" if address is None else f"has no subnet that contains {address}"
-        raise bad_request(f"Supplied network {what}.")
+        which = "" if address is None else " for VIP address specified"
+        raise bad_request(f"Supplied network does not contain a subnet{which}.")
     return next((subnet for subnet in fitting if free_address(snapshot, network, subnet, network.id)), fitting[0])
 
 

@@ -1,0 +1,68 @@
+"""Where a VIP may be, and what is said where it may not: Octavia's words (octavia.api.v2.controllers.load_balancer)."""
+
+from dataclasses import replace
+
+import pytest
+
+from api.octavia.house import NET, SUBNET, Door, machine, network
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import FixedIP, Port
+from fairlead.model.snapshot import Changes
+from harness.api import NOON
+
+BARE, OTHER = "11111111-0000-4000-8000-000000000002", "22222222-0000-4000-8000-000000000002"
+
+
+@pytest.fixture
+def door(ovn: Door) -> Door:
+    """A network with two subnets, one with none, and a port with an address on each subnet of the first."""
+    second = replace(
+        network().subnets[0], id=OTHER, cidr=parse_network("10.1.0.0/24"), gateway=None, allocation_pools=()
+    )
+    wide = replace(network(), subnets=(*network().subnets, second))
+    both = tuple(
+        FixedIP(subnet_id=subnet, address=parse_address(address))
+        for subnet, address in ((SUBNET, "10.0.0.60"), (OTHER, "10.1.0.60"))
+    )
+    port = Port(
+        id=machine(60),
+        project_id="demo",
+        created_at=NOON,
+        network_id=NET,
+        mac_address="02:00:00:00:00:60",
+        fixed_ips=both,
+    )
+    ovn.run(ovn.place.model.write(lambda _: Changes(puts=(wide, replace(network(), id=BARE, subnets=()), port))))
+    return ovn
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
+        ({"vip_network_id": BARE}, "Supplied network does not contain a subnet."),
+        (
+            {"vip_network_id": NET, "vip_address": "10.8.0.7"},
+            "Supplied network does not contain a subnet for VIP address specified.",
+        ),
+        (
+            {"vip_port_id": machine(60), "vip_address": "10.0.0.61"},
+            "Specified VIP address not found on the specified VIP port.",
+        ),
+        (
+            {"vip_port_id": machine(60)},
+            "VIP port's subnet could not be determined. Please specify either a VIP subnet or address.",
+        ),
+        (
+            {"vip_subnet_id": SUBNET, "vip_network_id": BARE},
+            "Supplied VIP subnet doesn't belong to the supplied VIP network.",
+        ),
+    ],
+)
+def test_where_a_vip_cannot_be(door: Door, body: dict[str, str], words: str):
+    assert door.bad("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Validation failure: {words}")
+
+
+@pytest.mark.parametrize("body", [{"vip_address": "10.1.0.60"}, {"vip_subnet_id": OTHER}])
+def test_of_a_port_with_several_addresses_one_is_named(door: Door, body: dict[str, str]):
+    assert door.make("lb", vip_port_id=machine(60), **body)["vip_address"] == "10.1.0.60"
