@@ -36,6 +36,10 @@ EXAMPLES = {
   fairlead lab up
   fairlead lab up --serve        (then: source the file that it names, and use openstack)
   fairlead lab up --name second --chassis 4
+External networks are flat on the physical network `physnet`. A host outside, the place `outside`, is there as
+203.0.113.1 and 2001:db8::1:
+  openstack network create public --external --provider-network-type flat --provider-physical-network physnet
+  openstack subnet create public4 --network public --subnet-range 203.0.113.0/24 --gateway 203.0.113.1
 """,
     "status": """examples:
   fairlead lab status
