@@ -472,7 +472,7 @@ def test_pages_are_walked(site: Site, three: list[Any]):
     assert names(lb.load_balancers(tags="sdk-q", limit=1, paginated=False)) == made[:1]
     assert names(lb.load_balancers(tags="sdk-q", limit=1, marker=three[0].id)) == made[1:]
     assert names(lb.load_balancers(tags="sdk-q", limit=1, marker=three[2].id)) == []
-    with refused(400, f"The pagination marker '{NOBODY}' names nothing here."):
+    with refused(400, f"Supplied pagination marker '{NOBODY}' is not valid."):
         list(lb.load_balancers(marker=NOBODY))
 
 

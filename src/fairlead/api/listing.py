@@ -120,7 +120,9 @@ def _admits(item: Item, query: Query, matchers: Mapping[str, Callable[[Item], It
         elif name in item:
             values = (item[name],)
         else:
-            raise BadQuery(f"'{name}' is not an attribute that can be filtered by.")
+            raise BadQuery(
+                f"One or more arguments are either duplicate or invalid: '{name}' is not an attribute of these."
+            )
         if not any(_matches(value, wanted) for value in values):
             return False
     return query.tags.admits(item.get("tags", ()))
@@ -133,7 +135,7 @@ def _page(found: list[Item], query: Query) -> Page:
     else:
         place = next((index for index, item in enumerate(found) if item.get(query.key) == query.marker), None)
         if place is None:
-            raise BadQuery(f"The pagination marker '{query.marker}' names nothing here.")
+            raise BadQuery(f"Supplied pagination marker '{query.marker}' is not valid. It names nothing here.")
         start = max(0, place - size) if query.reverse else place + 1
         size = place - start if query.reverse else size
     items = found[start : start + size]

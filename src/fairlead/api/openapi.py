@@ -9,6 +9,7 @@ from functools import cache
 from inspect import getdoc
 from typing import Any, TypeAlias
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Mount, Route
@@ -89,12 +90,16 @@ class Operation(Route):
         self.takes = takes
         self.query = query or {}
         self.fails = tuple(fails)
+        self.allowed = frozenset(self.methods or ())
+        """The methods of all operations at its path."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
         return match, {**child, "operation": self}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in self.allowed:
+            raise HTTPException(405, headers={"Allow": ", ".join(sorted(self.allowed))})
         if len(scope["query_string"]) > LONGEST_QUERY:
             raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
         await super().handle(scope, receive, send)
@@ -119,6 +124,13 @@ def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[Ba
         return json_response({**described(), "servers": [{"url": base_url(request)}]})
 
     complete = [*routes, Operation("GET", DOCUMENT, show, gives={200: {"type": "object"}})]
+    by_path: dict[str, list[Operation]] = {}
+    for path, operation in operations(complete):
+        by_path.setdefault(path, []).append(operation)
+    for siblings in by_path.values():
+        allowed = frozenset(method for operation in siblings for method in operation.methods or ())
+        for operation in siblings:
+            operation.allowed = allowed
     return complete
 
 

@@ -162,4 +162,6 @@ async def _unsupported(request: Request, error: Unsupported) -> Response:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    return json_response({"error": error.detail}, error.status_code)
+    response = json_response({"error": error.detail}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response

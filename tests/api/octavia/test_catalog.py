@@ -243,7 +243,8 @@ def test_providers_and_amphorae(tmp_path: Path):
         for root in ("flavor_capabilities", "availability_zone_capabilities"):
             assert await place.good("GET", f"{ROOT}/providers/ovn/{root}") == {root: []}
             assert await said(place, "GET", f"providers/nope/{root}") == (400, "Provider 'nope' is not enabled.")
-        for prefix in ("/v2/octavia", "/v2.0/octavia", ROOT):
+        assert (await place.call("GET", f"{ROOT}/amphorae")).status_code == 404
+        for prefix in ("/v2/octavia", "/v2.0/octavia"):
             empty = {"amphorae": [], "amphorae_links": []}
             assert (await place.call("GET", f"{prefix}/amphorae?status=READY")).json() == empty
             for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "/failover"), ("PUT", "/config")):

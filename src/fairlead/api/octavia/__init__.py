@@ -14,15 +14,17 @@ from fairlead.api.door import ApiError, House, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
 from fairlead.api.octavia.quotas import check_quota
-from fairlead.api.octavia.routes import resource_routes
+from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
 PREFIX = "/v2.0/lbaas"
-ALIASES = ("/v2/lbaas", "/v2/octavia", "/v2.0/octavia", "/v2", "/v2.0")
+ALIASES = ("/v2/lbaas", "/v2", "/v2.0")
 """Where clients look too; the document shows the resources once."""
+MACHINES, MACHINES_ALIAS = "/v2.0/octavia", "/v2/octavia"
+"""Where Octavia has its amphorae, and nothing else."""
 
 
 def make_door(house: House) -> Starlette:
@@ -37,7 +39,7 @@ def make_door(house: House) -> Starlette:
     def version_route(path: str) -> Operation:
         return Operation("GET", path, version, gives={200: {"type": "object"}})
 
-    resources = resource_routes(replace(house, admit=partial(check_quota, house.limits)))
+    resources, machines = resource_routes(replace(house, admit=partial(check_quota, house.limits))), machine_routes()
     documented = with_document(
         "Fairlead: load balancers (Octavia v2)",
         FAULT,
@@ -46,10 +48,11 @@ def make_door(house: House) -> Starlette:
             version_route("/v2"),
             version_route("/v2.0"),
             Mount(PREFIX, routes=resources),
+            Mount(MACHINES, routes=machines),
         ],
     )
     slashes = [version_route(path) for prefix in (PREFIX, *ALIASES) for path in (prefix, prefix + "/")]
-    aliases = [Mount(prefix, routes=resources) for prefix in ALIASES]
+    aliases = [Mount(MACHINES_ALIAS, routes=machines), *(Mount(prefix, routes=resources) for prefix in ALIASES)]
     handlers = {
         ApiError: _api_error,
         Unsupported: _unsupported,
@@ -79,7 +82,9 @@ async def _store_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - Starlette picks the handler by the class
-    return fault(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    response = fault(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

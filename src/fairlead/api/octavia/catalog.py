@@ -17,7 +17,7 @@ from fairlead.api.door import ApiError, House, JsonObject, json_response
 from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, invalid_option, missing_subresource, not_found
-from fairlead.api.octavia.lists import Plain
+from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
 from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS, Provider
 from fairlead.compilers.unsupported import Unsupported
@@ -230,7 +230,7 @@ def _routes(views: "_Views", shown: Plain, root: str, bodies: tuple[Any, Any], k
     return [
         Operation("GET", path, views.list, gives={200: shown.answer}, query=shown.query),
         Operation("POST", path, views.create, takes=create, gives={201: one}),
-        Operation("GET", each, views.show, gives={200: one}),
+        show_one(each, views.show, root, shown.attributes),
         Operation("PUT", each, views.update, takes=update, gives={200: one}),
         Operation("DELETE", each, views.delete, gives={204: None}),
     ]

@@ -3,21 +3,22 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from functools import wraps
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema
 from fairlead.api.listing import LARGEST_PAGE, MOST_SORT_KEYS, BadQuery, Item, Page, Query, TagFilter, select
-from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS
+from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Operation, View
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
 _WORDS: Mapping[str, Schema] = {
     "fields": TEXTS,
-    "limit": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+    "limit": {"anyOf": [{"type": "integer", "minimum": -1, "maximum": 10**9 - 1}, {"const": "infinite"}]},
     "marker": IDENTITY,
     "page_reverse": {"type": "boolean"},
     "sort": TEXT,
@@ -97,6 +98,27 @@ def _parents(request: Request) -> Mapping[str, Callable[[Item], Iterable[object]
     return {name: of(value) for name, value in request.path_params.items()}
 
 
+def with_fields(view: View) -> View:
+    """A view of one object, cut to the fields that are asked for."""
+
+    @wraps(view)
+    async def cut(request: Request) -> Response:
+        answer = await view(request)
+        wanted = frozenset(request.query_params.getlist("fields"))
+        if not wanted:
+            return answer
+        ((root, item),) = msgspec.json.decode(answer.body).items()
+        return json_response({root: {name: value for name, value in item.items() if name in wanted}})
+
+    return cut
+
+
+def show_one(path: str, view: View, root: str, shown: Mapping[str, Schema]) -> Operation:
+    """All attributes, or the fields that are asked for."""
+    gives = {200: object_schema({root: object_schema(shown)}, [root])}
+    return Operation("GET", path, with_fields(view), gives=gives, query={"fields": TEXTS})
+
+
 def unpaged(request: Request, items: Iterable[Item]) -> Sequence[Item]:
     """All of a short list, filtered and cut to the fields that are asked for."""
     return _select(items, replace(_query(request), limit=None, marker=None), {}).items
@@ -135,19 +157,28 @@ def _tags(request: Request) -> Callable[[str], frozenset[str]]:
 def _sort(request: Request, order: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
     given = request.query_params
     keys = [part.partition(":")[::2] for part in given.get("sort", "").split(",") if part]
-    keys += zip_longest(given.getlist("sort_key"), given.getlist("sort_dir"), fillvalue="")
+    directions = _words(given.getlist("sort_dir"))
+    keys += [
+        (key, directions[at] if at < len(directions) else "")
+        for at, key in enumerate(_words(given.getlist("sort_key")))
+    ]
     for _, direction in keys:
-        if direction not in ("", "asc", "desc"):
-            raise ApiError(400, f"The sort direction '{direction}' is not valid; it is asc or desc.")
-    named = tuple((key, direction == "desc") for key, direction in keys)
+        if direction.lower() not in ("", "asc", "desc"):
+            raise ApiError(400, f"Supplied sort direction '{direction}' is not valid. It is asc or desc.")
+    named = tuple((key, direction.lower() == "desc") for key, direction in keys)
     return (*named, *((key, False) for key in (order[-1:] if named else order)))
 
 
+def _words(values: Iterable[str]) -> list[str]:
+    """Repeated, or with commas between them."""
+    return [word for value in values for word in value.split(",")]
+
+
 def _limit(text: str | None) -> int | None:
-    if text is None:
+    if text in (None, "-1", "infinite"):
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ApiError(400, f"The pagination limit '{text}' is not valid; it is a number of at least 0.")
+        raise ApiError(400, f"Supplied pagination limit '{text}' is not valid. It is a number of at least 0.")
     return int(text) or None
 
 

@@ -14,7 +14,7 @@ from fairlead.api.door import ApiError, House, JsonObject, identity, json_respon
 from fairlead.api.fields import Field, Spec, Values, integer, object_schema
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, forbidden, not_found
-from fairlead.api.octavia.lists import Plain
+from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Kind, Owner
@@ -69,7 +69,7 @@ def quota_routes(house: House) -> list[Operation]:
     return [
         Operation("GET", "/quotas", views.list, gives={200: _LIST.answer}, query=_LIST.query),
         Operation("GET", "/quotas/defaults", views.show_defaults, gives=one),
-        Operation("GET", "/quotas/{project_id}", views.show, gives=one),
+        show_one("/quotas/{project_id}", views.show, "quota", _LIST.attributes),
         Operation("GET", "/quotas/{project_id}/default", views.show_default, gives=one),
         Operation("PUT", "/quotas/{project_id}", views.update, takes=update, gives={202: _ONE}),
         Operation("DELETE", "/quotas/{project_id}", views.delete, gives={202: None}),

@@ -5,7 +5,7 @@ from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, o
 from fairlead.api.listing import LARGEST_PAGE
 from fairlead.api.octavia import encode, limits, specs
 from fairlead.api.octavia.catalog import catalog_routes
-from fairlead.api.octavia.lists import list_query
+from fairlead.api.octavia.lists import list_query, show_one
 from fairlead.api.octavia.parts import MEMBER, PARTS, Part
 from fairlead.api.octavia.policy import guard
 from fairlead.api.octavia.providers import amphora_routes, provider_routes
@@ -25,11 +25,15 @@ def resource_routes(house: House) -> list[Operation]:
         _member_batch(views),
         Operation("GET", "/listeners/{id}/stats", views.show_listener_stats, gives=_STATS, fails=[501]),
         *provider_routes(),
-        *amphora_routes(),
         *quota_routes(house),
         *catalog_routes(house),
     ]
     return [guard(route) for route in routes]
+
+
+def machine_routes() -> list[Operation]:
+    """What Octavia has at a prefix of its own, beside what is a tenant's."""
+    return [guard(route) for route in amphora_routes()]
 
 
 def _load_balancer_routes(views: Views) -> list[Operation]:
@@ -41,7 +45,7 @@ def _load_balancer_routes(views: Views) -> list[Operation]:
     return [
         _list(path, "loadbalancers", views.list_load_balancers, shown),
         Operation("POST", path, views.create_load_balancer, takes=create, gives=whole),
-        Operation("GET", path + "/{id}", views.show_load_balancer, gives={200: _one(root, shown)}),
+        show_one(path + "/{id}", views.show_load_balancer, root, shown),
         Operation("PUT", path + "/{id}", views.update_load_balancer, takes=update, gives={200: _one(root, shown)}),
         Operation("DELETE", path + "/{id}", views.delete_load_balancer, gives={204: None}, query={"cascade": FLAG}),
         Operation("GET", path + "/{id}/status", views.show_statuses, gives=statuses),
@@ -58,7 +62,7 @@ def _part_routes(views: Views, part: Part) -> list[Operation]:
     return [
         _list(path, part.plural, views.list_parts(part), part.shown),
         Operation("POST", path, views.create_part(part), takes=create, gives={201: shown}),
-        Operation("GET", path + "/{id}", views.show_part(part), gives={200: shown}),
+        show_one(path + "/{id}", views.show_part(part), root, part.shown),
         Operation("PUT", path + "/{id}", views.update_part(part), takes=update, gives={200: shown}),
         Operation("DELETE", path + "/{id}", views.delete_part(part), gives={204: None}),
     ]
