@@ -77,6 +77,7 @@ def machine(folder: Path) -> Iterator[Machine]:
             "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
             "FAIRLEAD_OVN_NORTHBOUND": northbound,
             "FAIRLEAD_OVN_SOUTHBOUND": southbound,
+            "FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw1,gw2",
         }
         argv = [sys.executable, "-m", "fairlead.cli", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)

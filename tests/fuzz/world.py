@@ -15,6 +15,7 @@ LISTS = {
     "subnet": "/network/v2.0/subnets",
     "port": "/network/v2.0/ports",
     "router": "/network/v2.0/routers",
+    "floatingip": "/network/v2.0/floatingips",
     "loadbalancer": "/load-balancer/v2.0/lbaas/loadbalancers",
     "listener": "/load-balancer/v2.0/lbaas/listeners",
     "pool": "/load-balancer/v2.0/lbaas/pools",
@@ -35,6 +36,7 @@ REFERENCES = {
     "vip_network_id": "network",
     "subnet_id": "subnet",
     "vip_subnet_id": "subnet",
+    "floating_network_id": "outside",
     "port_id": "port",
     "vip_port_id": "port",
     "loadbalancer_id": "loadbalancer",
@@ -62,6 +64,9 @@ REFUSED = "/l7policies"
 """Part of the path of what OVN refuses altogether: seldom asked for."""
 KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
 """How often a body, an attribute and an id stay as they were drawn."""
+
+FEWEST = 3
+"""Load balancers that there should be."""
 
 
 class World:
@@ -99,7 +104,9 @@ class World:
             answer = self._client.get(path, params={"fields": key, "limit": 200}).raise_for_status().json()
             items = next(value for name, value in answer.items() if not name.endswith("_links"))
             found[kind] = [item[key] for item in items]
-        self.ids = found
+        query = {"router:external": True, "fields": "id"}
+        outside = self._client.get(LISTS["network"], params=query).raise_for_status().json()["networks"]
+        self.ids = found | {"outside": [network["id"] for network in outside]}
         query = {"device_owner": "network:router_interface"}
         ports = self._client.get(LISTS["port"], params=query).raise_for_status().json()["ports"]
         self.interfaces = {port["device_id"]: port["id"] for port in ports}
@@ -109,7 +116,9 @@ class World:
             self.members += [(pool, member["id"]) for member in answer.get("members", ())]
 
     def seed(self) -> None:
-        """One of everything, so that there is something to speak of."""
+        """One of everything, so that there is something to speak of; and a node that counts."""
+        told = {"interval": 3600, "listeners": {}}
+        self._client.put("/agent/chassis/seed", json=told).raise_for_status()
         for number, cidrs in enumerate((["10.0.0.0/24"], ["10.0.1.0/24", "fd00:1::/64"])):
             network = self._post("network", name=f"seed{number}")["id"]
             for cidr in cidrs:
@@ -123,7 +132,18 @@ class World:
                 body = {"name": f"seed{number}", "provider_name": "ovn", f"{root}_data": "{}"}
                 made = self._post(profile, **body)["id"]
                 self._post(root, name=f"seed{number}", **{f"{root}_profile_id": made})
+        wire = {"router:external": True, "provider:network_type": "flat", "provider:physical_network": "physnet"}
+        outside = self._post("network", name="outside", **wire)["id"]
+        self._post("subnet", network_id=outside, cidr="203.0.113.0/24", ip_version=4)
+        self._post("router", name="gate", external_gateway_info={"network_id": outside})
         self.refresh()
+
+    def revive(self, random: Random) -> None:
+        """Load balancers again where all have been deleted: about none there is little to say."""
+        if len(self.ids["loadbalancer"]) < FEWEST and self.ids["subnet"]:
+            body = {"loadbalancer": self._tree(random)}
+            if self._client.post(LISTS["loadbalancer"], json=body).is_success:
+                self.refresh()
 
     def _post(self, kind: str, **attributes: Any) -> Any:
         answer = self._client.post(LISTS[kind], json={kind: attributes})
