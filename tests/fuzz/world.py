@@ -65,6 +65,7 @@ REFUSED = "/l7policies"
 KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
 """How often a body, an attribute and an id stay as they were drawn."""
 
+MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
 FEWEST = 3
 """Load balancers that there should be."""
 
@@ -229,5 +230,9 @@ class World:
                 }
                 for port in ports
                 for protocol in [random.choice(["TCP", "UDP"])]
+            ],
+            "pools": [
+                {"name": name, "protocol": "TCP", "lb_algorithm": "SOURCE_IP", **more}
+                for name, more in (("bare", {}), ("watched", {"healthmonitor": MONITOR}))
             ],
         }
