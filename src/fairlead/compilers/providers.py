@@ -29,7 +29,7 @@ class Provider:
 
 PROVIDERS: Mapping[str, Provider] = {
     ovn.PROVIDER: Provider(
-        description="Decides in Open vSwitch on the node where the connection starts, by rows of the OVN Northbound"
+        description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
         " database.",
         compile=ovn.compile_owner,
         check=check_probed,

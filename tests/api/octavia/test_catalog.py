@@ -201,6 +201,11 @@ def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
+def test_the_description_of_a_provider_can_stand_in_a_configuration():
+    """Octavia's, and its clients', lists of providers are name:description,name:description."""
+    assert not [provider for provider in PROVIDERS.values() if set(provider.description) & set(",:")]
+
+
 def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     other = providers.Provider(
         description="another", compile=PROVIDERS["ovn"].compile, flavor_capabilities={"size": "How large."}
