@@ -46,6 +46,7 @@ def test_from_create_to_delete(door: Door):
         "updated_at": None,
         "tags": [],
     }
+    assert door.show("monitor", made["id"])["updated_at"] == made["created_at"], "to Octavia creation ends by an update"
     assert door.show("pool", door.ids["tcp"])["healthmonitor_id"] == made["id"]
     assert "healthmonitor_id" not in door.show("pool", door.ids["udp"])
     words = (409, "This pool already has a health monitor")

@@ -287,11 +287,18 @@ def _brief(body: JsonObject, *more: str) -> JsonObject:
 
 
 def _resource(where: Standing, resource: Resource, operating: OperatingStatus) -> JsonObject:
+    status = where.provisioning(resource)
     return {
         **{name: plain(resource) for name, plain in PLAIN.items()},
-        "provisioning_status": where.provisioning(resource),
+        "updated_at": _time(resource.updated_at or _first_update(resource, status)),
+        "provisioning_status": status,
         "operating_status": operating,
     }
+
+
+def _first_update(resource: Resource, status: ProvisioningStatus) -> datetime | None:
+    """To Octavia the end of a creation is an update: what is ACTIVE has a time of one."""
+    return None if status is ProvisioningStatus.PENDING_CREATE else resource.created_at
 
 
 def _persistence(pool: Pool) -> JsonObject | None:
@@ -312,7 +319,6 @@ PLAIN: Mapping[str, Callable[[Resource], Any]] = {
     "project_id": attrgetter("project_id"),
     "tenant_id": attrgetter("project_id"),
     "created_at": lambda resource: _time(resource.created_at),
-    "updated_at": lambda resource: _time(resource.updated_at),
     "tags": attrgetter("tags"),
 }
 """Attributes that an answer has as the resource has them."""
