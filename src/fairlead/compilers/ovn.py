@@ -204,6 +204,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     for each in balancer.pools:
         _refuse_pool(each)
+        _refuse_translation(each, balancer.ip_versions)
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         transport = _transport(listener)
@@ -298,6 +299,12 @@ def _refuse_pool(pool: lb.Pool) -> None:
         raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
     if sum(member.takes_connections for member in pool.members) > LARGEST:
         raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
+
+
+def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:
+    """ovn-nb(5): a VIP of one address family may not be mapped to a destination of another."""
+    if not all(member.address.version in versions for member in pool.members):
+        raise Unsupported("members whose IP version no VIP has", PROVIDER)
 
 
 def _refuse_options(value: lb.ListenerTls | lb.PoolTls | lb.Http | None, names: Mapping[str, str]) -> None:

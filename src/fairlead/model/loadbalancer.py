@@ -276,6 +276,10 @@ class LoadBalancer(Resource):
     def vips(self) -> tuple[Vip, ...]:
         return (self.vip, *self.additional_vips)
 
+    @property
+    def ip_versions(self) -> frozenset[int]:
+        return frozenset(vip.address.version for vip in self.vips)
+
 
 _TRANSPORTS: Mapping[ListenerProtocol, Transport] = {
     ListenerProtocol.UDP: Transport.UDP,

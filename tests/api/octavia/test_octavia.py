@@ -448,7 +448,7 @@ BAD = [
     ("POST", POOLS, pool_of(session_persistence={"type": "APP_COOKIE"}), 400, 'Field "cookie_name" must be specified'),
     ("PUT", POOLS + "/{pool}", {"pool": {"lb_algorithm": "LEAST_CONNECTIONS"}}, 501, "lb_algorithm LEAST_CONNECTIONS"),
     ("POST", MEMBERS, member_of(address="10.0.0.11", protocol_port=8080), 409, "already using ip 10.0.0.11"),
-    ("POST", MEMBERS, member_of(address="fd00::11"), 400, "IP version incompatible with all VIPs ['10.0.0.10'"),
+    ("POST", MEMBERS, member_of(address="fd00::11"), 501, "members whose IP version no VIP has"),
     ("POST", MEMBERS, member_of(address="169.254.169.254"), 400, "is not a valid option for member address"),
     ("POST", MEMBERS, member_of(weight=257), 400, "Value should be lower or equal to 256"),
     ("POST", MEMBERS, member_of(weight=-1), 400, "Value should be greater or equal to 0"),

@@ -449,21 +449,12 @@ def _refuse_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> N
 
 def _check_cidrs(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
     for cidr in listener.allowed_cidrs:
-        if cidr.version not in _versions(balancer):
-            raise bad_request(f"CIDR {cidr} {_unlike_all_vips(balancer)}")
-
-
-def _versions(balancer: lb.LoadBalancer) -> set[int]:
-    return {vip.address.version for vip in balancer.vips}
-
-
-def _unlike_all_vips(balancer: lb.LoadBalancer) -> str:
-    return f"IP version incompatible with all VIPs {[str(vip.address) for vip in balancer.vips]} IP version."
+        if cidr.version not in balancer.ip_versions:
+            vips = [str(vip.address) for vip in balancer.vips]
+            raise bad_request(f"CIDR {cidr} IP version incompatible with all VIPs {vips} IP version.")
 
 
 def _check_new_member(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Member, caller: Caller) -> None:
-    if member.address.version not in _versions(balancer):
-        raise bad_request(f"Member address {member.address} {_unlike_all_vips(balancer)}")
     if member.subnet_id is not None:
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
         if network is None or not may_use(network, caller.identity):
