@@ -187,6 +187,20 @@ def address(value: object) -> IPAddress:
     return parse_address(value if isinstance(value, str) else repr(value))
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An address, and the text that was written for it; no text where that is the canonical one."""
+
+    address: IPAddress
+    text: str = ""
+
+
+@reads(address.schema)
+def written_address(value: object) -> Written:
+    found = address(value)
+    return Written(found) if value == str(found) else Written(found, str(value))
+
+
 @reads({"type": "string", "format": "cidr", "examples": ["10.0.0.0/24", "2001:db8::/64"]})
 def cidr(value: object) -> IPNetwork:
     return parse_network(value if isinstance(value, str) else repr(value))

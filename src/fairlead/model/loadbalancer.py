@@ -117,6 +117,10 @@ class Member(Resource):
     subnet_id: str | None = None
     monitor_address: IPAddress | None = None
     monitor_port: int | None = None
+    address_text: str = ""
+    monitor_address_text: str = ""
+    """Its addresses as they were asked for, where that is not the canonical form: clients that compare what they read
+    with what they wrote would take another form for another address."""
 
     @property
     def takes_connections(self) -> bool:

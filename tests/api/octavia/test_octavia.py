@@ -154,6 +154,34 @@ TREE = {
 }
 
 
+def test_an_address_is_shown_as_it_was_written_and_is_one_address(door):
+    """A client that compares what it reads with what it wrote (Terraform, Octavia's own tests) must find no change."""
+
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", LBS, {"loadbalancer": TREE}))["loadbalancer"]
+        path = f"/v2.0/lbaas/pools/{made['pools'][0]['id']}/members"
+        body = {"address": "FD00:0:0:0::0012", "monitor_address": "fd00:0::13", "protocol_port": 53}
+        member = (await place.good("POST", path, {"member": body}))["member"]
+        assert body == {name: member[name] for name in body}
+        [found] = (await place.good("GET", f"{path}?address={body['address']}"))["members"]
+        assert found["id"] == member["id"]
+        again = {"member": {**body, "address": "fd00::12"}}
+        answer = await place.call("POST", path, again)
+        assert (answer.status_code, answer.json()["faultstring"]) == (
+            409, "Another member on this pool is already using ip fd00::12 on protocol_port 53",
+        )  # fmt: skip
+        change = {"member": {"monitor_address": "fd00::13"}}
+        assert (await place.good("PUT", f"{path}/{member['id']}", change))["member"]["monitor_address"] == "fd00::13"
+        change = {"member": {"monitor_address": None}}
+        assert (await place.good("PUT", f"{path}/{member['id']}", change))["member"]["monitor_address"] is None
+        bodies = {"members": [{"address": "fd00::12", "protocol_port": 53, "weight": 3}]}
+        await place.good("PUT", path, bodies)
+        [kept] = (await place.good("GET", path))["members"]
+        assert (kept["id"], kept["address"], kept["weight"]) == (member["id"], body["address"], 3)
+
+    door(story)
+
+
 def test_a_whole_tree_in_one_call_and_gone_in_one(door):
     async def story(place: Inside) -> None:
         made = (await place.good("POST", LBS, {"loadbalancer": TREE}))["loadbalancer"]

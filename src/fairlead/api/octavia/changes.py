@@ -228,7 +228,7 @@ def replace_members(
         named: dict[tuple[Any, int], lb.Member] = {}
         ordinal = pool.next_ordinal
         for values in bodies:
-            key = (values["address"], values["protocol_port"])
+            key = (values["address"].address, values["protocol_port"])
             if key in named:
                 if key in known:
                     raise bad_request("Member must be updated only once in the same request.")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fairlead.api.door import ApiError
-from fairlead.api.fields import Values
+from fairlead.api.fields import Values, Written
 from fairlead.api.octavia.caller import Birth, common, given
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.monitors import decode_monitor
@@ -87,14 +87,16 @@ def update_pool(pool: Pool, values: Values) -> Pool:
 
 
 def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:
-    if str(values["address"]) in RESERVED_ADDRESSES or not is_host(values["address"]):
-        raise ApiError(400, f"{values['address']} is not a valid option for member address")
+    written: Written = values["address"]
+    if str(written.address) in RESERVED_ADDRESSES or not is_host(written.address):
+        raise ApiError(400, f"{written.address} is not a valid option for member address")
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
         **birth.resource(),
         ordinal=ordinal,
-        address=values["address"],
+        address=written.address,
+        address_text=written.text,
         port=values["protocol_port"],
         subnet_id=values.get("subnet_id"),
     )
@@ -107,7 +109,12 @@ def update_member(member: Member, values: Values) -> Member:
         changes["weight"] = 1 if values["weight"] is None else values["weight"]
     if "backup" in values:
         changes["backup"] = bool(values["backup"])
-    changes |= {name: values[name] for name in ("monitor_address", "monitor_port") if name in values}
+    if "monitor_address" in values:
+        written: Written | None = values["monitor_address"]
+        changes["monitor_address"] = written.address if written else None
+        changes["monitor_address_text"] = written.text if written else ""
+    if "monitor_port" in values:
+        changes["monitor_port"] = values["monitor_port"]
     return replace(member, **changes)
 
 

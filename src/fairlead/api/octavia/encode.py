@@ -195,15 +195,16 @@ def encode_pool(where: Standing, pool: Pool) -> JsonObject:
 
 
 def encode_member(where: Standing, pool: Pool, member: Member) -> JsonObject:
+    monitored = member.monitor_address
     body = {
         **_resource(where, member, where.of_member(pool, member)),
         "admin_state_up": member.admin_state_up,
-        "address": str(member.address),
+        "address": member.address_text or str(member.address),
         "protocol_port": member.port,
         "weight": member.weight,
         "backup": member.backup,
         "subnet_id": member.subnet_id,
-        "monitor_address": str(member.monitor_address) if member.monitor_address else None,
+        "monitor_address": member.monitor_address_text or (str(monitored) if monitored else None),
         "monitor_port": member.monitor_port,
         "vnic_type": "normal",
     }

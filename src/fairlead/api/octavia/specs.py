@@ -29,6 +29,7 @@ from fairlead.api.fields import (
     text,
     uuid,
     word_of,
+    written_address,
 )
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
@@ -115,14 +116,14 @@ _TLS: Spec = {
 MEMBER_PUT: Spec = {
     **_EVERYWHERE,
     "backup": Field(boolean),
-    "monitor_address": Field(address),
+    "monitor_address": Field(written_address),
     "monitor_port": Field(integer(1, 65535)),
     "weight": Field(integer(0, limits.LARGEST_WEIGHT)),
 }
 MEMBER_POST: Spec = {
     **MEMBER_PUT,
     **_CREATED,
-    "address": Field(address, required=True),
+    "address": Field(written_address, required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
     "request_sriov": Field(boolean),
     "subnet_id": Field(uuid),
