@@ -2,7 +2,7 @@
 PYTHON_BIN := .venv/bin
 MARKED := not lab and not client and not fuzz and not slow
 
-.PHONY: help setup demo down test check cases mutants fuzz bench scale lab clean format
+.PHONY: help setup demo down test check cases mutants fuzz tempest bench scale lab clean format
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -42,6 +42,10 @@ mutants: ## plant bugs and see that the cases kill them
 fuzz: ## call every operation of the doors' OpenAPI documents with good and bad input; FUZZ_CALLS=5000 for long
 	@scripts/setup lab
 	$(PYTHON_BIN)/pytest -s -m fuzz
+
+tempest: ## OpenStack's own tests of Octavia's API; tests/conformance/*.txt say how many pass, and why others are skipped
+	@scripts/setup lab
+	$(PYTHON_BIN)/pytest tests/conformance
 
 bench: ## data plane: the VIP beside the direct path, OVN's own load balancer and a proxy; how evenly it spreads
 	@scripts/setup bench

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,8 @@ class Machine:
 
 
 @contextmanager
-def machine(folder: Path) -> Iterator[Machine]:
+def machine(folder: Path, options: Mapping[str, str] | None = None) -> Iterator[Machine]:
+    """`options` are environment variables of the server's configuration."""
     with ExitStack() as stack:
         northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
         log = stack.enter_context((folder / "log").open("wb"))
@@ -78,6 +79,7 @@ def machine(folder: Path) -> Iterator[Machine]:
             "FAIRLEAD_OVN_NORTHBOUND": northbound,
             "FAIRLEAD_OVN_SOUTHBOUND": southbound,
             "FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw1,gw2",
+            **(options or {}),
         }
         argv = [sys.executable, "-m", "fairlead.cli", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)

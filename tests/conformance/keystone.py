@@ -1,0 +1,236 @@
+"""As much of Keystone as tempest asks for, in memory, in front of a Fairlead server.
+
+Tempest makes a project and a user for each part that a test plays, and speaks to each service with a token. Fairlead
+knows the users of its password file. So the file has a user for each project there may be and each set of roles that
+the tests give away (`write_password_file`), projects are handed out of that stock, and a request with a token goes on
+to Fairlead as the user of its project and its roles: what he may do, Fairlead alone decides.
+"""
+
+import base64
+import itertools
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+PASSWORD = "tempest"
+PROJECTS = [uuid.uuid5(uuid.NAMESPACE_DNS, f"project-{number}").hex for number in range(400)]
+"""More than the tests make: none is given away twice."""
+NOBODY = frozenset({"load-balancer_quota_admin"})
+"""The role of a user who has none that counts, whom a password file cannot have: no test asks for quotas."""
+KEYSTONE_ROLES = frozenset({"admin", "member", "reader"})
+OCTAVIA_ROLES = frozenset(f"load-balancer_{name}" for name in ("admin", "member", "observer", "global_observer"))
+ROLE_SETS = [*map(frozenset, ([role] for role in sorted(KEYSTONE_ROLES | OCTAVIA_ROLES))), NOBODY]
+"""Nobody in the tests has two roles of one family but administrators, who have `admin` and need no other."""
+SERVICES = {"load-balancer": "/load-balancer", "network": "/network"}
+DOMAIN = {"id": "default", "name": "Default"}
+EXPIRES = "2999-12-31T00:00:00.000000Z"
+DROPPED = {"host", "x-auth-token", "content-length", "connection", "accept-encoding"}
+
+
+def write_password_file(path: Path) -> None:
+    right = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    path.write_text(
+        "".join(
+            f"{user_name(project, roles)}:{right}:{project}:{','.join(sorted(roles))}\n"
+            for project, roles in itertools.product(PROJECTS, ROLE_SETS)
+        )
+    )
+
+
+def user_name(project: str, roles: frozenset[str]) -> str:
+    return f"{project}.{ROLE_SETS.index(roles)}"
+
+
+def basic(project: str, roles: frozenset[str]) -> str:
+    """The header by which Fairlead knows a user."""
+    credentials = f"{user_name(project, roles)}:{PASSWORD}"
+    return "Basic " + base64.b64encode(credentials.encode()).decode()
+
+
+@dataclass
+class Keystone:
+    """The administrator `admin` of the project `admin` is there from the start; all others are made."""
+
+    fairlead: str
+    """The address of the server."""
+    address: str
+    """Its own, for the catalog."""
+    counted: frozenset[str] = KEYSTONE_ROLES
+    """The roles that count for load balancers: Keystone's, or Octavia's older ones. For networks it is Keystone's."""
+    stock: list[str] = field(default_factory=lambda: list(reversed(PROJECTS)))
+    projects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    users: dict[str, dict[str, Any]] = field(default_factory=dict)
+    roles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    assigned: set[tuple[str, str, str]] = field(default_factory=set)
+    """(project, user, role)"""
+    tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Token -> (project, user)"""
+
+    def __post_init__(self) -> None:
+        for role in sorted(KEYSTONE_ROLES | OCTAVIA_ROLES):
+            self.add_role({"name": role})
+        project = self.add_project({"name": "admin"})["id"]
+        user = self.add_user({"name": "admin", "password": PASSWORD})["id"]
+        self.assigned.add((project, user, self._named(self.roles, "admin")))
+
+    def add_project(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        made = {"enabled": True, "domain_id": DOMAIN["id"], **body, "id": self.stock.pop()}
+        self.projects[made["id"]] = made
+        return made
+
+    def add_user(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        made = {"enabled": True, "domain_id": DOMAIN["id"], **body, "id": uuid.uuid4().hex}
+        self.users[made["id"]] = made
+        return made
+
+    def add_role(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        made = {**body, "id": uuid.uuid4().hex}
+        self.roles[made["id"]] = made
+        return made
+
+    def token(self, auth: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+        """For a password, in a project."""
+        asked, scope = auth["identity"]["password"]["user"], auth["scope"]["project"]
+        user = asked.get("id") or self._named(self.users, asked["name"])
+        project = scope.get("id") or self._named(self.projects, scope["name"])
+        if self.users.get(user, {}).get("password") != asked["password"] or not self._held(project, user):
+            return None
+        token = uuid.uuid4().hex
+        self.tokens[token] = (project, user)
+        return token, {
+            "methods": ["password"],
+            "user": {"id": user, "name": self.users[user]["name"], "domain": DOMAIN},
+            "project": {"id": project, "name": self.projects[project]["name"], "domain": DOMAIN},
+            "roles": [self.roles[role] for role in self._held(project, user)],
+            "catalog": self._catalog(),
+            "issued_at": "2000-01-01T00:00:00.000000Z",
+            "expires_at": EXPIRES,
+        }
+
+    def assignments(self, project: str, user: str) -> list[dict[str, Any]]:
+        return [
+            {"role": {"id": role}, "user": {"id": user}, "scope": {"project": {"id": project}}}
+            for role in self._held(project, user)
+        ]
+
+    def authorization(self, token: str, path: str) -> str:
+        """What Fairlead is told instead of the token."""
+        project, user = self.tokens[token]
+        names = frozenset(self.roles[role]["name"] for role in self._held(project, user))
+        counted = self.counted | {"admin"} if path.startswith(SERVICES["load-balancer"]) else KEYSTONE_ROLES
+        roles = frozenset({"admin"}) & names or counted & names or NOBODY
+        return basic(project, roles)
+
+    def _held(self, project: str, user: str) -> list[str]:
+        return sorted(role for where, who, role in self.assigned if (where, who) == (project, user))
+
+    def _named(self, kind: Mapping[str, Mapping[str, Any]], name: str) -> str:
+        return next((key for key, value in kind.items() if value["name"] == name), "")
+
+    def _catalog(self) -> list[dict[str, Any]]:
+        found = {"identity": "/v3", **SERVICES}
+        return [
+            {
+                "id": service,
+                "type": service,
+                "name": service,
+                "endpoints": [
+                    {
+                        "id": service,
+                        "interface": "public",
+                        "region": "one",
+                        "region_id": "one",
+                        "url": self.address + path,
+                    }
+                ],
+            }
+            for service, path in found.items()
+        ]
+
+
+def make_app(keystone: Keystone, client: httpx.AsyncClient) -> Starlette:
+    async def authenticate(request: Request) -> Response:
+        given = keystone.token((await request.json())["auth"])
+        if given is None:
+            return JSONResponse({"error": {"code": 401, "title": "Unauthorized", "message": "no"}}, 401)
+        return JSONResponse({"token": given[1]}, 201, {"X-Subject-Token": given[0]})
+
+    async def domains(_: Request) -> Response:
+        return JSONResponse({"domains": [{**DOMAIN, "enabled": True}]})
+
+    async def create(request: Request) -> Response:
+        [(kind, body)] = (await request.json()).items()
+        add = {"project": keystone.add_project, "user": keystone.add_user, "role": keystone.add_role}[kind]
+        return JSONResponse({kind: add(body)}, 201)
+
+    def kind(request: Request) -> tuple[str, dict[str, dict[str, Any]]]:
+        plural = request.url.path.split("/")[2]
+        return plural, {"projects": keystone.projects, "users": keystone.users, "roles": keystone.roles}[plural]
+
+    async def index(request: Request) -> Response:
+        plural, things = kind(request)
+        name = request.query_params.get("name")
+        return JSONResponse({plural: [thing for thing in things.values() if name in (None, thing["name"])]})
+
+    async def show(request: Request) -> Response:
+        plural, things = kind(request)
+        return JSONResponse({plural.removesuffix("s"): things[request.path_params["id"]]})
+
+    async def delete(request: Request) -> Response:
+        gone = request.path_params["id"]
+        del kind(request)[1][gone]
+        keystone.assigned = {held for held in keystone.assigned if gone not in held}
+        return Response(status_code=204)
+
+    async def assign(request: Request) -> Response:
+        keystone.assigned.add(tuple(request.path_params[part] for part in ("project", "user", "role")))
+        return Response(status_code=204)
+
+    async def assignments(request: Request) -> Response:
+        query = request.query_params
+        found = keystone.assignments(query["scope.project.id"], query["user.id"])
+        return JSONResponse({"role_assignments": found})
+
+    async def forward(request: Request) -> Response:
+        headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
+        headers["authorization"] = keystone.authorization(request.headers["x-auth-token"], request.url.path)
+        answer = await client.request(
+            request.method,
+            f"{keystone.fairlead}{request.url.path}?{request.url.query}",
+            headers=headers,
+            content=await request.body(),
+        )
+        kept = {name: value for name, value in answer.headers.items() if name not in ("content-length", "connection")}
+        return Response(answer.content, answer.status_code, kept)
+
+    return Starlette(
+        routes=[
+            Route("/v3/auth/tokens", authenticate, methods=["POST"]),
+            Route("/v3/domains", domains),
+            Route("/v3/role_assignments", assignments),
+            Route("/v3/projects/{project}/users/{user}/roles/{role}", assign, methods=["PUT"]),
+            *(
+                Route(path, view, methods=[method])
+                for plural in ("projects", "users", "roles")
+                for path, view, method in (
+                    (f"/v3/{plural}", create, "POST"),
+                    (f"/v3/{plural}", index, "GET"),
+                    (f"/v3/{plural}/{{id}}", show, "GET"),
+                    (f"/v3/{plural}/{{id}}", delete, "DELETE"),
+                )
+            ),
+            *(
+                Route(prefix + "{rest:path}", forward, methods=["GET", "POST", "PUT", "DELETE"])
+                for prefix in SERVICES.values()
+            ),
+        ]
+    )
