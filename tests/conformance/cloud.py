@@ -1,4 +1,4 @@
-"""What tempest takes for an OpenStack: a Fairlead server, and the Keystone in front of it."""
+"""What tempest takes for an OpenStack: a Fairlead server, and a Keystone and a Barbican in front of it."""
 
 import asyncio
 import threading
@@ -52,6 +52,7 @@ neutron = true
 cinder = false
 swift = false
 horizon = false
+barbican = true
 
 [network]
 project_networks_reachable = true
@@ -76,8 +77,8 @@ availability_zone3 = {zone}3
 [loadbalancer-feature-enabled]
 not_implemented_is_error = {all}
 l7_protocol_enabled = {all}
-terminated_tls_enabled = {all}
-prometheus_listener_enabled = {all}
+terminated_tls_enabled = true
+prometheus_listener_enabled = true
 l4_protocol = TCP
 """
 FLAVOR_CAPABILITIES = {

@@ -1,4 +1,4 @@
-"""As much of Keystone as tempest asks for, in memory, in front of a Fairlead server.
+"""As much of Keystone and Barbican as tempest asks for, in memory, in front of a Fairlead server.
 
 Tempest makes a project and a user for each part that a test plays, and speaks to each service with a token. Fairlead
 knows the users of its password file. So the file has a user for each project there may be and each set of roles that
@@ -98,11 +98,17 @@ class Keystone:
         return made
 
     def token(self, auth: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-        """For a password, in a project."""
-        asked, scope = auth["identity"]["password"]["user"], auth["scope"]["project"]
-        user = asked.get("id") or self._named(self.users, asked["name"])
+        """For a password or another token, in a project."""
+        identity, scope = auth["identity"], auth["scope"]["project"]
         project = scope.get("id") or self._named(self.projects, scope["name"])
-        if self.users.get(user, {}).get("password") != asked["password"] or not self._held(project, user):
+        if "token" in identity:
+            user = self.tokens[identity["token"]["id"]][1]
+        else:
+            asked = identity["password"]["user"]
+            user = asked.get("id") or self._named(self.users, asked["name"])
+            if self.users.get(user, {}).get("password") != asked["password"]:
+                return None
+        if not self._held(project, user):
             return None
         token = uuid.uuid4().hex
         self.tokens[token] = (project, user)
@@ -137,7 +143,7 @@ class Keystone:
         return next((key for key, value in kind.items() if value["name"] == name), "")
 
     def _catalog(self) -> list[dict[str, Any]]:
-        found = {"identity": "/v3", **SERVICES}
+        found = {"identity": "/v3", "key-manager": "/key-manager", **SERVICES}
         return [
             {
                 "id": service,
@@ -200,6 +206,20 @@ def make_app(keystone: Keystone, client: httpx.AsyncClient) -> Starlette:
         found = keystone.assignments(query["scope.project.id"], query["user.id"])
         return JSONResponse({"role_assignments": found})
 
+    async def key_manager(_: Request) -> Response:
+        links = [{"rel": "self", "href": f"{keystone.address}/key-manager/v1"}]
+        version = {"id": "v1", "status": "CURRENT", "min_version": "1.0", "max_version": "1.1", "links": links}
+        return JSONResponse({"versions": [version]}, 300)
+
+    async def store_secret(_: Request) -> Response:
+        return JSONResponse({"secret_ref": f"{keystone.address}/key-manager/v1/secrets/{uuid.uuid4()}"}, 201)
+
+    async def show_secret(request: Request) -> Response:
+        return JSONResponse({"secret_ref": str(request.url), "status": "ACTIVE", "consumers": []})
+
+    async def delete_secret(_: Request) -> Response:
+        return Response(status_code=204)
+
     async def forward(request: Request) -> Response:
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
         headers["authorization"] = keystone.authorization(request.headers["x-auth-token"], request.url.path)
@@ -216,6 +236,10 @@ def make_app(keystone: Keystone, client: httpx.AsyncClient) -> Starlette:
         routes=[
             Route("/v3/auth/tokens", authenticate, methods=["POST"]),
             Route("/v3/domains", domains),
+            *(Route(path, key_manager) for path in ("/key-manager", "/key-manager/v1", "/key-manager/v1/")),
+            Route("/key-manager/v1/secrets/", store_secret, methods=["POST"]),
+            Route("/key-manager/v1/secrets/{id}", show_secret),
+            Route("/key-manager/v1/secrets/{id}", delete_secret, methods=["DELETE"]),
             Route("/v3/role_assignments", assignments),
             Route("/v3/projects/{project}/users/{user}/roles/{role}", assign, methods=["PUT"]),
             *(
