@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -395,6 +396,7 @@ def changes_with_ovn(bench: Bench, which: str) -> Results:
     result[f"OVN, {which} bound: its own account of no change, northd / controllers, s"] = synced(bench.lab)
     result[f"OVN, {which} bound: POST until ACTIVE, ms p50 / highest"] = extremes(posts(bench, 10))
     result[f"OVN, {which} bound: flows of a node"] = flows_of(bench.lab)
+    result[f"OVN, {which} bound: an agent's look, s, of it processor time of agent / switch"] = look(bench.lab)
     return result
 
 
@@ -415,6 +417,19 @@ def flows_of(lab: Lab) -> str:
     said = lab.exec(lab.record.chassis[0].name, ["ovs-ofctl", "dump-aggregate", "br-int"])
     found = re.search(r"flow_count=(\d+)", said)
     return f"{int(found[1]):,}" if found else said
+
+
+def look(lab: Lab) -> str:
+    """`fairlead agent --once` on a node: it starts, reads what the switch has counted, and prints it."""
+    node = lab.record.chassis[0].name
+    switch = int((lab.layout.node_directory(node) / "ovs-vswitchd.pid").read_text())
+    environment = {**os.environ, "FAIRLEAD_AGENT_RUN_DIR": str(lab.layout.node_directory(node))}
+    before, began = (resource.getrusage(resource.RUSAGE_CHILDREN), seconds(switch)), perf_counter()
+    argv = [sys.executable, "-m", "fairlead.cli", "agent", "--once"]
+    said = subprocess.run(argv, env=environment, capture_output=True, check=True, timeout=SYNC_SECONDS).stdout
+    took, after = perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    agent = after.ru_utime + after.ru_stime - before[0].ru_utime - before[0].ru_stime
+    return f"{took:.2f}, {agent:.2f} / {seconds(switch) - before[1]:.2f}; {len(json.loads(said)):,} services"
 
 
 def programs(lab: Lab) -> dict[str, list[int]]:
