@@ -45,6 +45,26 @@ class Shell:
         assert (code, words in complaint) == (1, True), (line, complaint)
 
 
+class Tried:
+    """`openstack loadbalancer ...`, and what was typed."""
+
+    def __init__(self, typed: Shell) -> None:
+        self._shell = typed
+        self.lines: list[str] = []
+
+    def good(self, line: str) -> Any:
+        self.lines.append(line)
+        return self._shell.good(f"loadbalancer {line}")
+
+    def bad(self, line: str, words: str) -> None:
+        self.lines.append(line)
+        self._shell.bad(f"loadbalancer {line}", words)
+
+    def any(self, line: str) -> None:
+        """Of another service."""
+        self._shell.good(line)
+
+
 @contextmanager
 def shell(clouds: Path) -> Iterator[Shell]:
     environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Lab, Traffic
-from harness.shell import Shell, shell
+from harness.catalog import RESOURCES, type_every_command
+from harness.shell import Tried, shell
 from lab.servers import until
 from lab.site import Site, open_site
 
 pytestmark = pytest.mark.lab
-
-OTHERS = ("amphora", "availabilityzone", "availabilityzoneprofile", "flavor", "flavorprofile", "provider", "quota")
-"""Resources that have no rows: their commands are tried without a lab."""
 
 
 @pytest.fixture(scope="module")
@@ -34,36 +32,24 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def cli(site: Site) -> Iterator["Tried"]:
+def cli(site: Site) -> Iterator[Tried]:
     with shell(site.service.folder / "clouds.yaml") as typed:
         yield Tried(typed)
 
 
-class Tried:
-    """`openstack loadbalancer ...`, and what was typed."""
-
-    def __init__(self, typed: Shell) -> None:
-        self._shell = typed
-        self.lines: list[str] = []
-
-    def good(self, line: str) -> Any:
-        self.lines.append(line)
-        return self._shell.good(f"loadbalancer {line}")
-
-    def bad(self, line: str, words: str) -> None:
-        self.lines.append(line)
-        self._shell.bad(f"loadbalancer {line}", words)
-
-
 def commands() -> set[str]:
-    """All that the client has, without those of `OTHERS`."""
+    """All that the client has, but about what has no rows: quotas, flavors and so on."""
     names = {point.name.replace("_", " ") for point in entry_points(group="openstack.load_balancer.v2")}
     wanted = {name.removeprefix("loadbalancer ") for name in names}
-    return {name for name in wanted if name.split()[0] not in OTHERS}
+    return {name for name in wanted if name.split()[0] not in RESOURCES}
 
 
 def statuses(shown: dict[str, Any]) -> tuple[str, str]:
     return shown["provisioning_status"], shown["operating_status"]
+
+
+def test_every_command_about_what_has_no_rows(cli: Tried):
+    type_every_command(cli)
 
 
 def test_every_command(site: Site, cli: Tried):
