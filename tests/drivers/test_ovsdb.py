@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -734,8 +735,16 @@ def cluster(tmp_path: Path, servers: list[Server]) -> list[Server]:
         subprocess.run(["ovsdb-tool", *(make if name == "1" else join)], check=True)
         servers.append(Server(folder))
         servers[-1].start()
-        wait_until(lambda: "Status: cluster member" in servers[-1].control("cluster/status", DATABASE))
+        wait_until(partial(_has_joined, servers[-1]), seconds=60)
     return servers
+
+
+def _has_joined(server: Server) -> bool:
+    """It may listen for clients before it can be asked that."""
+    try:
+        return "Status: cluster member" in server.control("cluster/status", DATABASE)
+    except subprocess.CalledProcessError:
+        return False
 
 
 def test_the_leader_is_followed(cluster: list[Server]) -> None:
