@@ -16,7 +16,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -117,15 +117,11 @@ def write_state(path: Path, boot: str, tally: Tally) -> None:
         )
         for one, counts in tally.last.items()
     ]
-    sums = {listener: _columns(figures) for listener, figures in tally.sums.items()}
+    sums = {listener: asdict(figures) for listener, figures in tally.sums.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(msgspec.json.encode(_State(boot=boot, last=last, sums=sums)))
     new.replace(path)
-
-
-def _columns(figures: Figures) -> dict[str, int]:
-    return {name: getattr(figures, name) for name in ("connections", "errors", "bytes_in", "active")}
 
 
 def _named(sighting: Sighting) -> dict[str, object]:
@@ -198,7 +194,7 @@ class Agent:
         """All servers: each answers for itself what clients ask. What none of them knows is gone."""
         body = {
             "interval": self._interval,
-            "listeners": {listener: _columns(figures) for listener, figures in self._tally.sums.items()},
+            "listeners": {listener: asdict(figures) for listener, figures in self._tally.sums.items()},
         }
         path = f"/agent/chassis/{quote(self._chassis, safe='')}"
         found = await asyncio.gather(

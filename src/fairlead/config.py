@@ -16,10 +16,10 @@ from fairlead.client import is_url
 from fairlead.drivers.ovsdb_protocol import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
+from fairlead.model.statistics import LONGEST_INTERVAL
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
-LONGEST_INTERVAL = 3600
 LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -37,13 +37,12 @@ from fairlead.api.fields import (
 from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body, with_document
 from fairlead.drivers.interface import DriverError
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import MOST_SIGHTINGS, Figures, Sighting, find_listeners
+from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SIGHTINGS, Figures, Sighting, find_listeners
 
 MAY_TELL = frozenset({"admin", "service"})
 LISTENERS = 20_000
 """In one report; a body has 4 MiB."""
 LARGEST_SUM = 2**63 - 1
-LONGEST_INTERVAL = 3600
 LONGEST_NAME = 255
 
 

@@ -4,7 +4,6 @@ Like the server they run on the machine itself, where loopback is; each speaks w
 """
 
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +23,6 @@ class Agent:
     layout: Layout
     chassis: str
     process: "subprocess.Popen[bytes]"
-
-    @property
-    def log(self) -> Path:
-        return _file(self.layout, self.chassis, "log")
-
-    @property
-    def state(self) -> Path:
-        return _file(self.layout, self.chassis, "json")
 
     def stop(self) -> None:
         """Returns when it is gone."""
@@ -62,14 +53,14 @@ def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1) -> A
     return Agent(layout, chassis, process)
 
 
-def running(layout: Layout) -> Mapping[str, Path]:
-    """The chassis that have one, each with its log."""
-    found = {}
-    for node in records.read_lab(layout).chassis:
-        pid = processes.read_pidfile(_file(layout, node.name, "pid"))
-        if pid is not None and processes.is_marked(pid, layout.directory):
-            found[node.name] = _file(layout, node.name, "log")
-    return found
+def running(layout: Layout) -> list[str]:
+    """The chassis that have one."""
+    chassis = (node.name for node in records.read_lab(layout).chassis)
+    return [name for name in chassis if _lives(layout, processes.read_pidfile(_file(layout, name, "pid")))]
+
+
+def _lives(layout: Layout, pid: int | None) -> bool:
+    return pid is not None and processes.is_marked(pid, layout.directory)
 
 
 def _end(layout: Layout, chassis: str) -> None:

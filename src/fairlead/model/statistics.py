@@ -14,6 +14,8 @@ from fairlead.model.snapshot import NONE, Snapshot, connected
 
 Domain: TypeAlias = tuple[frozenset[str], frozenset[str]]
 """Networks and routers that are connected."""
+LONGEST_INTERVAL = 3600
+"""Seconds from look to look of a node."""
 MOST_SIGHTINGS = 1000
 """That a node may ask about at once: looking them up is one piece of work."""
 
