@@ -42,7 +42,8 @@ def active_chassis(site: Site) -> str:
 
 
 def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
-    """It answers no probe any more (BFD); when it does again it has the gateway back.
+    """It answers no probe any more (BFD). When it does again, OVN gives it the gateway back, sooner or later: that is
+    OVN's own affair, and connections are answered whoever has it.
 
     All of it stands still. With its switch alone, its ovn-controller would go on to believe the last state of BFD that
     the switch wrote, and claim the gateway back from whoever took over, twice a second.
@@ -76,5 +77,4 @@ def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-        until(PATIENCE, "the gateway is back", lambda: active_chassis(site) == home)
-        until(PATIENCE, "it answers from there", answers)
+        until(PATIENCE, "it answers with all chassis there", answers)
