@@ -400,7 +400,9 @@ def test_a_workload_is_removed_though_its_switch_is_dead(other: Layout) -> None:
 
 
 def test_an_up_that_is_interrupted_removes_what_it_made(other: Layout) -> None:
-    with subprocess.Popen(UP_OTHER, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as up:
+    # A shell without job control, as in CI, starts what is in the background with SIGINT ignored (POSIX, 2.12).
+    command = ["env", "--default-signal=INT", *UP_OTHER]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as up:
         assert up.stderr is not None
         up.stderr.readline()
         up.send_signal(signal.SIGINT)

@@ -21,10 +21,9 @@ Json = Any  # what a JSON text decodes to; callers give it a type where they rea
 MAX_MESSAGE = 1 << 30
 NO_TXN = "00000000-0000-0000-0000-000000000000"
 
-_QUOTE, _BACKSLASH, _OPEN = b'"\\{'
-# One pattern per state. Possessive, so that no input makes them backtrack.
-_TO_BRACE = re.compile(rb'[^{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^{}"]*+)*+', re.DOTALL)  # stops at a cut string too
-_TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # stops at an escape that is cut too
+_NEUTRAL = b"__"  # stands for an escape, so that text keeps its length
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'"{}'))
+_WITHOUT_BRACES = bytes.maketrans(b"{}", _NEUTRAL)
 
 
 # Errors
@@ -112,47 +111,66 @@ def read_message(fields: Json) -> Message:
 
 
 class Framer:
-    """Splits the byte stream into messages; refuses one longer than `limit` before it is whole."""
+    """Splits the byte stream into messages; refuses one longer than `limit` before it is whole.
+
+    It counts the braces outside of strings with what `bytes` can do in one pass. A regular expression that never
+    backtracks would need possessive groups, and CPython before 3.11.5, Debian 12's, ends these at a wrong byte.
+    """
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
         self._buffer = bytearray()  # begins with the current message
-        self._position = 0  # everything before it was looked at
-        self._depth = 0
+        self._depth = 0  # of braces at the end of the buffer
         self._in_string = False
+        self._in_escape = False
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """The messages that `data` completes. Consume it to the end before feeding more."""
+        begin = -len(self._buffer)  # of the current message, counted from the begin of `data`
         self._buffer += data
-        while self._find_end():
-            yield self._take()
+        for end in self._find_ends(data):
+            self._check_length(end - begin)
+            yield self._take(end - begin)
+            begin = end
+        self._check_length(len(self._buffer))
 
-    def _find_end(self) -> bool:
-        """Look on; say whether the position is now the end of a message."""
-        buffer, position, depth, in_string = self._buffer, self._position, self._depth, self._in_string
-        size, found = len(buffer), False
-        while not found and (skipped := (_TO_QUOTE if in_string else _TO_BRACE).match(buffer, position)):
-            position = skipped.end()
-            if position == size or (byte := buffer[position]) == _BACKSLASH:  # a cut escape: its other half will come
-                break
-            position += 1
-            if byte == _QUOTE:
-                in_string = not in_string
-            elif byte == _OPEN:
-                depth += 1
-            else:
-                depth -= 1
-                found = depth <= 0
-        self._position, self._depth, self._in_string = position, depth, in_string
-        if position > self._limit:
+    def _find_ends(self, data: bytes) -> Iterator[int]:
+        """The positions behind the last braces of messages."""
+        text = self._hide_strings(data)
+        position = 0
+        for part in text.split(b"}")[:-1]:
+            position += len(part) + 1
+            self._depth += part.count(b"{") - 1
+            if self._depth <= 0:
+                self._depth = 0
+                yield position
+        self._depth += text.count(b"{", position)
+
+    def _hide_strings(self, data: bytes) -> bytes:
+        """`data` with other bytes for the escapes, and for the braces in strings."""
+        if not data:
+            return data
+        was_in_string, was_in_escape = self._in_string, self._in_escape
+        text = b"_" + data[1:] if was_in_escape else data
+        text = text.replace(b"\\\\", _NEUTRAL).replace(b'\\"', _NEUTRAL)
+        structure = (b'"' * was_in_string + text).translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+        if b'"' in structure[:-1]:  # a string without braces is a pair of quotes; the last may be cut
+            parts = text.split(b'"')
+            inside = slice(0 if was_in_string else 1, None, 2)
+            parts[inside] = b'"'.join(parts[inside]).translate(_WITHOUT_BRACES).split(b'"')
+            text = b'"'.join(parts)
+        self._in_string = was_in_string ^ (text.count(b'"') % 2 == 1)
+        self._in_escape = text.endswith(b"\\")  # it is cut: its other half will come
+        return text
+
+    def _check_length(self, length: int) -> None:
+        if length > self._limit:
             raise ProtocolError(f"message is longer than {self._limit} bytes")
-        return found
 
-    def _take(self) -> Message:
-        with memoryview(self._buffer) as view, view[: self._position] as text:
+    def _take(self, length: int) -> Message:
+        with memoryview(self._buffer) as view, view[:length] as text:
             fields = _decode(text)
-        del self._buffer[: self._position]
-        self._position = 0
+        del self._buffer[:length]
         return read_message(fields)
 
 
