@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.auth import HttpBasic, anybody
-from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, Identity
+from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, MOST_VALUES, Identity
 from harness.caller import Caller
 from harness.values import FEW, JSON, NEARLY
 
@@ -71,6 +71,15 @@ def test_a_body_has_a_size_and_a_depth(caller: Caller, path: str, root: str):
         deep = [deep]
     answer = caller.send("POST", path, json={root: {"name": deep}})
     assert (answer.status_code, f"more than {DEEPEST_BODY} levels" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1", '{"a":1}', '"x"'])
+def test_a_body_has_so_many_values(caller: Caller, value: str):
+    """What has more is refused before it is read, for that would take long."""
+    some = MOST_VALUES // (1 + sum(map(value.count, "[{,"))) - 1
+    for count, words in ((some, "Body contains invalid data"), (some + 3, f"more than {MOST_VALUES} values")):
+        answer = caller.send("POST", f"{NETWORK}/networks", content=f"[{','.join([value] * count)}]")
+        assert (answer.status_code, words in answer.text) == (400, True), (count, answer.text)
 
 
 NAMES = ("name", "tags", "network_id", "cidr", "fixed_ips", "vip_network_id", "listeners", "protocol", "x", "routes")

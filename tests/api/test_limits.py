@@ -9,7 +9,7 @@ import pytest
 from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
 from fairlead.api.listing import MOST_SORT_KEYS
 from fairlead.api.network import gateways
-from fairlead.api.network.limits import ROUTES, SUBNETS, TAGS
+from fairlead.api.network.limits import BULK, ROUTES, SUBNETS, TAGS
 from fairlead.api.octavia import limits
 from harness.caller import Caller
 
@@ -97,7 +97,8 @@ def test_a_network_has_so_many_subnets(caller: Caller, net: str):
         return {"network_id": net, "cidr": f"10.1.{number}.0/24"}
 
     many = [subnet(number) for number in range(SUBNETS - 1)]
-    assert caller.send("POST", f"{NETWORK}/subnets", json={"subnets": many}).status_code == 201
+    for some in (many[:BULK], many[BULK : 2 * BULK], many[2 * BULK :]):
+        assert caller.send("POST", f"{NETWORK}/subnets", json={"subnets": some}).status_code == 201
     refused(caller, "POST", f"{NETWORK}/subnets", {"subnet": subnet(255)}, f"at most {SUBNETS} subnets")
 
 

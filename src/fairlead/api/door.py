@@ -20,7 +20,7 @@ from fairlead.model.quota import NO_LIMITS, Limits
 from fairlead.model.snapshot import Changes, Snapshot, owner_of
 from fairlead.model.status import Applied
 from fairlead.store.codec import encode
-from fairlead.store.model import Change, Model
+from fairlead.store.model import Change, Model, decided
 
 LARGEST_BODY = 4 * 2**20
 """Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
@@ -30,6 +30,9 @@ written whole at each change; etcd takes 1.5 MiB at once by default. The most li
 allowed take 0.7 MiB with common names."""
 DEEPEST_BODY = 20
 """Levels of objects and lists. A load balancer with all that it holds has eight."""
+MOST_VALUES = 100_000
+"""Of a body, whatever is in them: brackets and commas, those in texts too. The largest load balancer with all tags has
+fewer; and what has many more takes longer to read than others should wait (0.9 s for 4 MiB of empty lists)."""
 LONGEST_QUERY = 2**15
 """Bytes: some 800 ids to filter by."""
 LONGEST_MESSAGE = 2000
@@ -86,10 +89,14 @@ class House:
         A change that may not be made yet (`Pending`) is decided again when there is news, and once more in the end.
         """
         loop = asyncio.get_running_loop()
+
+        async def decide(snapshot: Snapshot) -> Changes:
+            return self.admit(snapshot, _bounded(await decided(change(snapshot))))
+
         deadline = loop.time() + self.patience
         while True:
             try:
-                return await self.model.write(lambda snapshot: self.admit(snapshot, _bounded(change(snapshot))))
+                return await self.model.write(decide)
             except Pending as pending:
                 if loop.time() >= deadline:
                     raise
@@ -141,6 +148,8 @@ async def read_json(request: Request) -> object:
                 raise too_large
     except ClientDisconnect:
         raise ApiError(400, "The connection ended before the body did.", "MalformedRequestBody") from None
+    if sum(map(body.count, b"[{,")) > MOST_VALUES:
+        raise ApiError(400, f"The request body has more than {MOST_VALUES} values.", "MalformedRequestBody")
     try:
         decoded: object = msgspec.json.decode(bytes(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

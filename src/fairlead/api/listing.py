@@ -5,7 +5,10 @@ Items are encoded resources. A filter compares texts, as a query string has noth
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
+
+from fairlead.api.steps import Steps, at_once
 
 Item: TypeAlias = Mapping[str, Any]
 LARGEST_PAGE = 1000
@@ -93,19 +96,32 @@ class Page:
     previous_marker: str | None = None
 
 
-def select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[[Item], Iterable[object]]]) -> Page:
+Matchers: TypeAlias = Mapping[str, Callable[[Item], Iterable[object]]]
+
+
+def select(items: Iterable[Item], query: Query, matchers: Matchers) -> Page:
     """The page of items that the query asks for.
 
     `matchers` answer for attributes that a filter may name and that are not one plain value: they give all values that
     count as a match. Raises BadQuery for a filter or a sort key that no item has, and for an unknown marker.
     """
+    return at_once(selecting(items, query, matchers))
+
+
+def selecting(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[Page]:
+    """`select`, with a rest after each item and each sort key."""
     if len(query.sort) > MOST_SORT_KEYS:
         raise BadQuery(f"A list is sorted by at most {MOST_SORT_KEYS} keys.")
-    found = [item for item in items if _admits(item, query, matchers)]
+    found = []
+    for item in items:
+        yield
+        if _admits(item, query, matchers):
+            found.append(item)
     for name, descending in reversed(query.sort):
         if found and name not in found[0]:
             raise BadQuery(f"Supplied sort key '{name}' is not valid.")
-        found.sort(key=lambda item: _sortable(item.get(name)), reverse=descending)
+        found.sort(key=partial(_sort_value, name), reverse=descending)
+        yield
     page = _page(found, query)
     items = [item.item if isinstance(item, Lazy) else item for item in page.items]
     if query.fields:
@@ -168,6 +184,10 @@ def _matches(value: object, wanted: frozenset[str]) -> bool:
 def filter_text(value: str) -> str:
     """A text of a query string in the form that `select` compares with."""
     return value.lower() if value in ("True", "False") else "" if value in ("None", "null") else value
+
+
+def _sort_value(name: str, item: Item) -> tuple[bool, float, str]:
+    return _sortable(item.get(name))
 
 
 def _sortable(value: object) -> tuple[bool, float, str]:

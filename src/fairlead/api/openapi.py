@@ -21,6 +21,7 @@ from fairlead.api.door import (
     LARGEST_BODY,
     LARGEST_DOCUMENT,
     LONGEST_QUERY,
+    MOST_VALUES,
     ApiError,
     JsonObject,
     base_url,
@@ -45,7 +46,8 @@ _UNAUTHORIZED = object_schema(
     ("error",),
 )
 LIMITS = (
-    f"A body has at most {LARGEST_BODY} bytes and {DEEPEST_BODY} levels, a query string at most {LONGEST_QUERY} bytes."
+    f"A body has at most {LARGEST_BODY} bytes, {MOST_VALUES} values and {DEEPEST_BODY} levels, a query string at most"
+    f" {LONGEST_QUERY} bytes."
     f" A network with its subnets, or a load balancer with all that it holds, takes at most {LARGEST_DOCUMENT} bytes."
 )
 _ELSEWHERE = object_schema({"error": TEXT}, ["error"])

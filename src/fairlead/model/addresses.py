@@ -79,7 +79,7 @@ def link_local(mac: str) -> IPv6Address:
 
 def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
     """A free MAC under Neutron's default prefix (fa:16:3e), the same for the same seed while nothing changes."""
-    start = _hash(seed) % 2**24
+    start = seeded(seed) % 2**24
     for step in range(2**24):
         number = (start + step) % 2**24
         mac = f"fa:16:3e:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
@@ -88,26 +88,12 @@ def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
     raise LookupError("no MAC address is free")
 
 
-def choose_address(seed: str, first: IPAddress, last: IPAddress, taken: Callable[[IPAddress], bool]) -> IPAddress:
-    """A free address of the range, looked for from a place that the seed names.
-
-    Starting at the first free one would read every address before it; an address just given back would also go to
-    the next caller while neighbours still have the old owner in their caches. Raises LookupError when all are taken.
-    """
-    size = int(last) - int(first) + 1
-    start = _hash(seed) % size
-    for step in range(min(size, 2**20)):
-        candidate = first + (start + step) % size
-        if not taken(candidate):
-            return candidate
-    raise LookupError(f"no address is free from {first} to {last}")
-
-
 def derive_mac(seed: str) -> str:
     """A locally administered MAC (IEEE 802: second bit of the first octet) for a port that no one asked for."""
-    number = _hash(seed) % 2**40
+    number = seeded(seed) % 2**40
     return "0e:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
 
 
-def _hash(seed: str) -> int:
+def seeded(seed: str) -> int:
+    """A number that is the same for the same seed, and as good as any other for another."""
     return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")

@@ -28,6 +28,7 @@ from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
 from fairlead.model.quota import Quota, Usage, with_more
 from fairlead.model.standing import Stamps, Standing, touch
 from fairlead.model.status import Applied
+from fairlead.model.taken import Taken, with_addresses, without_addresses
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """What an operator offers."""
@@ -82,6 +83,8 @@ class Snapshot:
     segments: Map[Segment, str] = Map()
     addresses: Map[tuple[str, IPAddress], str] = Map()
     """(network, address) -> the port that has it."""
+    taken: Taken = Map()
+    """The same addresses, for who looks for a free one."""
     macs: Map[str, str] = Map()
     watched: Map[IPAddress, Ids] = Map()
     """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
@@ -424,6 +427,7 @@ def _with_port(snapshot: Snapshot, port: Port) -> Snapshot:
         snapshot,
         network_ports=_joined(snapshot.network_ports, port.network_id, port.id),
         addresses=snapshot.addresses.update(taken),
+        taken=with_addresses(snapshot.taken, port.network_id, (address for _, address in taken)),
         macs=snapshot.macs.set(port.mac_address, port.id),
     )
     if port.device_owner != ROUTER_INTERFACE:
@@ -436,11 +440,12 @@ def _with_port(snapshot: Snapshot, port: Port) -> Snapshot:
 
 
 def _without_port(snapshot: Snapshot, port: Port) -> Snapshot:
-    addresses = ((port.network_id, fixed.address) for fixed in port.fixed_ips)
+    addresses = [fixed.address for fixed in port.fixed_ips]
     snapshot = replace(
         snapshot,
         network_ports=_parted(snapshot.network_ports, port.network_id, port.id),
-        addresses=_deleted(snapshot.addresses, addresses),
+        addresses=_deleted(snapshot.addresses, ((port.network_id, address) for address in addresses)),
+        taken=without_addresses(snapshot.taken, port.network_id, addresses),
         macs=_deleted(snapshot.macs, [port.mac_address]),
     )
     if port.device_owner != ROUTER_INTERFACE:

@@ -7,7 +7,7 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeAlias
@@ -26,7 +26,8 @@ PATIENCE = 10.0
 CLAIM = "claim/"
 PAGE = 500
 """Documents that are read at once."""
-Change: TypeAlias = Callable[[Snapshot], Changes]
+Change: TypeAlias = Callable[[Snapshot], Changes | Awaitable[Changes]]
+"""One that takes long may rest; others who want to write wait for it, and those who read do not."""
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
 Listener: TypeAlias = Callable[[tuple[Owner, ...]], None]
 
@@ -121,7 +122,7 @@ class Model:
         async with self._turn():
             for _ in range(ATTEMPTS):
                 before = self.snapshot
-                changes = change(before)
+                changes = await decided(change(before))
                 if not changes.puts and not changes.deletes:
                     return before
                 candidate = apply_changes(before, changes, before.revision + 1)
@@ -205,6 +206,10 @@ class Model:
     def _tell(self, owners: tuple[Owner, ...]) -> None:
         for listener in self._listeners:
             listener(owners)
+
+
+async def decided(changes: Changes | Awaitable[Changes]) -> Changes:
+    return changes if isinstance(changes, Changes) else await changes
 
 
 def _claims(aggregates: Iterable[Aggregate]) -> Mapping[str, bytes]:

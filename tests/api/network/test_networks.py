@@ -154,7 +154,7 @@ def test_several_networks_are_made_together_or_not_at_all(door: Door):
     assert door.refused("POST", "/networks", {"networks": [{"name": "c"}, {"mtu": 1}]})[0] == 400
     many = [{"name": "x"}] * (limits.BULK + 1)
     assert door.refused("POST", "/networks", {"networks": many})[2] == (
-        "Invalid input for operation: one request creates at most 1000 networks."
+        "Invalid input for operation: one request creates at most 100 networks."
     )
 
 

@@ -188,7 +188,7 @@ SUBNET = {"subnet_id": "FOUR"}
         ),
         (
             {"fixed_ips": [SUBNET] * (limits.FIXED_IPS + 1)},
-            "400 HTTPBadRequest: Invalid input for fixed_ips. Reason: there are 65 items, and at most 64 are allowed.",
+            "400 InvalidInput: Invalid input for operation: Exceeded maximum amount of fixed ips per port.",
         ),
         (
             {"fixed_ips": [SUBNET] * 6},

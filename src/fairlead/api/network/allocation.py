@@ -10,9 +10,10 @@ from ipaddress import IPv6Network
 from itertools import pairwise
 
 from fairlead.api.network import errors
-from fairlead.model.addresses import IPAddress, IPNetwork, choose_address, is_usable, link_local, usable_range
+from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, link_local, usable_range
 from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.taken import free_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +166,11 @@ def _free_address(
     snapshot: Snapshot, interface: Interface, subnet: Subnet, chosen: Iterable[IPAddress]
 ) -> IPAddress | None:
     """An address of the subnet that nobody has, the port itself included; None when there is none."""
-    others = {*chosen, subnet.gateway}
-
-    def taken(address: IPAddress) -> bool:
-        return address in others or (interface.network.id, address) in snapshot.addresses
-
+    network_id, others = interface.network.id, {*chosen, subnet.gateway}
     if is_automatic(subnet):
         automatic = _automatic_address(subnet, interface.mac)
-        return None if taken(automatic) else automatic
-    for pool in subnet.allocation_pools:
-        try:
-            return choose_address(interface.port_id, pool.start, pool.end, taken)
-        except LookupError:
-            continue
-    return None
+        return None if automatic in others or (network_id, automatic) in snapshot.addresses else automatic
+    return free_address(snapshot.taken, network_id, subnet.allocation_pools, interface.port_id, others)
 
 
 def _automatic_address(subnet: Subnet, mac: str) -> IPAddress:

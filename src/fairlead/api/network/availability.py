@@ -1,15 +1,17 @@
 """How many addresses of a network are given out (Neutron API reference, "Network IP availability")."""
 
 from collections import Counter
+from collections.abc import Container
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, JsonObject, identity, json_response
+from fairlead.api.door import House, Identity, JsonObject, identity, json_response
 from fairlead.api.fields import array_schema, object_schema
 from fairlead.api.network import errors, policy
 from fairlead.api.network.limits import SUBNETS
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
+from fairlead.api.steps import Steps, in_steps
 from fairlead.model.network import Network, Subnet
 from fairlead.model.snapshot import NONE, Snapshot
 
@@ -25,12 +27,8 @@ _NETWORK = {
 
 def availability_routes(house: House) -> list[Operation]:
     async def list_all(request: Request) -> Response:
-        snapshot, wanted = house.model.snapshot, request.query_params.getlist("network_id")
-        found = [
-            encode_availability(snapshot, network)
-            for network in snapshot.networks.values()
-            if policy.uses_network(identity(request), network) and (not wanted or network.id in wanted)
-        ]
+        snapshot, wanted = house.model.snapshot, frozenset(request.query_params.getlist("network_id"))
+        found = await in_steps(_encode_all(snapshot, identity(request), wanted))
         return json_response({"network_ip_availabilities": found})
 
     async def show(request: Request) -> Response:
@@ -47,6 +45,16 @@ def availability_routes(house: House) -> list[Operation]:
         Operation("GET", path, list_all, gives={200: every}, query={"network_id": TEXTS}),
         Operation("GET", path + "/{id}", show, gives={200: one}),
     ]
+
+
+def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) -> Steps[list[JsonObject]]:
+    """Of the networks that are wanted, or of all that the caller uses."""
+    found = []
+    for network in snapshot.networks.values():
+        if policy.uses_network(caller, network) and (not wanted or network.id in wanted):
+            found.append(encode_availability(snapshot, network))
+        yield
+    return found
 
 
 def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:

@@ -55,7 +55,7 @@ class Collection(Generic[R]):
     sees: Callable[[Snapshot, Identity, R], bool]
     may_change: Callable[[Snapshot, Identity, R], bool]
     encode: Callable[[View, R], Item]
-    sift: Callable[[Iterable[R], Filters], tuple[Iterable[R], Filters]]
+    sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]]
     """Answers the filters that look at more than one value of an item, and gives the others back."""
     create: Callable[[Snapshot, Call, Values], Changes]
     update: Callable[[Snapshot, Call, R, Values], Changes]
@@ -69,8 +69,8 @@ def by_project(snapshot: Snapshot, caller: Identity, resource: Resource) -> bool
     return caller.may_change(resource.project_id)
 
 
-def sift_nothing(found: Iterable[R], filters: Filters) -> tuple[Iterable[R], Filters]:
-    return found, filters
+def sift_nothing(filters: Filters) -> tuple[Callable[[R], bool], Filters]:
+    return lambda _: True, filters
 
 
 def named(found: Mapping[str, R], filters: Filters) -> Iterable[R]:

@@ -12,8 +12,8 @@ SUBNETS = 256
 """Of one network. Ours: they are one document, and a port looks through all of them for an address."""
 ALLOCATION_POOLS = 64
 """Of one subnet. Ours."""
-FIXED_IPS = 64
-"""Of one port. Ours; an OVN port names all its addresses in one column."""
+FIXED_IPS = 16
+"""Of one port. Ours, and as many as the port of a load balancer's VIPs has; an OVN port names them in one column."""
 DNS_NAMESERVERS = 5
 """Of one subnet (neutron.conf, max_dns_nameservers)."""
 HOST_ROUTES = 20
@@ -22,8 +22,10 @@ ROUTES = 30
 """Of one router (neutron.conf, max_routes)."""
 INTERFACES = 256
 """Of one router. Ours: a router is compiled whole, and a new subnet is compared with all that it has."""
-BULK = 1000
-"""Resources in one request. Ours: they are written in one transaction, and nobody else is served meanwhile."""
+BULK = 100
+"""Resources in one request. Ours: they are decided one by one, but written in one transaction."""
+EXTRA_ROUTES = 100
+"""In one request. Ours; a router has fewer (`ROUTES`), and the sentence about that is Neutron's own."""
 LEAST_MTU = 68
 """Bytes (RFC 791, "Fragmentation and Reassembly")."""
 LEAST_MTU_IPV6 = 1280

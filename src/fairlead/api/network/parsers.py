@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from fairlead.api import fields
 from fairlead.api.fields import NULL, Parser, array_schema, object_schema, reads, words_schema
 from fairlead.api.network.allocation import Wanted
+from fairlead.api.network.errors import invalid_input
 from fairlead.api.network.limits import (
     ALLOCATION_POOLS,
     DNS_NAMESERVERS,
@@ -194,6 +195,9 @@ def encode_route(route: Route) -> dict[str, str]:
     )
 )
 def fixed_ips(value: object) -> tuple[Wanted, ...]:
+    """Raises ApiError too, where Neutron does not name the attribute."""
+    if isinstance(value, list) and len(value) > FIXED_IPS:
+        raise invalid_input("Exceeded maximum amount of fixed ips per port")
     found = [_fixed_ip(item) for item in _list(value, FIXED_IPS)]
     addresses = [wanted.address for wanted in found if wanted.address is not None]
     for item in addresses:

@@ -4,7 +4,7 @@ A router's interface and a VIP's port belong to what they serve: their addresses
 here, and refused: security groups, address pairs, DHCP options, QoS policies, VNIC types that bypass the switch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairlead.api.door import Identity
@@ -265,7 +265,7 @@ def _check_served(snapshot: Snapshot, port: Port, changed: Port) -> None:
         raise errors.port_in_use(port.id, port.network_id, port.device_id)
 
 
-def _sift(found: Iterable[Port], filters: Filters) -> tuple[Iterable[Port], Filters]:
+def _sift(filters: Filters) -> tuple[Callable[[Port], bool], Filters]:
     """`fixed_ips=subnet_id=X`, `ip_address=A`, `ip_address_substr=B`: one fixed IP has to match all that are given."""
     wanted: dict[str, set[str]] = {}
     for text in filters.get("fixed_ips", ()):
@@ -277,8 +277,8 @@ def _sift(found: Iterable[Port], filters: Filters) -> tuple[Iterable[Port], Filt
         wanted.setdefault(key, set()).add(parsers.canonical_address(value) if key == "ip_address" else value)
     rest = {name: texts for name, texts in filters.items() if name not in ("fixed_ips", "security_groups")}
     if "security_groups" in filters:
-        return (), rest
-    return (port for port in found if not wanted or any(_fits(fixed, wanted) for fixed in port.fixed_ips)), rest
+        return lambda _: False, rest
+    return lambda port: not wanted or any(_fits(fixed, wanted) for fixed in port.fixed_ips), rest
 
 
 def _fits(fixed: FixedIP, wanted: dict[str, set[str]]) -> bool:

@@ -41,7 +41,7 @@ from fairlead.api.network.gateways import (
     set_gateway,
     subnets_of,
 )
-from fairlead.api.network.limits import BULK, FIXED_IPS, ROUTES
+from fairlead.api.network.limits import EXTRA_ROUTES, FIXED_IPS, ROUTES
 from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
@@ -54,7 +54,7 @@ ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
     "status": read_only(TEXT),
-    "routes": Attribute(parse=parsers.routes(BULK), post=False, nullable=True, sifts=False),
+    "routes": Attribute(parse=parsers.routes(EXTRA_ROUTES), post=False, nullable=True, sifts=False),
     "external_gateway_info": Attribute(parse=read_way, nullable=True, sifts=False),
     "flavor_id": Attribute(parse=parsers.only(because="flavors are not supported"), put=False, nullable=True),
     "availability_zone_hints": Attribute(
@@ -153,7 +153,7 @@ def remove_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[
     return update_router(snapshot, call, router, {"routes": parsers.in_order({*router.routes} - {*routes})})
 
 
-_ROUTES = parsers.routes(BULK)
+_ROUTES = parsers.routes(EXTRA_ROUTES)
 
 
 @reads(object_schema({"router": object_schema({"routes": _ROUTES.schema}, ["routes"])}, ["router"]))

@@ -9,16 +9,17 @@ from typing import Any, Generic
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, Identity, JsonObject, base_url, identity, json_response
+from fairlead.api.door import House, JsonObject, base_url, identity, json_response
 from fairlead.api.fields import NULL, Parser, Schema, Values, array_schema, object_schema, reads
-from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, select
+from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, selecting
 from fairlead.api.network import errors, networks, policy, ports, queries, routers
 from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
-from fairlead.api.network.collection import Call, Collection, Filters, R, View, revised
+from fairlead.api.network.collection import Call, Collection, R, View, revised
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS, Attachment
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
+from fairlead.api.steps import Steps, in_steps
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
@@ -95,30 +96,44 @@ class Views(Generic[R]):
         )
         if query.marker:
             self._find(request, snapshot, query.marker)
-        found, filters = self._sifted(identity(request), snapshot, query)
-        view = self._view(request, snapshot)
-        by_id = {resource.id: resource for resource in found}
-        # what the page does not show is encoded only if a filter or the order looks at it
-        look = partial(collection.encode, view) if filters or query.sort else _identify
-        page = _page(map(look, by_id.values()), replace(query, filters=filters, fields=frozenset()))
-        items = [_cut(collection.encode(view, by_id[item["id"]]), query.fields) for item in page.items]
-        body: JsonObject = {collection.plural: items}
+        try:
+            page = await in_steps(self._listed(self._view(request, snapshot), query))
+        except BadQuery as error:
+            raise errors.bad_request(str(error)) from None
+        body: JsonObject = {collection.plural: page.items}
         links = queries.page_links(f"{base_url(request)}/v2.0/{collection.plural}", request.query_params, page)
         if links:
             body[f"{collection.plural}_links"] = links
         return json_response(body)
 
-    def _sifted(self, caller: Identity, snapshot: Snapshot, query: Query) -> tuple[list[R], Filters]:
-        """Those that the caller sees and that may be what he asks for, oldest first; and the filters still to apply."""
-        names = query.filters.get("name")
-        found: Iterable[R] = (
-            resource
-            for resource in self._collection.candidates(snapshot, query.filters)
-            if (names is None or resource.name in names) and self._collection.sees(snapshot, caller, resource)
-        )
-        found, filters = self._collection.sift(found, query.filters)
-        rest = {name: texts for name, texts in filters.items() if name not in ("id", "name")}
-        return sorted(found, key=lambda resource: (resource.created_at, resource.id)), rest
+    def _listed(self, view: View, query: Query) -> Steps[Page]:
+        collection = self._collection
+        fits, filters = collection.sift({name: query.filters[name] for name in query.filters if name != "id"})
+        rest = {name: texts for name, texts in filters.items() if name != "name"}
+        found = yield from self._sifted(view, query, fits)
+        by_id = {resource.id: resource for resource in found}
+        # what the page does not show is encoded only if a filter or the order looks at it
+        encode = partial(collection.encode, view)
+        looks = frozenset({"id", "tags", *rest, *(name for name, _ in query.sort)})
+        look = (lambda resource: _cut(encode(resource), looks)) if rest or query.sort else _identify
+        page = yield from selecting(map(look, found), replace(query, filters=rest, fields=frozenset()), {})
+        items = []
+        for item in page.items:
+            items.append(_cut(encode(by_id[item["id"]]), query.fields))
+            yield
+        return replace(page, items=items)
+
+    def _sifted(self, view: View, query: Query, fits: Callable[[R], bool]) -> Steps[list[R]]:
+        """Those that the caller sees and that may be what they ask for, oldest first."""
+        names, snapshot = query.filters.get("name"), view.snapshot
+        found: list[R] = []
+        for resource in self._collection.candidates(snapshot, query.filters):
+            yield
+            named = names is None or resource.name in names
+            if named and fits(resource) and self._collection.sees(snapshot, view.caller, resource):
+                found.append(resource)
+        found.sort(key=lambda resource: (resource.created_at, resource.id))
+        return found
 
     async def show(self, request: Request) -> Response:
         item = self._encode(request, self._house.model.snapshot, request.path_params["id"])
@@ -130,11 +145,11 @@ class Views(Generic[R]):
         asked: Asked = await read_body(request)
         calls = [(self._call(request), values) for values in asked.resources]
 
-        def change(snapshot: Snapshot) -> Changes:
-            return in_turn(snapshot, [partial(_create, collection, *item) for item in calls])
+        async def change(snapshot: Snapshot) -> Changes:
+            return await in_steps(in_turn(snapshot, [partial(_create, collection, *item) for item in calls]))
 
         snapshot = await self._house.write(change)
-        made = [self._encode(request, snapshot, call.new_id) for call, _ in calls]
+        made = await in_steps(self._encode_all(request, snapshot, [call.new_id for call, _ in calls]))
         return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
     async def update(self, request: Request) -> Response:
@@ -222,6 +237,13 @@ class Views(Generic[R]):
     def _encode(self, request: Request, snapshot: Snapshot, key: str) -> JsonObject:
         return {**self._collection.encode(self._view(request, snapshot), self._find(request, snapshot, key))}
 
+    def _encode_all(self, request: Request, snapshot: Snapshot, keys: Iterable[str]) -> Steps[list[JsonObject]]:
+        encoded = []
+        for key in keys:
+            encoded.append(self._encode(request, snapshot, key))
+            yield
+        return encoded
+
     def _view(self, request: Request, snapshot: Snapshot) -> View:
         return View(snapshot=snapshot, applied=self._house.applied, caller=identity(request))
 
@@ -271,13 +293,6 @@ class RouterViews(Views[Router]):
         return json_response({"router": self._encode(request, snapshot, request.path_params["id"])})
 
 
-def _page(items: Iterable[Item], query: Query) -> Page:
-    try:
-        return select(items, query, {})
-    except BadQuery as error:
-        raise errors.bad_request(str(error)) from None
-
-
 def _identify(resource: Resource) -> Item:
     return {"id": resource.id, "tags": resource.tags}
 
@@ -290,7 +305,7 @@ def _create(collection: Collection[R], call: Call, values: Values, snapshot: Sna
     return collection.create(snapshot, call, values)
 
 
-def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]) -> Changes:
+def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]) -> Steps[Changes]:
     """Several changes as one, each decided on what those before it left."""
     puts: dict[Owner, Aggregate] = {}
     reads: dict[Owner, None] = {}
@@ -299,6 +314,7 @@ def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]
         snapshot = apply_changes(snapshot, made, snapshot.revision + 1)
         puts |= {owner_of(aggregate): aggregate for aggregate in made.puts}
         reads |= dict.fromkeys(made.reads)
+        yield
     return Changes(puts=tuple(puts.values()), reads=tuple(owner for owner in reads if owner not in puts))
 
 

@@ -7,7 +7,8 @@ from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia.caller import Caller
 from fairlead.api.octavia.errors import bad_request, missing_subresource
-from fairlead.model.addresses import IPAddress, choose_address, choose_mac, is_usable
+from fairlead.model import taken
+from fairlead.model.addresses import IPAddress, choose_mac, is_usable
 from fairlead.model.loadbalancer import Vip
 from fairlead.model.network import LOAD_BALANCER_VIP, FixedIP, Network, Port, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
@@ -141,16 +142,7 @@ def _choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | No
 
 def free_address(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IPAddress | None:
     """An address of the subnet's allocation pools that nobody has."""
-
-    def taken(address: IPAddress) -> bool:
-        return (network.id, address) in snapshot.addresses or address == subnet.gateway
-
-    for pool in subnet.allocation_pools:
-        try:
-            return choose_address(seed, pool.start, pool.end, taken)
-        except LookupError:
-            continue
-    return None
+    return taken.free_address(snapshot.taken, network.id, subnet.allocation_pools, seed, (subnet.gateway,))
 
 
 def _fixed(snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str) -> FixedIP:

@@ -1,0 +1,141 @@
+"""No request keeps everybody else waiting: the longest step of each at its limits, in a place with 10,000 ports."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.network.house import CALLERS, Door
+from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
+from fairlead.model.addresses import parse_address
+from fairlead.model.network import FixedIP, Port
+from fairlead.model.snapshot import Changes
+from harness.api import NOON
+from harness.hold import held
+
+MOST = 0.05
+"""Seconds of processor."""
+PORTS = 10_000
+PER_WRITE = 1000
+
+
+class Crowd:
+    """A network with a subnet of each family and its ports, in one run of addresses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.door = Door(folder)
+        self.net = self.door.make("network", name="net")["id"]
+        self.four = self._subnet(cidr="10.0.0.0/8")
+        self.six = self._subnet(cidr="fd00::/64")
+        self.router = self.door.make("router")["id"]
+        self.door.place.client.event_hooks = {}  # to hold an answer against its schema takes longer than to give it
+        for first in range(0, PORTS, PER_WRITE):
+            ports = Changes(puts=tuple(self._port(first + number) for number in range(PER_WRITE)))
+            self.door.run(self.door.place.model.write(lambda _, ports=ports: ports))
+
+    def _subnet(self, **attributes: Any) -> str:
+        made: str = self.door.make("subnet", network_id=self.net, **attributes)["id"]
+        return made
+
+    def _port(self, number: int) -> Port:
+        return Port(
+            id=f"10000000-0000-4000-8000-{number:012d}",
+            project_id="one",
+            created_at=NOON,
+            network_id=self.net,
+            mac_address=f"0a:00:00:00:{number >> 8:02x}:{number & 255:02x}",
+            fixed_ips=(FixedIP(subnet_id=self.four, address=parse_address("10.1.0.0") + number),),
+        )
+
+    def make(self, singular: str) -> str:
+        """Its id. Nobody waits for the dataplane to be at rest: ten thousand ports are on their way."""
+        answer = self.door.run(self.door.place.client.post(f"/v2.0/{singular}s", json={singular: {}}))
+        made: str = answer.json()[singular]["id"]
+        return made
+
+    def send(self, method: str, path: str, body: Any = None) -> int:
+        """Status, of a call whose every step was short."""
+        self.door.place.caller = CALLERS["admin"]
+        options = {} if body is None else {"json": body}
+        with held() as hold:
+            answer = self.door.run(self.door.place.client.request(method, f"/v2.0{path}", **options))
+        assert hold.longest < MOST, (method, path, hold.longest)
+        status: int = answer.status_code
+        return status
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    made = Crowd(tmp_path_factory.mktemp("crowd"))
+    gc.collect()
+    gc.freeze()  # as the server does when it has loaded its model
+    yield made
+    gc.unfreeze()
+    made.door.close()
+
+
+def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Crowd):
+    """All of one subnet; and when the last of them is wrong nothing is written, as soon."""
+    port = {"network_id": crowd.net, "fixed_ips": [{"subnet_id": crowd.four}] * FIXED_IPS}
+    wrong = {"network_id": crowd.net, "fixed_ips": [{"ip_address": "192.0.2.1"}]}
+    assert crowd.send("POST", "/ports", {"ports": [*[port] * (BULK - 1), wrong]}) == 400
+    assert crowd.send("POST", "/ports", {"ports": [port] * BULK}) == 201
+    assert crowd.send("POST", "/ports", {"ports": [{"network_id": crowd.net}] * BULK}) == 201
+
+
+def test_pools_that_are_full(crowd: Crowd):
+    """Each of the ports looks through all of the pools of all subnets before it finds that nothing is free."""
+    net = crowd.make("network")
+    for number in range(3):
+        hosts = [f"10.{number}.0.{host}" for host in range(2, 2 + ALLOCATION_POOLS)]
+        pools = [{"start": host, "end": host} for host in hosts]
+        subnet = {"network_id": net, "cidr": f"10.{number}.0.0/24", "allocation_pools": pools}
+        assert crowd.send("POST", "/subnets", {"subnet": subnet}) == 201
+    port = {"network_id": net}
+    assert crowd.send("POST", "/ports", {"ports": [port] * BULK}) == 201
+    assert crowd.send("POST", "/ports", {"ports": [port] * (3 * ALLOCATION_POOLS - BULK)}) == 201
+    assert crowd.send("POST", "/ports", {"port": port}) == 409
+
+
+@pytest.mark.parametrize("plural", ["networks", "routers"])
+def test_as_many_networks_and_routers_as_a_request_may_ask_for(crowd: Crowd, plural: str):
+    assert crowd.send("POST", f"/{plural}", {plural: [{"name": "x"}] * BULK}) == 201
+
+
+def test_as_many_subnets_as_a_request_may_ask_for(crowd: Crowd):
+    net = crowd.make("network")
+    subnets = [{"network_id": net, "cidr": f"10.0.{number}.0/24"} for number in range(BULK)]
+    assert crowd.send("POST", "/subnets", {"subnets": subnets}) == 201
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ports",
+        "ports?network_id={net}",
+        "ports?device_id=nothing",
+        "ports?fixed_ips=ip_address_substr=77",
+        "ports?status=ACTIVE&tags=none",
+        "ports?sort_key=mac_address&sort_key=status&sort_key=name&sort_dir=desc&sort_dir=asc&sort_dir=asc",
+        "ports?limit=1000&page_reverse=True&marker=10000000-0000-4000-8000-000000009999",
+        "networks",
+        "subnets",
+        "network-ip-availabilities",
+        "network-ip-availabilities/{net}",
+    ],
+)
+def test_lists(crowd: Crowd, query: str):
+    assert crowd.send("GET", f"/{query.format(net=crowd.net)}") == 200
+
+
+def test_a_network_with_all_these_ports(crowd: Crowd):
+    path = f"/networks/{crowd.net}"
+    for changed in ({"shared": True}, {"shared": False}, {"mtu": 1400}, {"router:external": True}):
+        assert crowd.send("PUT", path, {"network": changed}) == 200
+    assert crowd.send("PUT", path, {"network": {"router:external": False}}) == 200
+    assert crowd.send("PUT", f"/subnets/{crowd.four}", {"subnet": {"allocation_pools": []}}) == 200
+    assert crowd.send("PUT", f"/routers/{crowd.router}/add_router_interface", {"subnet_id": crowd.four}) == 200
+    assert crowd.send("DELETE", path) == 409
+    assert crowd.send("DELETE", f"/subnets/{crowd.four}") == 409
