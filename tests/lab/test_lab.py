@@ -26,7 +26,7 @@ from fairlead.lab import (
     take_down,
 )
 from fairlead.lab.command import main
-from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, UnknownNode, WorkloadExists
+from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, MissingTools, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
 
 pytestmark = pytest.mark.lab
@@ -343,6 +343,12 @@ def kill(lab: Lab, program: str) -> None:
     os.close(pidfd)
 
 
+def mounts() -> list[str]:
+    """Where something is mounted; a namespace is a mount too."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if f" {namespaces.DIRECTORY}/" not in line]
+
+
 def assert_nothing_left(layout: Layout) -> None:
     assert namespaces.existing(layout.prefix) == ()
     assert set() == lab_processes(layout)
@@ -372,6 +378,25 @@ def test_two_labs_run_side_by_side(lab: Lab, other: Layout) -> None:
     assert {lab.name, other.name} <= set(names())
     second.down()
     assert lab.status().is_healthy
+    assert_nothing_left(other)
+
+
+def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Path) -> None:
+    """Here the root is this system itself: its programs are entered as another one's are, and nothing stays mounted."""
+    before = mounts()
+    with pytest.raises(LabError, match="no folder"):
+        Lab.up(other.name, root=str(tmp_path / "nothing"))
+    with pytest.raises(MissingTools, match="ovs-vswitchd"):
+        Lab.up(other.name, root=str(tmp_path))
+    lab = Lab.up(other.name, chassis=1, root="/")
+    assert lab.status().root == "/"
+    assert (other.programs / "ovn-nbctl").read_text().startswith("#!/bin/sh")
+    switch = lab.exec("chassis1", ["ovs-appctl", "-t", "ovs-vswitchd", "version"])
+    assert "Open vSwitch" in switch
+    with pytest.raises(LabMismatch, match="is up with the programs of /;"):
+        Lab.up(other.name, chassis=1, root="")
+    assert before == mounts()
+    lab.down()
     assert_nothing_left(other)
 
 

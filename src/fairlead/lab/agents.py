@@ -43,6 +43,7 @@ def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1) -> A
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         MARK: str(layout.directory),
+        "PATH": layout.search_path,
         "FAIRLEAD_AGENT_SERVERS": url,
         "FAIRLEAD_AGENT_INTERVAL": str(interval),
         "FAIRLEAD_AGENT_STATE": str(_file(layout, chassis, "json")),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.lab import agents, databases, service, trace
+from fairlead.lab import agents, databases, programs, service, trace
 from fairlead.lab.errors import InvalidWorkload, LabError, UnknownNode
 from fairlead.lab.lab import Lab, names, take_down
 from fairlead.lab.ports import Placement, workload_of_port
@@ -36,6 +36,8 @@ EXAMPLES = {
   fairlead lab up
   fairlead lab up --serve        (then: source the file that it names, and use openstack)
   fairlead lab up --name second --chassis 4
+  debootstrap --variant=minbase --include=ovn-central,ovn-host,openvswitch-switch trixie /var/tmp/trixie
+  fairlead lab up --root /var/tmp/trixie        (with the OVN and Open vSwitch of Debian 13)
 External networks are flat on the physical network `physnet`. A host outside, the place `outside`, is there as
 203.0.113.1 and 2001:db8::1:
   openstack network create public --external --provider-network-type flat --provider-physical-network physnet
@@ -134,10 +136,15 @@ def _add_up(commands: "Subparsers") -> None:
         metavar="HOST:PORT",
         help=f"start a Fairlead server and agents too ({service.DEFAULT_LISTEN})",
     )
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        help=f"OVN and Open vSwitch of another system's tree (environment {programs.ROOT_VARIABLE}; this machine's)",
+    )
 
 
 def _up(arguments: argparse.Namespace) -> None:
-    lab = Lab.up(arguments.name, chassis=arguments.chassis, progress=_progress)
+    lab = Lab.up(arguments.name, chassis=arguments.chassis, progress=_progress, root=arguments.root)
     if arguments.serve:
         serving = service.start(lab.layout, arguments.serve)
         _progress(f"Fairlead serves on {serving.url}; log: {serving.log}")
@@ -169,6 +176,7 @@ def _to_json(value: LabStatus | tuple[Workload, ...]) -> str:
 
 def render_status(status: LabStatus) -> list[str]:
     lines = [f"lab {status.name}: {'well' if status.is_healthy else 'NOT WELL'}, datapath {status.datapath}"]
+    lines += [f"  programs    of {status.root}"] if status.root else []
     lines += [f"  northbound  {status.northbound}", f"  southbound  {status.southbound}"]
     lines += [f"  fairlead    {line}" for line in status.service]
     for node in status.chassis:

@@ -45,15 +45,16 @@ class Row:
 
 
 def northbound(layout: Layout) -> Command:
-    return Command(argv=("ovn-nbctl", f"--db={layout.northbound}"))
+    return Command(argv=("ovn-nbctl", f"--db={layout.northbound}"), environment={"PATH": layout.search_path})
 
 
 def southbound(layout: Layout) -> Command:
-    return Command(argv=("ovn-sbctl", f"--db={layout.southbound}"))
+    return Command(argv=("ovn-sbctl", f"--db={layout.southbound}"), environment={"PATH": layout.search_path})
 
 
 def switch(layout: Layout, node: str) -> Command:
-    return Command(argv=("ovs-vsctl", f"--db=unix:{layout.node_directory(node) / 'db.sock'}"))
+    database = f"--db=unix:{layout.node_directory(node) / 'db.sock'}"
+    return Command(argv=("ovs-vsctl", database), environment={"PATH": layout.search_path})
 
 
 class _Table(msgspec.Struct):

@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from fairlead.lab import central, chassis, databases, load, namespaces, records, workload
+from fairlead.lab import central, chassis, databases, load, namespaces, programs, records, workload
 from fairlead.lab.chassis import DatapathType
 from fairlead.lab.clients import Traffic, TrafficResult
 from fairlead.lab.databases import PATIENCE_SECONDS
@@ -33,8 +33,8 @@ PACKAGES = ("openvswitch-switch", "ovn-central", "ovn-host", "iproute2", "ethtoo
 TOOLS = (
     *("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"),
     *("ovn-northd", "ovn-controller", "ovn-nbctl", "ovn-sbctl", "ovn-trace"),
-    *("ip", "ethtool"),
 )
+OWN_TOOLS = ("ip", "ethtool", "unshare", "mount", "chroot")
 
 Progress = Callable[[str], None]
 
@@ -43,12 +43,12 @@ def be_silent(_: str) -> None:
     """For who does not want to hear of progress."""
 
 
-def require_machine() -> None:
-    """Raise what keeps this machine from carrying a lab."""
+def require_machine(root: Path | None = None) -> None:
+    """Raise what keeps this machine from carrying a lab with the programs of this root (None: its own)."""
     if os.geteuid() != 0:
         raise NotRoot
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    missing += [str(schema) for schema in (*central.SCHEMAS.values(), chassis.SCHEMA) if not schema.exists()]
+    schemas = (*central.SCHEMAS.values(), chassis.SCHEMA)
+    missing = [*programs.missing(root, TOOLS, schemas), *programs.missing(None, OWN_TOOLS, ())]
     if missing:
         raise MissingTools(missing, PACKAGES)
 
@@ -61,9 +61,20 @@ class Lab:
     record: LabRecord
 
     @classmethod
-    def up(cls, name: str = "lab", chassis: int = 2, run_dir: Path = RUN_DIR, progress: Progress = be_silent) -> Self:
-        """Bring up a lab, or find it up and well; returns when every chassis is registered and has its tunnels."""
-        require_machine()
+    def up(
+        cls,
+        name: str = "lab",
+        chassis: int = 2,
+        run_dir: Path = RUN_DIR,
+        progress: Progress = be_silent,
+        root: str | None = None,
+    ) -> Self:
+        """Bring up a lab, or find it up and well; returns when every chassis is registered and has its tunnels.
+
+        Its OVN and Open vSwitch are those of `root`; None takes what the environment says, "" the machine's own.
+        """
+        source = programs.choose_root(root)
+        require_machine(source)
         layout = Layout(name=name, run_dir=run_dir)
         nodes = plan_chassis(chassis)
         with records.locked(layout, Hold.ALONE):
@@ -72,10 +83,13 @@ class Lab:
                 if remains(layout):
                     progress(f"lab {name}: it does not work any more; removing it with all that is in it")
                 progress(f"lab {name}: starting the central and {chassis} chassis")
-                running = _bring_up(layout, nodes, progress)
+                running = _bring_up(layout, nodes, source, progress)
             elif running.chassis != nodes:
                 count = len(running.chassis)
                 raise LabMismatch(f"lab {name!r} is up with {count} chassis; first: fairlead lab down --name {name}")
+            elif running.root != _name(source):
+                words = f"the programs of {running.root or 'this machine'}"
+                raise LabMismatch(f"lab {name!r} is up with {words}; first: fairlead lab down --name {name}")
             return cls(layout=layout, record=running)
 
     @classmethod
@@ -173,7 +187,8 @@ class Lab:
     def trace(self, datapath: str, microflow: str, *options: str) -> str:
         """ovn-trace; with the datapath "" it is the one of the microflow's inport."""
         words = (datapath, microflow) if datapath else (microflow,)
-        return run(Command(argv=("ovn-trace", f"--db={self.southbound}", *options, *words)))
+        argv = ("ovn-trace", f"--db={self.southbound}", *options, *words)
+        return run(Command(argv=argv, environment={"PATH": self.layout.search_path}))
 
     # Conditions
 
@@ -228,10 +243,14 @@ def _running(layout: Layout) -> LabRecord | None:
     return record if read_status(layout, record).is_healthy else None
 
 
-def _bring_up(layout: Layout, nodes: Sequence[Chassis], progress: Progress) -> LabRecord:
-    record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=chassis.detect_datapath())
+def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progress: Progress) -> LabRecord:
+    datapath = chassis.detect_datapath()
+    record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=datapath, root=_name(root))
     with _swept_on_failure(layout):
         layout.directory.mkdir(parents=True)
+        if root is not None:
+            programs.provide(layout, root)
+            progress(f"lab {layout.name}: {programs.versions(layout)}, of {root}")
         for place in (CENTRAL, FABRIC, OUTSIDE, *(node.name for node in nodes)):
             namespaces.add(layout.namespace(place))
         chassis.start_fabric(layout, nodes)
@@ -275,6 +294,10 @@ def _await_nodes(layout: Layout, record: LabRecord) -> None:
 def _tunnels(switch: Command) -> int:
     """An interface has an OpenFlow port once the switch has made it."""
     return len(databases.find(switch, "Interface", ("name",), "type=geneve", "ofport>0"))
+
+
+def _name(root: Path | None) -> str:
+    return "" if root is None else str(root)
 
 
 def _where(datapath: DatapathType) -> str:

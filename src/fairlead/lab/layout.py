@@ -5,6 +5,7 @@ prefix, processes by their namespace, files by the run directory. Names of labs 
 lab is a prefix of another one's.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,6 +74,15 @@ class Layout:
         return self.directory / node
 
     @property
+    def programs(self) -> Path:
+        """Scripts that stand for programs of another root (see `programs`); not there when the machine's are used."""
+        return self.directory / "bin"
+
+    @property
+    def search_path(self) -> str:
+        return f"{self.programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+    @property
     def northbound(self) -> str:
         return f"unix:{self.node_directory(CENTRAL) / 'ovnnb_db.sock'}"
 
@@ -85,7 +95,13 @@ class Layout:
         own = str(self.node_directory(node))
         directories = {f"{project}_{kind}DIR": own for project in ("OVS", "OVN") for kind in ("RUN", "DB", "LOG")}
         databases = {"OVN_NB_DB": self.northbound, "OVN_SB_DB": self.southbound}
-        return {**directories, **databases, MARK: str(self.directory), "FAIRLEAD_LAB": self.name}
+        return {
+            "PATH": self.search_path,
+            **directories,
+            **databases,
+            MARK: str(self.directory),
+            "FAIRLEAD_LAB": self.name,
+        }
 
 
 def plan_chassis(count: int) -> tuple[Chassis, ...]:

@@ -35,6 +35,8 @@ class LabRecord:
     name: str
     chassis: tuple[Chassis, ...]
     datapath: DatapathType
+    root: str = ""
+    """Where OVN and Open vSwitch come from; "" is the machine itself."""
 
 
 def write_lab(layout: Layout, record: LabRecord) -> None:

@@ -114,6 +114,7 @@ def _running(layout: Layout, service: Service) -> str | None:
 def _server_environment(layout: Layout, service: Service, listen: str) -> dict[str, str]:
     return {
         MARK: str(layout.directory),
+        "PATH": layout.search_path,
         "FAIRLEAD_SERVER_LISTEN": listen,
         "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
         "FAIRLEAD_OVN_NORTHBOUND": layout.northbound,

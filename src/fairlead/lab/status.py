@@ -53,6 +53,7 @@ class LabStatus:
     northbound: str
     southbound: str
     datapath: DatapathType
+    root: str
     processes: tuple[ProcessStatus, ...]
     namespaces: tuple[NamespaceStatus, ...]
     chassis: tuple[ChassisStatus, ...]
@@ -81,6 +82,7 @@ def read_status(layout: Layout, record: LabRecord) -> LabStatus:
         northbound=layout.northbound,
         southbound=layout.southbound,
         datapath=record.datapath,
+        root=record.root,
         processes=tuple(_processes(layout, record, workloads)),
         namespaces=tuple(NamespaceStatus(name=name, exists=name in existing) for name in map(layout.namespace, nodes)),
         chassis=tuple(

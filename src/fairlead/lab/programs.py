@@ -1,0 +1,70 @@
+"""Whose OVN and Open vSwitch a lab runs: the machine's, or those of another root, such as debootstrap makes.
+
+A program of another root runs there, with that system's loader, libraries and files, but in the namespaces of the lab
+and with the machine's /dev, /proc, /run, /sys and /tmp. These are mounted for one process and its children alone, in a
+mount namespace of its own: they go with the last of them, and nobody else ever sees them. For each such program the lab
+has a script of the same name, in a folder that stands first in the search path of all that it starts.
+"""
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fairlead.lab.errors import LabError
+from fairlead.lab.layout import Layout
+from fairlead.lab.processes import Command, run
+
+ROOT_VARIABLE = "FAIRLEAD_LAB_ROOT"
+MACHINE = Path("/")
+FOLDERS = ("usr/sbin", "usr/bin")
+PATTERNS = ("ovn-*", "ovs-*", "ovsdb-*")
+SCRIPT = """#!/bin/sh
+exec unshare --mount --propagation private sh -c '
+    root=$1
+    shift
+    for folder in dev proc run sys tmp; do
+        mount --rbind "/$folder" "$root/$folder" || exit
+    done
+    exec chroot "$root" "$@"' {name} {root} {program} "$@"
+"""
+
+
+def choose_root(asked: str | None) -> Path | None:
+    """What was asked for, or else what the environment says; None means the machine's own programs."""
+    root = os.environ.get(ROOT_VARIABLE, "") if asked is None else asked
+    if not root:
+        return None
+    if not Path(root).is_dir():
+        raise LabError(f"{root!r} is no folder: a root is a system with OVN and Open vSwitch, as debootstrap makes one")
+    return Path(root).resolve()
+
+
+def missing(root: Path | None, tools: Sequence[str], schemas: Sequence[Path]) -> Iterator[str]:
+    """Which of these are not there. Schemas are named as their readers see them, from inside the root."""
+    folders = None if root is None else os.pathsep.join(str(root / folder) for folder in FOLDERS)
+    yield from (tool for tool in tools if shutil.which(tool, path=folders) is None)
+    yield from (str(schema) for schema in schemas if not _inside(root, schema).exists())
+
+
+def _inside(root: Path | None, path: Path) -> Path:
+    return (root or MACHINE) / path.relative_to("/")
+
+
+def provide(layout: Layout, root: Path) -> None:
+    """From now on the lab's commands find the programs of this root."""
+    layout.programs.mkdir(parents=True)
+    for folder in FOLDERS:
+        for program in sorted(path for pattern in PATTERNS for path in (root / folder).glob(pattern)):
+            words = {"name": program.name, "root": str(root), "program": f"/{folder}/{program.name}"}
+            script = layout.programs / program.name
+            script.write_text(SCRIPT.format_map({key: shlex.quote(word) for key, word in words.items()}))
+            script.chmod(0o755)
+
+
+def versions(layout: Layout) -> str:
+    """Of what the lab runs, in the programs' own words."""
+    environment = {"PATH": layout.search_path}
+    said = (run(Command(argv=(name, "--version"), environment=environment)) for name in ("ovn-northd", "ovs-vswitchd"))
+    return ", ".join(" ".join(each.split("\n", 1)[0].replace("(", "").replace(")", "").split()) for each in said)
