@@ -116,14 +116,21 @@ MUTANTS = (
     Mutant(
         "a member whose machine is gone serves",
         "model/probes.py",
-        "Health.ERROR if endpoint is None else snapshot.observed.get(endpoint)",
-        "snapshot.observed.get(endpoint) if endpoint else None",
+        "Health.ERROR if port is None or may_probe(balancer, port) else None",
+        "None",
     ),
     Mutant(
         "a machine of another network is probed",
         "model/probes.py",
-        'snapshot.subnet_network.get(member.subnet_id or "", balancer.vip.network_id)',
-        'max((network for network, at in snapshot.addresses if at == probed_address(member)), default="")',
+        "address = member_network(snapshot, balancer, member), probed_address(member)",
+        'address = max((n for n, at in snapshot.addresses if at == probed_address(member)), default=""), '
+        "probed_address(member)",
+    ),
+    Mutant(
+        "a stranger's port is probed",
+        "model/probes.py",
+        "return port.project_id == balancer.project_id",
+        "return True",
     ),
     Mutant(
         "a port does not reach who probes it",

@@ -15,11 +15,12 @@ from typing import Any
 from fairlead.client import is_url
 from fairlead.drivers.ovsdb_protocol import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
-from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
+from fairlead.model.quota import LARGEST_QUOTA, PROBE_LIMITS, UNLIMITED
 from fairlead.model.statistics import LONGEST_INTERVAL
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
+LONGEST_DELAY = 3600
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -110,6 +111,19 @@ class QuotaOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """What health monitors may ask: each member is probed once in its monitor's delay, by the node that has it."""
+
+    least_delay: int = _option(PROBE_LIMITS.least_delay, "Seconds: the least delay of a health monitor.")
+    per_second: int = _option(
+        PROBE_LIMITS.per_second, "Probes a second of all members of a project together; -1 is any number."
+    )
+    per_second_of_port: int = _option(
+        PROBE_LIMITS.per_second_of_port, "Probes a second that one port gets, of all its services; -1 is any number."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """`fairlead agent`, on a compute node: it counts for statistics. A server reads none of this."""
 
@@ -145,6 +159,7 @@ class Configuration:
     ovn: OvnOptions = OvnOptions()
     network: NetworkOptions = NetworkOptions()
     quota: QuotaOptions = QuotaOptions()
+    probes: ProbeOptions = ProbeOptions()
     agent: AgentOptions = AgentOptions()
     log: LogOptions = LogOptions()
 
@@ -155,6 +170,7 @@ SECTIONS: Mapping[str, Any] = {
     "ovn": OvnOptions,
     "network": NetworkOptions,
     "quota": QuotaOptions,
+    "probes": ProbeOptions,
     "agent": AgentOptions,
     "log": LogOptions,
 }
@@ -282,11 +298,20 @@ def _check(configuration: Configuration) -> None:
     for option in fields(QuotaOptions):
         if not UNLIMITED <= getattr(configuration.quota, option.name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"quota.{option.name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+    _check_probes(configuration.probes)
     _check_agent(configuration.agent)
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")
     if configuration.log.format not in FORMATS:
         raise BadConfiguration(f"log.format: '{configuration.log.format}' is not {' or '.join(FORMATS)}")
+
+
+def _check_probes(options: ProbeOptions) -> None:
+    if not 1 <= options.least_delay <= LONGEST_DELAY:
+        raise BadConfiguration(f"probes.least_delay: from 1 to {LONGEST_DELAY} seconds")
+    for name in ("per_second", "per_second_of_port"):
+        if not UNLIMITED <= getattr(options, name) <= LARGEST_QUOTA:
+            raise BadConfiguration(f"probes.{name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
 
 
 def _check_agent(options: AgentOptions) -> None:

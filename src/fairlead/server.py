@@ -35,7 +35,7 @@ from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_protocol import parse_remotes
 from fairlead.model.owner import Owner
-from fairlead.model.quota import Limits
+from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
 from fairlead.reconciler.loop import MassDelete, Reconciler
@@ -80,6 +80,7 @@ async def serve(configuration: Configuration) -> None:
             mtu=configuration.network.mtu,
             resync_owner=kernel.reconciler.distrust,
             limits=Limits(**asdict(configuration.quota)),
+            probes=ProbeLimits(**asdict(configuration.probes)),
             news=kernel.reconciler.news,
             locate=kernel.southbound.locate,
         )

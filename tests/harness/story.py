@@ -8,7 +8,7 @@ The language of a model, a line each:
     router r1 net1=10.0.0.1 gateway:public=203.0.113.10,2001:db8::10 no-snat
     floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
     floating f2 public=203.0.113.51 r1=web-vip:10.0.0.10
-    port vm1 net1 10.0.0.11 fd00::11 host=chassis1 disabled
+    port vm1 net1 10.0.0.11 fd00::11 host=chassis1 of=another-project disabled
     web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
     api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
     probes net1 10.0.0.2
@@ -264,6 +264,7 @@ def _floating_ip(documents: Documents, name: str, where: str, target: str = "") 
 
 def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
     host = next((word[5:] for word in words if word.startswith("host=")), "")
+    project = next((word[3:] for word in words if word.startswith("of=")), COMMON["project_id"])
     addresses = [word for word in words if "=" not in word and word != "disabled"]
     return Port(
         id=name,
@@ -272,7 +273,7 @@ def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
         fixed_ips=tuple(_fixed(documents, network, parse_address(address)) for address in addresses),
         host=host,
         admin_state_up="disabled" not in words,
-        **COMMON,
+        **{**COMMON, "project_id": project},
     )
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from fairlead.api.ledger import Ledger
 from fairlead.model.owner import Owner
-from fairlead.model.quota import NO_LIMITS, Limits
+from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
 from fairlead.model.snapshot import Changes, Snapshot, owner_of
 from fairlead.model.status import Applied
 from fairlead.store.codec import encode
@@ -74,6 +74,8 @@ class House:
     """Returns when this generation of the owner has been applied, or when anything has become of it."""
     limits: Limits = NO_LIMITS
     """Of projects that have no quota of their own."""
+    probes: ProbeLimits = PROBE_LIMITS
+    """Of every project."""
     admit: Callable[[Snapshot, Changes], Changes] = lambda _, changes: changes
     """The last word of a door on whatever it is about to write; raises ApiError."""
     ledger: Ledger = field(default_factory=Ledger)

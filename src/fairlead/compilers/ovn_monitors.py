@@ -17,33 +17,44 @@ from fairlead.model.probes import (
     find_endpoint,
     find_port,
     find_source,
-    member_network,
+    may_probe,
     probed_address,
     probed_members,
     working_monitor,
 )
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, member_network
 
 PROBE_PORT = 1
 """ovn-nb(5) hangs a health check on a VIP with a port. That of a monitor's row is on no switch: any port will do."""
 
 
 def check_probed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
-    """Raises Unsupported for what the change asks to be probed and cannot be: a member that is no port. One whose port
-    goes later is down."""
+    """Raises Unsupported for what the change asks to be probed and cannot be: a member that is no port of the project.
+    One whose port goes later is down.
+
+    On another project's network the words are the same for an address that nobody has and for one that somebody has:
+    who that is is not told.
+    """
     old = snapshot.load_balancers.get(balancer.id)
     known = set(_asked(old)) if old else set()
     for pool in balancer.pools:
         watched = pool.health_monitor is not None and pool.health_monitor.type in TRANSPORTS  # others cannot be had
         for member in pool.members if watched else ():
-            address = probed_address(member)
-            if (pool.id, address) not in known and find_port(snapshot, balancer, member) is None:
-                network = member_network(snapshot, balancer, member)
-                raise Unsupported(
-                    f"a health monitor for member {member.address}: {address} is no port of network {network}"
-                    + ("" if member.subnet_id else "; if it is on another network, say the member's subnet_id"),
-                    balancer.provider,
-                )
+            if (pool.id, probed_address(member)) not in known:
+                port = find_port(snapshot, balancer, member)
+                if port is None or not may_probe(balancer, port):
+                    raise Unsupported(_why_unprobed(snapshot, balancer, member), balancer.provider)
+
+
+def _why_unprobed(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Member) -> str:
+    network_id = member_network(snapshot, balancer, member)
+    network = snapshot.networks.get(network_id)
+    is_own = network is not None and network.project_id == balancer.project_id
+    where = f"network {network_id}"
+    if not is_own or find_port(snapshot, balancer, member) is not None:
+        where = f"project {balancer.project_id} on {where}"
+    hint = "" if member.subnet_id else "; if it is on another network, say the member's subnet_id"
+    return f"a health monitor for member {member.address}: {probed_address(member)} is no port of {where}{hint}"
 
 
 def _asked(balancer: lb.LoadBalancer) -> Iterator[tuple[str, IPAddress]]:

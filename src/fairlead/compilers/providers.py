@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fairlead.compilers import ovn
-from fairlead.compilers.ovn_monitors import check_probed
+from fairlead.compilers.ovn_members import check_change
 from fairlead.dataplane.rows import Rows
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Owner
@@ -32,7 +32,7 @@ PROVIDERS: Mapping[str, Provider] = {
         description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
         " database.",
         compile=ovn.compile_owner,
-        check=check_probed,
+        check=check_change,
     ),
 }
 DEFAULT_PROVIDER = ovn.PROVIDER

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 IPAddress: TypeAlias = IPv4Address | IPv6Address
 IPNetwork: TypeAlias = IPv4Network | IPv6Network
+_THIS_NETWORK = IPv4Network("0.0.0.0/8")
+_ALL_HOSTS = IPv4Address("255.255.255.255")
 
 
 def parse_address(text: str) -> IPAddress:
@@ -49,10 +51,16 @@ def is_usable(address: IPAddress, cidr: IPNetwork) -> bool:
     return address.version == cidr.version and int(first) <= int(address) <= int(last)
 
 
-def is_host(address: IPAddress) -> bool:
-    """Whether a packet can be sent to one other machine by this address, in its own family (RFC 4291, section 2.5)."""
+def is_destination(address: IPAddress) -> bool:
+    """Whether it can name one machine on any network, in its own family.
+
+    Not the address of nobody, of oneself, of many or of all (RFC 1122, 3.2.1.3; RFC 4291, 2.5 to 2.7). None that holds
+    on one link only (RFC 3927; RFC 4291, 2.5.6): a switch leads connections across routers. No IPv4 in IPv6's clothes
+    (RFC 4291, 2.5.5.2): no packet has that.
+    """
     mapped = address.version == 6 and address.ipv4_mapped is not None
-    return not (mapped or address.is_unspecified or address.is_multicast or address.is_loopback)
+    nobody = address.is_unspecified or address in _THIS_NETWORK or address == _ALL_HOSTS
+    return not (mapped or nobody or address.is_multicast or address.is_loopback or address.is_link_local)
 
 
 def render_endpoint(address: IPAddress, port: int) -> str:

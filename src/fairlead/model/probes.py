@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha1
 
+from immutables import Map
+
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
@@ -20,7 +22,8 @@ from fairlead.model.network import (
     Port,
 )
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import NONE, Snapshot, with_health
+from fairlead.model.quota import Place
+from fairlead.model.snapshot import NONE, Snapshot, member_network, with_health
 
 TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.TCP: Transport.TCP,
@@ -46,11 +49,6 @@ def probed_address(member: Member) -> IPAddress:
     return member.monitor_address or member.address
 
 
-def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
-    """A member that says no subnet is where the VIP is."""
-    return snapshot.subnet_network.get(member.subnet_id or "", balancer.vip.network_id)
-
-
 def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Port | None:
     """The port of the machine that answers the member's probes."""
     address = member_network(snapshot, balancer, member), probed_address(member)
@@ -58,11 +56,19 @@ def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Por
     return None if port is None or port.device_owner in _NO_MACHINE else port
 
 
+def may_probe(balancer: LoadBalancer, port: Port) -> bool:
+    """Probes are packets that nobody on the network has sent: a port gets them from its own project only.
+
+    So the monitors that share an endpoint, of which OVN takes the times of one, are one project's too.
+    """
+    return port.project_id == balancer.project_id
+
+
 def find_endpoint(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member
 ) -> Endpoint | None:
     port = find_port(snapshot, balancer, member)
-    if port is None or monitor.type not in TRANSPORTS:
+    if port is None or not may_probe(balancer, port) or monitor.type not in TRANSPORTS:
         return None
     number = member.monitor_port or member.port
     return Endpoint(port.id, probed_address(member), number, TRANSPORTS[monitor.type])
@@ -96,6 +102,19 @@ def endpoints(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
         if monitor is not None:
             found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
             yield from (endpoint for endpoint in found if endpoint is not None)
+
+
+def probes_of_port(snapshot: Snapshot, probed: Map[Place, int], port: Port) -> int:
+    """Millionths of a probe a second that a port gets, at all of its addresses, however its members name the place."""
+    subnets = (subnet.id for subnet in snapshot.networks[port.network_id].subnets)
+    places = (port.network_id, *subnets)
+    return sum(probed.get((place, fixed.address), 0) for place in places for fixed in port.fixed_ips)
+
+
+def find_place(snapshot: Snapshot, place: Place) -> Port | None:
+    """The port that is there."""
+    where, address = place
+    return snapshot.ports.get(snapshot.addresses.get((snapshot.subnet_network.get(where, where), address), ""))
 
 
 def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, str]:
@@ -143,10 +162,18 @@ def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tupl
         if monitor is None:
             continue
         for member in probed_members(pool):
-            endpoint = find_endpoint(snapshot, balancer, monitor, member)
-            health = Health.ERROR if endpoint is None else snapshot.observed.get(endpoint)
+            health = _member_health(snapshot, balancer, monitor, member)
             if health is not None:
                 yield member.id, health
+
+
+def _member_health(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health | None:
+    """Of a port that is another project's nothing can be known; where there is no machine none can answer."""
+    endpoint = find_endpoint(snapshot, balancer, monitor, member)
+    if endpoint is not None:
+        return snapshot.observed.get(endpoint)
+    port = find_port(snapshot, balancer, member)
+    return Health.ERROR if port is None or may_probe(balancer, port) else None
 
 
 def _subnet(port: Port, address: IPAddress) -> str:

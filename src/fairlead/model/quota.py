@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from immutables import Map
 
+from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import LoadBalancer
 
 UNLIMITED = -1
@@ -106,3 +107,53 @@ def with_more(usage: Usage, balancer: LoadBalancer, sign: int) -> Usage:
                 else:
                     del mutation[key]
     return mutation.finish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeLimits:
+    """What health monitors may ask of the nodes; UNLIMITED is any number. A member is probed once in a delay."""
+
+    least_delay: int = 1
+    """Seconds."""
+    per_second: int = 200
+    """Of all members of a project together: 200 members each second, or 1,000 each five seconds."""
+    per_second_of_port: int = 20
+    """That one port gets, for whichever of its services."""
+
+
+PROBE_LIMITS = ProbeLimits()
+Place: TypeAlias = tuple[str, IPAddress]
+"""Where a member is probed: the subnet that it names, or else the network of the VIP, and the address there."""
+MILLION = 1_000_000
+
+
+def probe_rates(balancer: LoadBalancer | None) -> Mapping[Place, int]:
+    """Millionths of a probe a second at each place. Of what is disabled too: it needs no leave to be enabled again."""
+    rates: dict[Place, int] = {}
+    for pool in balancer.pools if balancer else ():
+        if pool.health_monitor is not None and balancer is not None:
+            rate = MILLION // max(1, pool.health_monitor.delay)
+            for member in pool.members:
+                place = member.subnet_id or balancer.vip.network_id, member.monitor_address or member.address
+                rates[place] = rates.get(place, 0) + rate
+    return rates
+
+
+def with_probes(probed: Map[Place, int], rates: Mapping[Place, int], sign: int) -> Map[Place, int]:
+    """The rates at all places with (1) or without (-1) those of one load balancer."""
+    with probed.mutate() as mutation:
+        for place, rate in rates.items():
+            total = mutation.get(place, 0) + sign * rate
+            if total:
+                mutation[place] = total
+            else:
+                mutation.pop(place, None)
+    return mutation.finish()
+
+
+def with_rate(probing: Map[str, int], project: str, rate: int) -> Map[str, int]:
+    """The rate of each project, with this added to one."""
+    total = probing.get(project, 0) + rate
+    if total:
+        return probing.set(project, total)
+    return probing.delete(project) if project in probing else probing

@@ -13,9 +13,10 @@ from immutables import Map
 from fairlead.model.addresses import IPAddress
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import (
     LOAD_BALANCER_PROBE,
+    LOAD_BALANCER_VIP,
     ROUTER_GATEWAY,
     ROUTER_INTERFACE,
     FloatingIP,
@@ -25,7 +26,7 @@ from fairlead.model.network import (
     Segment,
 )
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
-from fairlead.model.quota import Quota, Usage, with_more
+from fairlead.model.quota import Place, Quota, Usage, probe_rates, with_more, with_probes, with_rate
 from fairlead.model.standing import Stamps, Standing, touch
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken, with_addresses, without_addresses
@@ -98,6 +99,10 @@ class Snapshot:
     zone_users: Map[str, Ids] = Map()
     """Flavor, availability zone -> the load balancers that have it."""
     usage: Usage = Map()
+    probed: Map[Place, int] = Map()
+    """Where members are probed -> how often, by all who do: millionths of a probe a second."""
+    probing: Map[str, int] = Map()
+    """Project -> how often its monitors probe, all together, in the same unit."""
 
     def find(self, owner: Owner) -> Aggregate | None:
         """The document of this owner; a VIP network has none."""
@@ -359,6 +364,7 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 flavor_users=_joined(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_joined(snapshot.zone_users, aggregate.availability_zone, identity),
                 usage=with_more(snapshot.usage, aggregate, 1),
+                **_probing(snapshot, aggregate, 1),
             )
         case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return snapshot
@@ -401,6 +407,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 flavor_users=_parted(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_parted(snapshot.zone_users, aggregate.availability_zone, identity),
                 usage=with_more(snapshot.usage, aggregate, -1),
+                **_probing(snapshot, aggregate, -1),
             )
         case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return snapshot
@@ -471,6 +478,17 @@ def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
     return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
 
 
+def _probing(snapshot: Snapshot, balancer: LoadBalancer, sign: int) -> dict[str, Any]:
+    """Both indexes of probes with or without those of this load balancer."""
+    rates = probe_rates(balancer)
+    if not rates:
+        return {}
+    return {
+        "probed": with_probes(snapshot.probed, rates, sign),
+        "probing": with_rate(snapshot.probing, balancer.project_id, sign * sum(rates.values())),
+    }
+
+
 def _all_joined(index: Map[_K, Ids], keys: Iterable[_K], identity: str) -> Map[_K, Ids]:
     for key in keys:
         index = _joined(index, key, identity)
@@ -530,4 +548,17 @@ def standing(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> St
         applied=applied,
         down=snapshot.down.get(balancer.id, frozenset()),
         online=snapshot.online.get(balancer.id, frozenset()),
+        cannot_answer=lambda member: _leads_to_vip(snapshot, balancer, member),
     )
+
+
+def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
+    """A member that says no subnet is where the VIP is. Empty when its subnet is gone: then it is nowhere."""
+    return balancer.vip.network_id if member.subnet_id is None else snapshot.subnet_network.get(member.subnet_id, "")
+
+
+def _leads_to_vip(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
+    """Whether a VIP that was made after the member has its address by now: a connection is balanced once."""
+    where = member_network(snapshot, balancer, member), member.address
+    port = snapshot.ports.get(snapshot.addresses.get(where, ""))
+    return port is not None and port.device_owner == LOAD_BALANCER_VIP

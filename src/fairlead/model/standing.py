@@ -8,7 +8,7 @@ Operating statuses follow Octavia's reference driver (octavia/amphorae/drivers/h
 does not depend on its pools; a pool's comes from its members, and the load balancer's from its pools.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from immutables import Map
@@ -84,6 +84,8 @@ class Standing:
     """The members that their health monitor calls down."""
     online: frozenset[str] = frozenset()
     """And those that it has seen answer."""
+    cannot_answer: Callable[[Member], bool] = lambda _: False
+    """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
 
     def provisioning(self, part: Resource) -> ProvisioningStatus:
         """ERROR while attempts fail to apply what has touched it, and for the whole while any attempt fails."""
@@ -147,7 +149,7 @@ class Standing:
         if member.weight == 0:
             return OperatingStatus.DRAINING
         if not _is_monitored(pool):
-            return OperatingStatus.NO_MONITOR
+            return OperatingStatus.ERROR if self.cannot_answer(member) else OperatingStatus.NO_MONITOR
         if member.id in self.down:
             return OperatingStatus.ERROR
         return _online(member.id in self.online)

@@ -1,16 +1,21 @@
 """What comes with a health monitor: the address of its probes, and the refusal of what cannot be probed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from immutables import Map
+from starlette.applications import Starlette
 
 from api.octavia.test_octavia import COMMON, LBS, NET, SUBNET, SUBNET6, network
 from fairlead.api import network as network_door
 from fairlead.api import octavia
+from fairlead.api.door import House, Identity
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import LOAD_BALANCER_PROBE, AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.probes import probe_port_id
+from fairlead.model.quota import ProbeLimits
 from fairlead.model.snapshot import Aggregate, Changes, owner_of
 from harness.api import Inside, play
 
@@ -101,6 +106,123 @@ def test_the_first_monitor_of_a_subnet_takes_an_address_and_the_next_ones_use_it
         assert probing(place) == [probe]
 
     door(story)
+
+
+MINE = Identity(user="me", project_id="mine", roles=frozenset({"member"}))
+
+
+def test_probes_go_to_ports_of_the_project_only(door):
+    """On a network that everybody shares a stranger's port is as little probed as an address that nobody has."""
+
+    async def story(place: Inside) -> None:
+        shared = replace(network(), shared=True)
+        mine = replace(port(8, "10.0.0.12"), project_id="mine")
+        await place.model.write(lambda _: Changes(puts=(shared, mine)))
+        place.caller = MINE
+        answers = [await place.call("POST", LBS, tree(address)) for address in ("10.0.0.11", "10.0.0.99")]
+        assert [answer.status_code for answer in answers] == [501, 501]
+        texts = [answer.json()["faultstring"] for answer in answers]
+        assert "10.0.0.11 is no port of project mine on network" in texts[0]
+        assert texts[0].replace("10.0.0.11", "10.0.0.99") == texts[1]
+        body = tree("10.0.0.12", {"address": "10.0.0.13", "monitor_address": "10.0.0.11"})
+        assert (await place.call("POST", LBS, body)).status_code == 501
+        await place.good("POST", LBS, tree("10.0.0.11", monitor=None))
+        await place.good("POST", LBS, tree("10.0.0.12"))
+        rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
+        assert [row for row in rows if f"ip_port_mappings:10.0.0.12={mine.id}" in row]
+        assert not [row for row in rows if "ip_port_mappings:10.0.0.11" in row]
+
+    door(story)
+
+
+def test_a_port_that_becomes_a_strangers_is_probed_no_more(door):
+    async def story(place: Inside) -> None:
+        await place.good("POST", LBS, tree("10.0.0.11"))
+        stranger = replace(port(9, "10.0.0.11"), project_id="stranger")
+        gone = owner_of(port(1, "10.0.0.11"))
+        await place.model.write(lambda _: Changes(deletes=(gone,)))
+        await place.model.write(lambda _: Changes(puts=(stranger,)))
+        await place.rest()
+        rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
+        assert not [row for row in rows if "ip_port_mappings" in row or row.startswith("Load_Balancer_Health")]
+        assert not place.model.snapshot.down  # nothing is known of it: it serves, as without a monitor
+
+    door(story)
+
+
+def services(number: int, delay: int, address: str = "10.0.0.11") -> dict[str, Any]:
+    """A load balancer with this many probes of one machine, each `delay` seconds."""
+    members = [{"address": address, "protocol_port": 1000 + each} for each in range(number)]
+    return tree(*members, monitor={**MONITOR, "delay": delay})
+
+
+def test_one_port_gets_so_many_probes_a_second_and_no_more(door):
+    async def story(place: Inside) -> None:
+        words = f"Quota has been met for resources: Probes per second of port {port(1, '10.0.0.11').id} (20)"
+        for delay, most in ((1, 20), (5, 100)):
+            answer = await place.call("POST", LBS, services(most + 1, delay))
+            assert (answer.status_code, answer.json()["faultstring"]) == (403, words)
+        made = (await place.good("POST", LBS, services(20, 1)))["loadbalancer"]
+        named = services(1, 1)
+        pool = named["loadbalancer"]["listeners"][0]["default_pool"]
+        pool["members"][0]["subnet_id"] = SUBNET  # the same port by another name of the place
+        other = {"address": "fd00::11", "monitor_address": "10.0.0.11", "protocol_port": 80}
+        for body in (services(1, 1), named, tree(other, vip_subnet_id=SUBNET6)):
+            answer = await place.call("POST", LBS, body)
+            assert (answer.status_code, answer.json()["faultstring"]) == (403, words)
+        monitor = made["pools"][0]["healthmonitor"]["id"]
+        path = f"/v2.0/lbaas/healthmonitors/{monitor}"
+        await place.good("PUT", path, {"healthmonitor": {"delay": 2}})
+        again = (await place.good("POST", LBS, services(10, 1)))["loadbalancer"]
+        answer = await place.call("PUT", path, {"healthmonitor": {"delay": 1}})
+        assert (answer.status_code, answer.json()["faultstring"]) == (403, words)
+        for balancer in (made, again):
+            await place.good("DELETE", f"{LBS}/{balancer['id']}?cascade=true")
+        assert (dict(place.model.snapshot.probed), dict(place.model.snapshot.probing)) == ({}, {})
+        assert (await place.call("POST", LBS, services(1000, 1))).status_code == 403
+
+    door(story)
+
+
+def test_a_project_has_so_many_probes_a_second_and_no_more(door):
+    async def story(place: Inside) -> None:
+        ports = tuple(port(100 + each, f"10.0.0.{100 + each}") for each in range(11))
+        await place.model.write(lambda _: Changes(puts=ports))
+        made = [
+            await place.good("POST", LBS, services(20, 1, f"10.0.0.{100 + each}")) for each in range(10)
+        ]  # 200 in all
+        answer = await place.call("POST", LBS, services(1, 1, "10.0.0.110"))
+        words = "Quota has been met for resources: Probes per second (200)"
+        assert (answer.status_code, answer.json()["faultstring"]) == (403, words)
+        await place.good("DELETE", f"{LBS}/{made[0]['loadbalancer']['id']}?cascade=true")
+        await place.good("POST", LBS, services(1, 1, "10.0.0.110"))
+
+    door(story)
+
+
+def test_what_asks_too_much_already_may_be_changed_but_not_to_ask_more(door):
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", LBS, services(2, 1)))["loadbalancer"]
+        place.model.snapshot = replace(place.model.snapshot, probing=Map({"demo": 10**9}))
+        await place.good("PUT", f"{LBS}/{made['id']}", {"loadbalancer": {"name": "x"}})
+        monitor = f"/v2.0/lbaas/healthmonitors/{made['pools'][0]['healthmonitor']['id']}"
+        await place.good("PUT", monitor, {"healthmonitor": {"delay": 2}})
+        assert (await place.call("PUT", monitor, {"healthmonitor": {"delay": 1}})).status_code == 403
+
+    door(story)
+
+
+def test_the_least_delay_is_the_operators_word(door):
+    def strict(house: House) -> Starlette:
+        return octavia.make_door(replace(house, probes=ProbeLimits(least_delay=5)))
+
+    async def story(place: Inside) -> None:
+        answer = await place.call("POST", LBS, services(1, 4))
+        words = "The request delay value 4 should be larger than 5 for TCP health monitor type."
+        assert (answer.status_code, answer.json()["faultstring"]) == (400, f"Validation failure: {words}")
+        await place.good("POST", LBS, services(1, 5))
+
+    door(story, strict)
 
 
 def test_what_was_disabled_gets_its_address_when_it_is_enabled(door):

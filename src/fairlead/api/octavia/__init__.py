@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,10 +12,11 @@ from starlette.routing import Mount
 from fairlead.api.door import ApiError, House, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
-from fairlead.api.octavia.quotas import check_quota
+from fairlead.api.octavia.quotas import check_probes, check_quota
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.snapshot import Changes, Snapshot
 from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
@@ -39,7 +39,10 @@ def make_door(house: House) -> Starlette:
     def version_route(path: str) -> Operation:
         return Operation("GET", path, version, gives={200: {"type": "object"}})
 
-    resources, machines = resource_routes(replace(house, admit=partial(check_quota, house.limits))), machine_routes()
+    def admit(snapshot: Snapshot, changes: Changes) -> Changes:
+        return check_probes(house.probes, snapshot, check_quota(house.limits, snapshot, changes))
+
+    resources, machines = resource_routes(replace(house, admit=admit)), machine_routes()
     documented = with_document(
         "Fairlead: load balancers (Octavia v2)",
         FAULT,

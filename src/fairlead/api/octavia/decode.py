@@ -8,7 +8,7 @@ from fairlead.api.octavia.caller import Birth, common, given
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.monitors import decode_monitor
 from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
-from fairlead.model.addresses import is_host
+from fairlead.model.addresses import is_destination
 from fairlead.model.loadbalancer import (
     Algorithm,
     Listener,
@@ -22,8 +22,6 @@ from fairlead.model.loadbalancer import (
     with_slots,
 )
 
-RESERVED_ADDRESSES = frozenset({"169.254.169.254"})
-"""The metadata service: a load balancer in front of it would hand out other people's credentials."""
 _TIMEOUTS = {
     "timeout_client_data": "client_data",
     "timeout_member_connect": "member_connect",
@@ -88,8 +86,7 @@ def update_pool(pool: Pool, values: Values) -> Pool:
 
 def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:
     written: Written = values["address"]
-    if str(written.address) in RESERVED_ADDRESSES or not is_host(written.address):
-        raise ApiError(400, f"{written.address} is not a valid option for member address")
+    _refuse_address(written, "member address")
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
@@ -111,11 +108,19 @@ def update_member(member: Member, values: Values) -> Member:
         changes["backup"] = bool(values["backup"])
     if "monitor_address" in values:
         written: Written | None = values["monitor_address"]
+        if written is not None:
+            _refuse_address(written, "member monitor_address")
         changes["monitor_address"] = written.address if written else None
         changes["monitor_address_text"] = written.text if written else ""
     if "monitor_port" in values:
         changes["monitor_port"] = values["monitor_port"]
     return replace(member, **changes)
+
+
+def _refuse_address(written: Written, option: str) -> None:
+    """Raises ApiError. Link-local ones include that of the metadata service, with other people's credentials."""
+    if not is_destination(written.address):
+        raise ApiError(400, f"{written.address} is not a valid option for {option}")
 
 
 def refuse_duplicate(members: tuple[Member, ...], new: Member) -> None:

@@ -18,7 +18,20 @@ from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED, Counted, Limits, Quota, growth, limits_of
+from fairlead.model.probes import find_place, probes_of_port
+from fairlead.model.quota import (
+    LARGEST_QUOTA,
+    MILLION,
+    UNLIMITED,
+    Counted,
+    Limits,
+    ProbeLimits,
+    Quota,
+    growth,
+    limits_of,
+    probe_rates,
+    with_probes,
+)
 from fairlead.model.snapshot import Changes, Snapshot
 
 NAMES: Mapping[Counted, str] = {
@@ -57,9 +70,56 @@ def check_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Chang
             if limit == UNLIMITED:
                 continue
             if snapshot.usage.get((project, what), 0) + more > limit:
-                raise ApiError(403, f"Quota has been met for resources: {NAMES[what]}")
+                raise _met(NAMES[what])
             limited = True
     return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> Changes:
+    """Raises ApiError: 400 for a monitor that probes too often, 403 when a project or a port would get too many probes.
+
+    What a load balancer asks already may stay as it is, whatever the limits are by now.
+    """
+    limited = False
+    for balancer in changes.puts:
+        if isinstance(balancer, LoadBalancer):
+            old = snapshot.load_balancers.get(balancer.id)
+            _check_delays(allowed.least_delay, old, balancer)
+            limited = _check_rates(allowed, snapshot, old, balancer) or limited
+    return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def _check_delays(least: int, old: LoadBalancer | None, new: LoadBalancer) -> None:
+    delays = {pool.id: pool.health_monitor.delay for pool in old.pools if pool.health_monitor} if old else {}
+    for pool in new.pools:
+        monitor = pool.health_monitor
+        if monitor is not None and max(1, monitor.delay) < least and monitor.delay != delays.get(pool.id):
+            raise bad_request(
+                f"The request delay value {monitor.delay} should be larger than {least} for {monitor.type.value} health"
+                " monitor type."
+            )
+
+
+def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: LoadBalancer | None, new: LoadBalancer) -> bool:
+    """Whether more is asked than before, and a limit was looked at."""
+    before, after = probe_rates(old), probe_rates(new)
+    more = sum(after.values()) - sum(before.values())
+    grown = [place for place, rate in after.items() if rate > before.get(place, 0)]
+    if not grown:
+        return False
+    total = snapshot.probing.get(new.project_id, 0) + more
+    if more > 0 and allowed.per_second != UNLIMITED and total > allowed.per_second * MILLION:
+        raise _met(f"Probes per second ({allowed.per_second})")
+    if allowed.per_second_of_port != UNLIMITED:
+        probed = with_probes(with_probes(snapshot.probed, before, -1), after, 1)
+        for port in {port.id: port for place in grown if (port := find_place(snapshot, place))}.values():
+            if probes_of_port(snapshot, probed, port) > allowed.per_second_of_port * MILLION:
+                raise _met(f"Probes per second of port {port.id} ({allowed.per_second_of_port})")
+    return True
+
+
+def _met(resource: str) -> ApiError:
+    return ApiError(403, f"Quota has been met for resources: {resource}")
 
 
 def quota_routes(house: House) -> list[Operation]:

@@ -1,0 +1,27 @@
+"""What a change may not ask of members, although it may come to be so later. What is stored already stays."""
+
+from collections.abc import Iterator
+
+from fairlead.compilers.ovn_monitors import check_probed
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.addresses import is_destination
+from fairlead.model.loadbalancer import LoadBalancer, Member
+from fairlead.model.members import find_obstacles
+from fairlead.model.snapshot import Snapshot
+
+
+def check_change(snapshot: Snapshot, balancer: LoadBalancer) -> None:
+    """Raises Unsupported. The snapshot is the one before the change."""
+    new = list(_new_members(snapshot, balancer))
+    for member in new:
+        if not is_destination(member.address):
+            raise Unsupported(f"member {member.address}, which is no address of a machine", balancer.provider)
+    for member, what in find_obstacles(snapshot, balancer, new):
+        raise Unsupported(f"member {member.address}: it is {what}", balancer.provider)
+    check_probed(snapshot, balancer)
+
+
+def _new_members(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Member]:
+    old = snapshot.load_balancers.get(balancer.id)
+    known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
+    return (member for pool in balancer.pools for member in pool.members if member.id not in known)

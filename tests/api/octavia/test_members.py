@@ -1,0 +1,160 @@
+"""What may be a member, and what is said of one that points to an address which nothing can answer at."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.octavia.test_octavia import COMMON
+from api.octavia.test_probing import WORLD, port, tree
+from fairlead.api import octavia
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.network import LOAD_BALANCER_PROBE, ROUTER_INTERFACE, Network, Router, Subnet
+from fairlead.model.snapshot import Aggregate, Changes
+from harness.api import Inside, play
+from harness.octavia import ROOT, SUBNET, said
+
+ELSEWHERE = "11111111-0000-4000-8000-000000000040"
+ROUTED = "22222222-0000-4000-8000-000000000040"
+ROUTER = "33333333-0000-4000-8000-000000000040"
+VIP = "10.0.0.100"
+
+
+def routed() -> tuple[Aggregate, ...]:
+    """A second network, 10.4.0.0/24, on a router with the first, and a machine there."""
+    subnet = Subnet(
+        id=ROUTED,
+        cidr=parse_network("10.4.0.0/24"),
+        gateway=parse_address("10.4.0.1"),
+        allocation_pools=(),
+        **COMMON,
+    )
+    interfaces = (port(40, "10.0.0.1"), port(41, "10.4.0.1", ROUTED, ELSEWHERE))
+    return (
+        Network(id=ELSEWHERE, mtu=1442, subnets=(subnet,), **COMMON),
+        Router(id=ROUTER, **COMMON),
+        *(replace(each, device_owner=ROUTER_INTERFACE, device_id=ROUTER) for each in interfaces),
+        port(42, "10.4.0.11", ROUTED, ELSEWHERE),
+    )
+
+
+@pytest.fixture
+def door(tmp_path: Path):
+    def run(story) -> None:
+        async def with_world(place: Inside) -> None:
+            await place.model.write(lambda _: Changes(puts=WORLD))
+            await place.rest()
+            await story(place)
+
+        play(octavia.make_door, tmp_path, with_world, "/load-balancer")
+
+    return run
+
+
+NOWHERE = [
+    "169.254.1.1",
+    "127.0.0.1",
+    "224.0.0.5",
+    "0.0.0.0",
+    "255.255.255.255",
+    "fe80::1",
+    "::1",
+    "ff02::1",
+    "::",
+    "::ffff:10.0.0.11",
+]
+
+
+@pytest.mark.parametrize("address", NOWHERE)
+def test_an_address_that_names_no_machine_of_a_network_is_refused(door, address: str):
+    async def story(place: Inside) -> None:
+        shown = parse_address(address)
+        words = f"{shown} is not a valid option for member address"
+        assert await said(place, "POST", "loadbalancers", tree(address, monitor=None)) == (400, words)
+        probed = tree({"address": "10.0.0.11", "monitor_address": address}, monitor=None)
+        words = f"{shown} is not a valid option for member monitor_address"
+        assert await said(place, "POST", "loadbalancers", probed) == (400, words)
+        made = (await place.good("POST", f"{ROOT}/loadbalancers", tree("10.0.0.11")))["loadbalancer"]
+        members = f"pools/{made['pools'][0]['id']}/members"
+        [member] = (await place.good("GET", f"{ROOT}/{members}"))["members"]
+        change = {"member": {"monitor_address": address}}
+        assert await said(place, "PUT", f"{members}/{member['id']}", change) == (400, words)
+        assert len(place.model.snapshot.load_balancers) == 1
+
+    door(story)
+
+
+VIPS = "it is a VIP, and a connection is balanced once"
+OBSTACLES: list[tuple[dict[str, Any], str]] = [
+    ({"address": VIP}, VIPS),
+    ({"address": "10.0.0.101"}, VIPS),  # its own
+    ({"address": VIP, "subnet_id": SUBNET}, VIPS),
+    ({"address": "10.4.0.100"}, VIPS),  # on a network to which a router leads
+    ({"address": "10.4.0.100", "subnet_id": ROUTED}, VIPS),
+    ({"address": "10.0.0.1"}, "it is a router"),
+    ({"address": "10.4.0.1"}, "it is a router"),
+    ({"address": "10.0.0.0"}, "it is the network or the broadcast address of 10.0.0.0/24"),
+    ({"address": "10.0.0.255"}, "it is the network or the broadcast address of 10.0.0.0/24"),
+    ({"address": "10.4.0.255"}, "it is the network or the broadcast address of 10.4.0.0/24"),
+    ({"address": "10.9.0.1", "subnet_id": "22222222-0000-4000-8000-000000000030"}, "it is the gateway of 10.9.0.0/30"),
+    ({"address": "10.0.0.77"}, "it is where probes come from"),
+]
+
+
+@pytest.mark.parametrize(("member", "what"), OBSTACLES, ids=lambda value: str(value)[:60])
+def test_an_address_that_no_machine_can_have_is_refused_by_name(door, member: dict[str, Any], what: str):
+    async def story(place: Inside) -> None:
+        probe = replace(port(77, "10.0.0.77"), device_owner=LOAD_BALANCER_PROBE)
+        await place.model.write(lambda _: Changes(puts=(*routed(), probe)))
+        for where in ({"vip_address": VIP}, {"vip_subnet_id": ROUTED, "vip_address": "10.4.0.100"}):
+            await place.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET, **where}})
+        body = tree(member, monitor=None, vip_address="10.0.0.101")
+        words = f"Provider 'ovn' does not support a requested option: member {member['address']}: {what}"
+        assert await said(place, "POST", "loadbalancers", body) == (501, words)
+        body = tree("10.0.0.11", monitor=None, vip_address="10.0.0.101")
+        made = (await place.good("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]
+        members = f"pools/{made['pools'][0]['id']}/members"
+        one = {"protocol_port": 80, **member}
+        assert await said(place, "POST", members, {"member": one}) == (501, words)
+        assert await said(place, "PUT", members, {"members": [one]}) == (501, words)
+        assert len((await place.good("GET", f"{ROOT}/{members}"))["members"]) == 1
+
+    door(story)
+
+
+def test_a_machine_may_be_a_gateway_and_addresses_elsewhere_are_not_ours_to_judge(door):
+    async def story(place: Inside) -> None:
+        await place.model.write(lambda _: Changes(puts=(port(40, "10.0.0.1"), *routed()[:1])))
+        for address in ("10.0.0.1", "10.0.0.200", "10.4.0.1", "10.4.0.255", "203.0.113.255", "192.0.2.0"):
+            await place.good("POST", f"{ROOT}/loadbalancers", tree(address, monitor=None))
+
+    door(story)
+
+
+def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
+    """Its load balancer asked first, and keeps what it has; but it says what it leads to."""
+
+    async def story(place: Inside) -> None:
+        body = tree(VIP, "10.0.0.11", monitor=None)
+        made = (await place.good("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]
+        [pool] = made["pools"]
+
+        async def statuses() -> tuple[str, str, list[str]]:
+            members = (await place.good("GET", f"{ROOT}/pools/{pool['id']}/members"))["members"]
+            shown = (await place.good("GET", f"{ROOT}/pools/{pool['id']}"))["pool"]["operating_status"]
+            whole = (await place.good("GET", f"{ROOT}/loadbalancers/{made['id']}"))["loadbalancer"]["operating_status"]
+            return whole, shown, [member["operating_status"] for member in members]
+
+        assert await statuses() == ("ONLINE", "ONLINE", ["NO_MONITOR", "NO_MONITOR"])
+        other = {"loadbalancer": {"vip_subnet_id": SUBNET, "vip_address": VIP}}
+        taker = (await place.good("POST", f"{ROOT}/loadbalancers", other))["loadbalancer"]
+        assert await statuses() == ("DEGRADED", "DEGRADED", ["ERROR", "NO_MONITOR"])
+        member = made["pools"][0]["members"][0]["id"]
+        await place.good("PUT", f"{ROOT}/pools/{pool['id']}/members/{member}", {"member": {"weight": 3}})
+        await place.good("DELETE", f"{ROOT}/pools/{pool['id']}/members/{made['pools'][0]['members'][1]['id']}")
+        assert await statuses() == ("ERROR", "ERROR", ["ERROR"])
+        await place.good("DELETE", f"{ROOT}/loadbalancers/{taker['id']}")
+        assert await statuses() == ("ONLINE", "ONLINE", ["NO_MONITOR"])
+
+    door(story)
