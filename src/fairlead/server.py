@@ -98,7 +98,7 @@ class Kernel:
         self._synced = asyncio.Event()
         self.driver = OvnDriver(
             _ovn_settings(options),
-            on_foreign_change=lambda owner: self.reconciler.distrust(owner),  # noqa: PLW0108 - made after the driver
+            on_foreign_change=lambda owner, what: self.reconciler.meddled(owner, what),  # noqa: PLW0108 - made after
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
         )
@@ -140,7 +140,10 @@ class Kernel:
 
     def dataplane(self) -> Dataplane:
         return Dataplane(
-            connected=self.driver.connected, writes=self.driver.has_lock, southbound=self.southbound.connected
+            connected=self.driver.connected,
+            writes=self.driver.has_lock,
+            southbound=self.southbound.connected,
+            foreign=self.driver.foreign_changes,
         )
 
     async def _hear_of_health(self) -> None:

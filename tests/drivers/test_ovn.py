@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivers.conftest import DATABASE, Server, until
+from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
@@ -41,7 +42,7 @@ from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_codec import Encoder, Mark, decode_row, encode_columns, join_text, split_text
-from fairlead.drivers.ovsdb import Changes, Client, Event, Settings, Timing
+from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
 from fairlead.drivers.ovsdb_protocol import (
     Framer,
     Json,
@@ -57,6 +58,8 @@ from fairlead.drivers.ovsdb_protocol import (
     parse_remotes,
 )
 from fairlead.model.owner import Kind, Owner
+from fairlead.reconciler.contention import FREE_REPAIRS
+from fairlead.reconciler.loop import Reconciler
 from harness.story import State, Story, parse_model, read_story, render_state
 from harness.walk import NOTHING, World, walks
 
@@ -105,7 +108,7 @@ class Watched(OvnDriver):
         self.said: list[str] = []
         super().__init__(
             ovn_settings(remotes, mark),
-            on_foreign_change=self.foreign.append,
+            on_foreign_change=lambda owner, what: self.foreign.append(owner),
             on_ready=lambda: self.said.append("ready"),
             on_unavailable=self.said.append,
         )
@@ -585,6 +588,59 @@ def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) -> Non
             await world.check_afresh(server.remote)
 
     run(tell)
+
+
+def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_busy(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Put right at once a few times, then more and more seldom; what was changed is told, and ERROR is shown."""
+
+    async def story() -> None:
+        snapshot = STORIES[0].states[0].snapshot()
+        net = MARK.uuid(("Logical_Switch", "net1"))
+        columns = {"Logical_Switch": TableMonitor(columns=("name",))}
+        writes, tasks = [0], set[asyncio.Task[list[Json]]]()
+
+        def change_back(event: Event) -> None:
+            for uuid, change in event.tables.get(*columns, {}).items() if isinstance(event, Contents | Changes) else ():
+                row = change.get("modify") or change.get("initial") or {}
+                if uuid == net and row.get("name") == "net1":
+                    writes[0] += 1
+                    where = [["_uuid", "==", encode_uuid(net)]]
+                    evil = {"op": "update", "table": "Logical_Switch", "where": where, "row": {"name": "evil\n"}}
+                    tasks.add(asyncio.ensure_future(hostile.transact([evil])))
+
+        hostile = Client(
+            Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=columns, timing=QUICK), change_back
+        )
+        driver = OvnDriver(
+            ovn_settings(server.remote),
+            on_foreign_change=lambda owner, what: reconciler.meddled(owner, what),  # noqa: PLW0108
+        )
+        reconciler = Reconciler(
+            driver=driver, compile_owner=compile_owner, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time
+        )
+        async with driver:
+            await driver.wait_ready(5)
+            await reconciler.resync()
+            while await reconciler.step():
+                pass
+            running = asyncio.create_task(reconciler.run())
+            async with hostile:
+                await until(lambda: writes[0] > FREE_REPAIRS + 3)
+                assert reconciler.applied(NET).error is not None
+                assert reconciler.contended() == 1
+                await asyncio.gather(*tasks)
+            assert writes[0] < FREE_REPAIRS + 6
+            assert driver.foreign_changes.keys() == {("Logical_Switch", "name")}
+            reconciler.retry_now()
+            await until(lambda: reconciler.applied(NET).error is None)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(story)
+    assert "somebody else changed rows of network/net1: Logical_Switch net1: name was net1, is evil?" in caplog.messages
+    assert any("keeps changing its rows: put right 3 times, next in 0.1 s" in line for line in caplog.messages)
 
 
 def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:

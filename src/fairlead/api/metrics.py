@@ -5,8 +5,8 @@ The two that say "well" or "not well" are for everybody; figures are for adminis
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,6 +36,8 @@ class Dataplane:
     """Whether this server holds the lock; of several, one does."""
     southbound: bool = False
     """Whether it is heard what health monitors see."""
+    foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Table and column -> how often somebody else changed it in rows of ours."""
 
 
 class Metrics:
@@ -116,6 +118,7 @@ class _State(Collector):
             ("refused", "Owners that their provider cannot have."),
             ("resyncs", "Looks at everything."),
             ("resync_changes", "Owners that a look at everything found different."),
+            ("meddled", "Times that somebody else changed rows of an owner."),
         ):
             yield CounterMetricFamily(f"fairlead_{name}_total", meaning, getattr(statistics, name))
         yield GaugeMetricFamily("fairlead_queue_owners", "Owners that wait to be applied.", len(self._reconciler))
@@ -131,6 +134,12 @@ class _State(Collector):
         yield GaugeMetricFamily(
             "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._house.ledger.nodes
         )
+        yield GaugeMetricFamily(
+            "fairlead_contended_owners",
+            "Owners that somebody else changes again and again: their repairs wait.",
+            self._reconciler.contended(),
+        )
+        yield _foreign(now.foreign)
         yield self._owners()
         yield self._members()
 
@@ -159,3 +168,15 @@ class _State(Collector):
         for status, count in sorted(counts.items()):
             family.add_metric([status], count)
         return family
+
+
+def _foreign(changes: Mapping[tuple[str, str], int]) -> Metric:
+    """As many labels as the columns that we write: they do not grow with what somebody else does."""
+    family = CounterMetricFamily(
+        "fairlead_foreign_changes_total",
+        "Changes of our rows that were not ours, by table and column; `row` for one that came or went.",
+        labels=["table", "column"],
+    )
+    for (table, column), count in sorted(changes.items()):
+        family.add_metric([table, column], count)
+    return family

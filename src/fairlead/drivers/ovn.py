@@ -9,7 +9,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self, cast
 
@@ -23,6 +24,7 @@ from fairlead.drivers.ovn_codec import (
     Mark,
     Transaction,
 )
+from fairlead.drivers.ovn_foreign import ForeignChange, describe_all
 from fairlead.drivers.ovn_replica import Replica
 from fairlead.drivers.ovsdb import (
     Changes,
@@ -65,7 +67,8 @@ class OvnSettings:
 class OvnDriver:
     """`async with OvnDriver(settings) as driver:` or `start` and `close`. One apply of an owner at a time.
 
-    `on_foreign_change`: rows of this owner changed, and it was not us. `on_connected`: the replica is in sync.
+    `on_foreign_change`: rows of this owner changed, and it was not us; with what, in words, or "" while another server
+    writes, whose work it is. `on_connected`: the replica is in sync.
     `on_ready`: and we are the only writer. `on_unavailable`: ready no more.
     """
 
@@ -73,7 +76,7 @@ class OvnDriver:
         self,
         settings: OvnSettings,
         *,
-        on_foreign_change: Callable[[Owner], None] = lambda owner: None,
+        on_foreign_change: Callable[[Owner, str], None] = lambda owner, what: None,
         on_connected: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
         on_unavailable: Callable[[str], None] = lambda reason: None,
@@ -87,7 +90,9 @@ class OvnDriver:
         self._on_unavailable = on_unavailable
         self._replica = Replica(self._mark)
         self._expected: dict[Owner, Mapping[Key, OvnRow | None]] = {}
-        self._unreported: set[Owner] = set()
+        self._unreported: dict[Owner, list[ForeignChange]] = {}
+        self.foreign_changes: Counter[tuple[str, str]] = Counter()
+        """Table and column -> how often somebody else changed it in a row of ours while we were the one who writes."""
         self._ready = asyncio.Event()
         monitors = self._mark.monitors()
         ovsdb = Settings(
@@ -169,8 +174,9 @@ class OvnDriver:
                 self._replica = Replica(self._mark)
                 self._replica.change(tables, {})
             case Changes(tables=tables):
-                for owner in sorted(self._replica.change(tables, self._expected), key=creation_order):
-                    self._report(owner)
+                found = self._replica.change(tables, self._expected)
+                for owner in sorted(found, key=creation_order):
+                    self._report(owner, found[owner])
             case LockAcquired():
                 self._become_ready()
             case LockLost(name=name):
@@ -181,23 +187,23 @@ class OvnDriver:
             case Connected():
                 self._on_connected()  # the lock comes next
 
-    def _report(self, owner: Owner) -> None:
+    def _report(self, owner: Owner, changes: Sequence[ForeignChange]) -> None:
         """For who may not write it is what the writer does. What comes before `on_connected` needs no word.
 
         While the owner is being applied, the news waits: who applies would take its own success for the whole truth.
         """
         if owner in self._expected:
-            self._unreported.add(owner)
+            self._unreported.setdefault(owner, []).extend(changes)
         elif self.connected:
-            level = logging.WARNING if self.ready else logging.DEBUG
-            LOG.log(level, "somebody else changed rows of %s in the OVN Northbound database", owner)
-            self._on_foreign_change(owner)
+            if self.ready:
+                self.foreign_changes.update((change.table, change.column) for change in changes)
+            self._on_foreign_change(owner, describe_all(changes) if self.ready else "")
 
     def _catch_up(self, owner: Owner) -> None:
         """In the next turn of the loop, when the caller of `apply` has drawn its conclusions."""
-        if owner in self._unreported:
-            self._unreported.remove(owner)
-            asyncio.get_running_loop().call_soon(self._report, owner)
+        changes = self._unreported.pop(owner, None)
+        if changes is not None:
+            asyncio.get_running_loop().call_soon(self._report, owner, changes)
 
     def _become_ready(self) -> None:
         LOG.info("OVN Northbound: ready, with rows of %d owners", len(self._replica.rows))

@@ -37,6 +37,7 @@ from fairlead.drivers.ovn_codec import (
     patch_columns,
     read_address_mark,
 )
+from fairlead.drivers.ovn_foreign import ForeignChange, foreign_changes
 from fairlead.drivers.ovsdb_protocol import (
     Json,
     decode_map,
@@ -128,8 +129,8 @@ class Replica:
             if member not in diff.deletes:
                 raise MissingReference(f"{' '.join(member)} still refers to {' '.join(key)}")
 
-    def change(self, tables: Tables, expected: Expected) -> set[Owner]:
-        """Take what the database says has changed. Answers the owners whose rows are not as `expected`."""
+    def change(self, tables: Tables, expected: Expected) -> dict[Owner, list[ForeignChange]]:
+        """Take what the database says has changed. Answers what of it is not as `expected`, by owner."""
         for table, changes in tables.items():
             for uuid, change in changes.items():
                 self._learn(table, uuid, change)
@@ -142,7 +143,12 @@ class Replica:
                 self._put(place, row, expected, before)
         self._touched.clear()
         self._fresh.clear()
-        return {owner for (owner, key), row in before.items() if self._is_foreign(owner, key, row, expected)}
+        found_foreign: dict[Owner, list[ForeignChange]] = {}
+        for (owner, key), old in before.items():
+            if self._is_foreign(owner, key, old, expected):
+                new = self.rows.get(owner, {}).get(key)
+                found_foreign.setdefault(owner, []).extend(foreign_changes(key, old, new))
+        return found_foreign
 
     # What the database said
 

@@ -19,6 +19,7 @@ from fairlead.drivers.interface import Driver, DriverError, MissingReference, St
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.reconciler.contention import Contention
 from fairlead.reconciler.queue import Queue
 
 LOG = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class Statistics:
     resyncs: int = 0
     resync_changes: int = 0
     """Owners that a resync found different. It must stay 0 in production: it is the alarm for a missed dependency."""
+    meddled: int = 0
+    """How often somebody else changed rows of ours. It too should stay 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,7 @@ class Reconciler:
         self._snapshot = snapshot
         self._clock = clock
         self._queue = Queue()
+        self._contention = Contention()
         self._deleted = deleted
         self._memory = _Memory()
         self._watchers: list[Callable[[Work], None]] = []
@@ -136,10 +140,47 @@ class Reconciler:
         self._wake.set()
 
     def distrust(self, owner: Owner) -> None:
-        """Somebody else changed rows of this owner: read it again, and put right what is wrong."""
+        """Read this owner again, and put right what is wrong."""
         self._memory.believed.pop(owner, None)
         self._memory.doubted.add(owner)
         self.mark([owner])
+
+    def meddled(self, owner: Owner, what: str = "") -> None:
+        """Somebody else changed rows of this owner: as `distrust`, but not again and again without a pause.
+
+        `what` says it in words; "" is for one who only looks on while another server writes.
+        """
+        now = self._clock()
+        self.statistics.meddled += bool(what)
+        pause = self._contention.notice(owner, now)
+        if not pause:
+            LOG.log(logging.WARNING if what else logging.DEBUG, "somebody else changed rows of %s: %s", owner, what)
+            self.distrust(owner)
+            return
+        self._memory.believed.pop(owner, None)
+        self._memory.doubted.add(owner)
+        if self._looking.locked():
+            self._memory.touched.add(owner)
+        if owner not in self._queue:
+            self._complain_of_strife(owner, what, pause)
+        self._queue.postpone(owner, now, now + pause)
+        self._wake.set()
+
+    def _complain_of_strife(self, owner: Owner, what: str, pause: float) -> None:
+        """Once for each repair that waits: the pauses grow, so the lines become few."""
+        repairs = self._contention.repairs(owner)
+        error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
+        LOG.log(
+            logging.WARNING if what else logging.DEBUG,
+            *("%s: %s: %s", owner, error, what),
+            extra={"fields": {"owner": str(owner), "repairs": repairs, "pause": pause, "change": what}},
+        )
+        before = self._memory.applied.get(owner, NEVER_APPLIED)
+        self._know(owner, Applied(generation=before.generation, error=error))
+
+    def contended(self) -> int:
+        """How many owners wait for repairs because somebody else undoes each."""
+        return self._contention.contended(self._clock())
 
     def applied(self, owner: Owner) -> Applied:
         known = self._memory.applied.get(owner, NEVER_APPLIED)
@@ -307,13 +348,21 @@ class Reconciler:
         if believed is None:
             believed = await self._driver.read(owner)
         change = diff(desired, believed)
-        if change:
-            await self._driver.apply(owner, change)
-            self.statistics.applied += 1
         applied = _applied(snapshot, owner)
+        if change:
+            await self._apply(owner, change, applied.generation)
+        self._contention.settle(owner, applied.generation, self._clock(), repaired=bool(change))
         self._remember_success(owner, desired, applied)
         work = Work(owner=owner, compiling=compiled - began, applying=self._clock() - compiled, change=change)
         self._tell(work, applied.generation)
+
+    async def _apply(self, owner: Owner, change: Diff, generation: int) -> None:
+        try:
+            await self._driver.apply(owner, change)
+        except Standby:
+            self._contention.differs(owner, generation)
+            raise
+        self.statistics.applied += 1
 
     def _tell(self, work: Work, generation: int) -> None:
         causes, change = self._memory.causes.pop(work.owner, []), work.change

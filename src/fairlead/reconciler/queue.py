@@ -53,6 +53,12 @@ class Queue:
         if owner not in self._ready:
             self._delay(owner, now + min(FIRST_BACKOFF * 2 ** min(failures, DOUBLINGS), LONGEST_BACKOFF))
 
+    def postpone(self, owner: Owner, now: float, due: float) -> None:
+        """The owner is dirty, and nothing is lost if it waits; one that was named for another reason does not."""
+        if owner not in self._ready and self._delayed.get(owner, due) >= due:
+            self._delay(owner, due)
+        self._since.setdefault(owner, now)
+
     def unreachable(self, owner: Owner, now: float) -> None:
         """Nobody could be asked: no failure of the owner's."""
         if owner not in self._ready:
