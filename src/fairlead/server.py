@@ -39,6 +39,7 @@ from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
 from fairlead.reconciler.loop import MassDelete, Reconciler
+from fairlead.reconciler.succession import Succession
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -110,12 +111,13 @@ class Kernel:
             clock=time.monotonic,
             deleted=model.deleted,
         )
+        self.succession = Succession(self.driver, self.reconciler, time.monotonic)
 
     async def __aenter__(self) -> "Kernel":
         self._model.subscribe(self.reconciler.mark)
         self.southbound.start()
         self.driver.start()
-        for work in (self.reconciler.run, self._model.follow, self._resync_when_wanted):
+        for work in (self.reconciler.run, self._model.follow, self._resync_when_wanted, self.succession.run):
             self._tasks.append(asyncio.create_task(_watched(work), name=work.__qualname__))
         try:
             async with asyncio.timeout(OVN_PATIENCE):
@@ -144,6 +146,7 @@ class Kernel:
             writes=self.driver.has_lock,
             southbound=self.southbound.connected,
             foreign=self.driver.foreign_changes,
+            takeovers=self.succession.takeovers,
         )
 
     async def _hear_of_health(self) -> None:

@@ -1407,6 +1407,28 @@ def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> No
     run(tell)
 
 
+def test_who_takes_the_lock_has_it_and_the_other_is_told_and_gets_it_back_in_the_end(server: Server) -> None:
+    async def tell() -> None:
+        async with Watched(server.remote) as first:
+            await first.wait_ready(10)
+            async with Watched(server.remote) as second:
+                await until(lambda: second.connected)
+                await second.ping()
+                with pytest.raises(Standby):
+                    await second.put(NET, *BASE[NET])
+                await second.take_lock()
+                assert second.ready
+                await second.put(NET, *BASE[NET])
+                await until(lambda: not first.ready)
+                with pytest.raises(Standby):
+                    await first.put(NET2, *BASE[NET2])
+                assert first.said == ["ready", f"lost the lock {MARK.default_lock}"]
+            await first.wait_ready(10)
+            await first.put(NET2, *BASE[NET2])
+
+    run(tell)
+
+
 # The database goes and comes back
 
 

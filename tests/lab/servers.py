@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -72,8 +72,14 @@ def until(holds: Callable[[], Any], seconds: float = 10) -> None:
         sleep(0.01)
 
 
+class Northbound(Protocol):
+    @property
+    def northbound(self) -> str:
+        """The remote of its Northbound database."""
+
+
 @contextmanager
-def serving(lab: Lab, folder: Path, *, port: int = 0, **environment: str) -> Iterator[Server]:
+def serving(lab: Northbound, folder: Path, *, port: int = 0, **environment: str) -> Iterator[Server]:
     """A server with its store in the folder; ended at the end, however it is then."""
     port, log = port or free_port(), folder / f"{len(list(folder.glob('*.log')))}.log"
     url = f"http://127.0.0.1:{port}"
@@ -102,6 +108,13 @@ def answers(client: httpx.Client) -> bool:
         return client.get("/").status_code in (200, 401)
     except httpx.TransportError:
         return False
+
+
+def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
+    """One writes and the other says so; they may need a moment to settle it."""
+    texts = {"ready\n", "ready: another server writes\n"}
+    until(lambda: {server.client.get("/readyz").text for server in (first, second)} == texts, 5)
+    return (first, second) if first.client.get("/readyz").text == "ready\n" else (second, first)
 
 
 def rows_of(lab: Lab, mark: str) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ import pytest
 
 from fairlead.lab import Lab, processes, take_down
 from lab.northbound import breaking
-from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, Server, serving, until
+from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, Server, holder_first, serving, until
 from lab.site import free_port
 
 pytestmark = pytest.mark.lab
@@ -256,13 +256,6 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
         with serving(own_lab, tmp_path) as fresh:
             until(fresh.has_nothing_to_do)
         tear_down(other)
-
-
-def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
-    """One writes and the other says so; they may need a moment to settle it."""
-    texts = {"ready\n", "ready: another server writes\n"}
-    until(lambda: {server.client.get("/readyz").text for server in (first, second)} == texts, 5)
-    return (first, second) if first.client.get("/readyz").text == "ready\n" else (second, first)
 
 
 def still_wanted(addresses: set[str], writers: list[Writer]) -> set[str]:

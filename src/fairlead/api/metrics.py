@@ -38,6 +38,8 @@ class Dataplane:
     """Whether it is heard what health monitors see."""
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Table and column -> how often somebody else changed it in rows of ours."""
+    takeovers: int = 0
+    """How often this server has taken the lock from one that did not write."""
 
 
 class Metrics:
@@ -128,6 +130,11 @@ class _State(Collector):
         )
         yield GaugeMetricFamily("fairlead_ovn_connected", "1 while OVN can be read.", int(now.connected))
         yield GaugeMetricFamily("fairlead_ovn_writer", "1 while this server is the one that writes.", int(now.writes))
+        yield CounterMetricFamily(
+            "fairlead_takeovers_total",
+            "Times that this server took the place of one that held the lock.",
+            now.takeovers,
+        )
         yield GaugeMetricFamily(
             "fairlead_southbound_connected", "1 while it is heard what health monitors see.", int(now.southbound)
         )

@@ -10,7 +10,8 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self, cast
 
@@ -43,6 +44,7 @@ from fairlead.drivers.ovsdb_protocol import (
     ConnectionLost,
     NotConnected,
     Remote,
+    RequestError,
     TransactionError,
 )
 from fairlead.model.owner import Owner, creation_order
@@ -153,16 +155,25 @@ class OvnDriver:
         transaction = Encoder(mark=self._mark, lock=self._lock, owner=owner, uuid_of=uuid_of).encode(diff)
         self._expected[owner] = _outcome(diff)
         try:
-            await self._client.transact(transaction.operations, self._timeout)
+            with _translated():
+                await self._client.transact(transaction.operations, self._timeout)
         except TransactionError as error:
             raise _translate(error, transaction) from error
-        except (NotConnected, ConnectionLost) as error:
-            raise Unavailable(f"the OVN Northbound database: {error}") from error
-        except TimeoutError as error:
-            raise Unavailable("the OVN Northbound database did not answer in time") from error
         finally:
             del self._expected[owner]
             self._catch_up(owner)
+
+    async def ping(self) -> None:
+        """Returns when the database has answered, and all that it said before was heard. Raises DriverError."""
+        self._require_connection()
+        with _translated():
+            await self._client.transact([], self._timeout)
+
+    async def take_lock(self) -> None:
+        """From whoever has it. Raises DriverError."""
+        self._require_connection()
+        with _translated():
+            await self._client.steal(self._timeout)
 
     def _require_connection(self) -> None:
         if not self.connected:
@@ -214,6 +225,21 @@ class OvnDriver:
         if self.ready:
             self._ready.clear()
             self._on_unavailable(reason)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """What the connection raises, as a driver raises it. A refused transaction is the caller's to explain."""
+    try:
+        yield
+    except TransactionError:
+        raise
+    except (NotConnected, ConnectionLost) as error:
+        raise Unavailable(f"the OVN Northbound database: {error}") from error
+    except RequestError as error:
+        raise DriverError(f"the OVN Northbound database: {error}") from error
+    except TimeoutError as error:
+        raise Unavailable("the OVN Northbound database did not answer in time") from error
 
 
 def _outcome(diff: Diff) -> dict[Key, OvnRow | None]:

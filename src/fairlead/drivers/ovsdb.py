@@ -341,6 +341,20 @@ class Client:
             if self._link is not None:
                 self._request_lock(self._link, name)
 
+    async def steal(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
+        """Have the lock that was asked for, whoever has it (RFC 7047 section 4.1.9); they are told, and wait for it
+        from then on. Raises NotConnected, ConnectionLost, RequestError, TimeoutError.
+
+        One who waits for a lock may not ask for it a second time: so what was asked for is taken back first.
+        """
+        if self._link is None or self._lock is None:
+            raise NotConnected(self._why_not)
+        async with asyncio.timeout(timeout):
+            self._link.request("unlock", [self._lock])
+            reply = await self._link.request("steal", [self._lock], self._begin_lock)
+        if reply.error is not None:
+            read_result(reply)
+
     # The life of a connection
 
     async def _run(self) -> None:

@@ -82,6 +82,10 @@ class _Memory:
     doubted: set[Owner] = field(default_factory=set)
     """Owners that somebody else changed while they were worked on: what was written then is not believed."""
     applied: dict[Owner, Applied] = field(default_factory=dict)
+    awaiting: dict[Owner, float] = field(default_factory=dict)
+    """Owners that another server should put right, and since when. Not those that this server has failed with."""
+    failed: set[Owner] = field(default_factory=set)
+    """Owners that this server could not apply although it could reach the dataplane, and nobody has since."""
     causes: dict[Owner, list[str]] = field(default_factory=dict)
     """The newest requests that made an owner dirty and are not applied yet."""
     touched: set[Owner] = field(default_factory=set)
@@ -118,6 +122,9 @@ class Reconciler:
         self._memory = _Memory()
         self._watchers: list[Callable[[Work], None]] = []
         self._succeeded = clock()
+        self._heard = clock()
+        self.stood_by = asyncio.Event()
+        """Set whenever something waits for another server."""
         self._news: dict[Owner, asyncio.Event] = {}
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
@@ -150,7 +157,7 @@ class Reconciler:
 
         `what` says it in words; "" is for one who only looks on while another server writes.
         """
-        now = self._clock()
+        now = self._heard = self._clock()
         self.statistics.meddled += bool(what)
         pause = self._contention.notice(owner, now)
         if not pause:
@@ -158,6 +165,7 @@ class Reconciler:
             self.distrust(owner)
             return
         self._memory.believed.pop(owner, None)
+        self._memory.awaiting.pop(owner, None)
         self._memory.doubted.add(owner)
         if self._looking.locked():
             self._memory.touched.add(owner)
@@ -177,6 +185,12 @@ class Reconciler:
         )
         before = self._memory.applied.get(owner, NEVER_APPLIED)
         self._know(owner, Applied(generation=before.generation, error=error))
+
+    def awaited(self) -> float | None:
+        """Seconds for which something has waited for another server, and that server has done nothing at all; None
+        when nothing waits for one."""
+        since = min(self._memory.awaiting.values(), default=None)
+        return None if since is None else self._clock() - max(since, self._heard)
 
     def contended(self) -> int:
         """How many owners wait for repairs because somebody else undoes each."""
@@ -296,6 +310,7 @@ class Reconciler:
         return owner is not None
 
     async def _work_on(self, owner: Owner) -> None:
+        awaited_since = self._memory.awaiting.pop(owner, self._clock())
         try:
             await self._reconcile(owner)
         except Unsupported as refusal:
@@ -305,10 +320,15 @@ class Reconciler:
         except Standby:
             self._memory.believed.pop(owner, None)
             self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen
+            if owner not in self._memory.failed:
+                self._memory.awaiting[owner] = awaited_since
+                self.stood_by.set()
         except Exception as error:
             if not isinstance(error, DriverError):
                 LOG.exception("a mistake of Fairlead's own in %s; trying again", owner)
             self.statistics.failed += 1
+            if not isinstance(error, Unavailable):
+                self._memory.failed.add(owner)
             self._memory.believed.pop(owner, None)
             self._remember_failure(owner, error)
             if isinstance(error, Unreachable):
@@ -316,6 +336,7 @@ class Reconciler:
             else:
                 self._queue.failed(owner, self._clock())
         else:
+            self._memory.failed.discard(owner)
             self._queue.done(owner)
 
     async def run(self) -> None:

@@ -1,0 +1,161 @@
+"""Who stands by takes over from one that does not write, and from nobody who does."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.ovn import compile_owner
+from fairlead.dataplane.rows import Diff
+from fairlead.drivers.fake import FakeDriver
+from fairlead.drivers.interface import DriverError, Standby
+from fairlead.model.owner import Kind, Owner
+from fairlead.reconciler.contention import FREE_REPAIRS
+from fairlead.reconciler.loop import Reconciler
+from fairlead.reconciler.succession import FIRST_PATIENCE, LONGEST_PATIENCE, PEACE, Patience, Succession
+from harness.story import read_story
+
+STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
+NET = Owner(Kind.NETWORK, "net1")
+
+
+def test_patience_grows_with_each_takeover_and_is_small_again_after_long_peace():
+    patience, seen = Patience(), []
+    for _ in range(40):
+        seen.append(patience.seconds(0.0))
+        patience.took(0.0)
+    assert seen[0] == FIRST_PATIENCE
+    assert seen[-1] == LONGEST_PATIENCE
+    assert all(after == min(2 * before, LONGEST_PATIENCE) for before, after in pairwise(seen))
+    assert patience.seconds(PEACE - 1) == LONGEST_PATIENCE
+    assert patience.seconds(PEACE + 1) == FIRST_PATIENCE
+
+
+class SecondDriver(FakeDriver):
+    """Another server has the lock until it is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_lock = False
+        self.failing = False
+        self.on_ping = lambda: None
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        if not self.has_lock:
+            raise Standby
+        if self.failing:
+            raise DriverError("the database does not take it")
+        await super().apply(owner, diff)
+
+    async def ping(self) -> None:
+        self.on_ping()
+
+    async def take_lock(self) -> None:
+        self.has_lock = True
+
+
+class House:
+    """A server on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.driver = SecondDriver()
+        self.reconciler = Reconciler(
+            driver=self.driver, compile_owner=compile_owner, snapshot=STATE.snapshot, clock=lambda: self.now
+        )
+        self.succession = Succession(self.driver, self.reconciler, lambda: self.now)
+
+    async def look(self, now: float) -> None:
+        """What the two tasks of a server do at this moment."""
+        self.now = now
+        self.reconciler.retry_now()
+        while await self.reconciler.step():
+            pass
+        running = asyncio.create_task(self.succession.run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running.cancel()
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_who_waits_in_vain_takes_the_lock_and_writes(house: House):
+    async def run() -> None:
+        house.reconciler.mark([NET])
+        await house.look(0.0)
+        await house.look(FIRST_PATIENCE - 0.1)
+        assert not house.driver.has_lock
+        await house.look(FIRST_PATIENCE + 0.1)
+        assert house.driver.has_lock
+        assert house.succession.takeovers == 1
+        await house.look(FIRST_PATIENCE + 0.2)
+        assert NET in house.driver.rows
+        assert house.reconciler.awaited() is None
+
+    asyncio.run(run())
+
+
+def test_a_writer_that_writes_anything_is_left_alone(house: House):
+    async def run() -> None:
+        house.reconciler.mark([NET])
+        for second in range(60):
+            await house.look(float(second))
+            house.reconciler.meddled(Owner(Kind.NETWORK, f"other{second}"))
+        assert house.succession.takeovers == 0
+
+    asyncio.run(run())
+
+
+def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(house: House):
+    """Its clock has moved, and what was written for it meanwhile is still in its socket."""
+
+    async def run() -> None:
+        house.reconciler.mark([NET])
+        await house.look(0.0)
+        house.driver.on_ping = lambda: house.reconciler.meddled(NET)
+        await house.look(1000.0)
+        assert house.succession.takeovers == 0
+
+    asyncio.run(run())
+
+
+def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(house: House):
+    """Both would take it from each other for as long as the row cannot be written."""
+
+    async def run() -> None:
+        house.driver.has_lock = house.driver.failing = True
+        house.reconciler.mark([NET])
+        await house.look(0.0)
+        house.driver.has_lock = False
+        for second in range(1, 60):
+            await house.look(float(second))
+        assert house.succession.takeovers == 0
+
+    asyncio.run(run())
+
+
+def test_what_others_change_back_is_no_reason_either(house: House):
+    """The server that writes waits before it puts it right again: that is not a frozen one."""
+
+    async def run() -> None:
+        house.driver.rows = {owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in STATE.snapshot().owners()}
+        await house.reconciler.resync()
+        right = dict(compile_owner(STATE.snapshot(), NET))
+        for second in range(FREE_REPAIRS):  # wrong, and right again by the other server
+            house.driver.rows.pop(NET, None)
+            house.reconciler.meddled(NET)
+            await house.look(second + 0.1)
+            house.driver.rows[NET] = right
+            house.reconciler.meddled(NET)
+            await house.look(second + 0.2)
+        house.driver.rows.pop(NET)
+        house.reconciler.meddled(NET)
+        house.now = 60.0
+        assert house.reconciler.awaited() is None
+        assert house.reconciler.contended() == 1
+
+    asyncio.run(run())
