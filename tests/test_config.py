@@ -1,10 +1,12 @@
 """Configuration: a mistake is told by name, and nothing listens to the world without asking who calls."""
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import fairlead
 from fairlead.config import SECTIONS, BadConfiguration, Configuration, is_local, read_configuration, render_template
 
 
@@ -71,6 +73,15 @@ def test_a_mistake_is_told_by_name(tmp_path: Path, text: str, environment: dict[
     path.write_text(text)
     with pytest.raises(BadConfiguration, match=words.replace("[", r"\[")):
         read_configuration(path, environment)
+
+
+def test_what_other_parts_read_of_the_environment_is_no_mistake() -> None:
+    """A server or an agent inherits what is for the lab, the demo or the command line."""
+    sources = Path(fairlead.__file__).parent.rglob("*.py")
+    words = {word for source in sources for word in re.findall(r"\bFAIRLEAD_[A-Z_]*[A-Z]\b", source.read_text())}
+    assert "FAIRLEAD_LAB_ROOT" in words
+    own = {word for word in words if not word.startswith(tuple(f"FAIRLEAD_{name.upper()}_" for name in SECTIONS))}
+    assert Configuration() == read_configuration(None, dict.fromkeys(own, "x"))
 
 
 def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path):

@@ -273,6 +273,7 @@ def _is_known(variable: str) -> bool:
         "FAIRLEAD_CONFIG",
         "FAIRLEAD_LAB",
         "FAIRLEAD_LAB_DIR",
+        "FAIRLEAD_LAB_ROOT",
     )
     return variable in own or any(variable == known for _, _, known in _variables())
 
