@@ -1,8 +1,8 @@
 # `make demo` and `make test` are all that a newcomer needs; both install what is missing first.
 PYTHON_BIN := .venv/bin
-MARKED := not lab and not client and not fuzz and not slow
+MARKED := not lab and not siege and not client and not fuzz and not slow
 
-.PHONY: help setup demo down test check cases mutants fuzz tempest bench scale lab clean format
+.PHONY: help setup demo down test check cases mutants fuzz siege tempest bench scale lab clean format
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,7 +29,7 @@ test: ## everything, the end-to-end tests in the lab and the mutants of the case
 	@scripts/setup lab
 	@$(MAKE) --no-print-directory check
 	$(PYTHON_BIN)/python scripts/mutate.py
-	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow'
+	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow or siege'
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup
@@ -42,6 +42,10 @@ mutants: ## plant bugs and see that the cases kill them
 fuzz: ## call every operation of the doors' OpenAPI documents with good and bad input; FUZZ_CALLS=5000 for long
 	@scripts/setup lab
 	$(PYTHON_BIN)/pytest -s -m fuzz
+
+siege: ## all that strangers and tenants were seen to throw at a server, while a tenant works: a table; minutes
+	@scripts/setup lab
+	SIEGE_SECONDS=30 SIEGE_SHARE=1 SIEGE_EACH=each $(PYTHON_BIN)/pytest -s -m siege
 
 tempest: ## OpenStack's own tests of Octavia's API; tests/conformance/*.txt say how many pass, and why others are skipped
 	@scripts/setup lab

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,17 @@ from fairlead.model.statistics import LONGEST_INTERVAL
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
 LONGEST_DELAY = 3600
+MOST_CONNECTIONS = 100_000
 LEVELS = ("debug", "info", "warning", "error")
 
 
 class BadConfiguration(Exception):
     """The message names the option, where it came from and what would be right."""
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Of a list with commas."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def _option(default: Any, meaning: str) -> Any:
@@ -49,6 +55,19 @@ class ServerOptions:
     )
     tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
     tls_key: str = _option("", "PEM file of its private key.")
+    connections: int = _option(800, "At once, of all callers; beyond, who has been silent longest is shown out.")
+    connections_per_address: int = _option(
+        200, "At once of one address (IPv6: of one /64; on a unix socket: of one user). Not for proxies."
+    )
+    proxies: str = _option(
+        "",
+        "Addresses or networks of proxies, with commas, that say in X-Forwarded-For and X-Forwarded-Proto for whom they"
+        " ask, and are believed; `unix` for whoever is on the unix socket. Nobody else is.",
+    )
+
+    @property
+    def trusted_proxies(self) -> tuple[str, ...]:
+        return _names(self.proxies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +312,7 @@ def _check(configuration: Configuration) -> None:
         raise BadConfiguration("server.password_file: http_basic needs one")
     if bool(server.tls_certificate) != bool(server.tls_key):
         raise BadConfiguration("server.tls_certificate and server.tls_key go together")
+    _check_callers(server)
     _check_ovn(configuration.ovn)
     if not 1280 <= configuration.network.mtu <= 65535:
         raise BadConfiguration("network.mtu: from 1280 (IPv6 needs it) to 65535")
@@ -313,6 +333,23 @@ def _check_probes(options: ProbeOptions) -> None:
     for name in ("per_second", "per_second_of_port"):
         if not UNLIMITED <= getattr(options, name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"probes.{name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+
+
+def _check_callers(options: ServerOptions) -> None:
+    for name in ("connections", "connections_per_address"):
+        if not 1 <= getattr(options, name) <= MOST_CONNECTIONS:
+            raise BadConfiguration(f"server.{name}: from 1 to {MOST_CONNECTIONS}")
+    for proxy in options.trusted_proxies:
+        if proxy != "unix" and not _is_network(proxy):
+            raise BadConfiguration(f"server.proxies: '{proxy}' is not an address, a network or unix")
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_agent(options: AgentOptions) -> None:

@@ -9,13 +9,16 @@ import contextlib
 import errno
 import gc
 import logging
+import resource
 import signal
 import socket
+import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import uvicorn
@@ -24,10 +27,11 @@ from starlette.types import ASGIApp
 from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
 from fairlead.api.door import House
+from fairlead.api.entrance import Entrance, Guests
 from fairlead.api.metrics import Dataplane
 from fairlead.api.wire import BoundedHttp
 from fairlead.compilers.providers import PROVIDERS
-from fairlead.config import Configuration, OvnOptions, split_listen
+from fairlead.config import Configuration, OvnOptions, ServerOptions, split_listen
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
@@ -50,6 +54,8 @@ OVN_PATIENCE = 5.0
 SOUTHBOUND_PATIENCE = 2.0
 """Seconds that the first look at everything waits for what probes say: without it the dead would serve for a moment."""
 RESYNC_INTERVAL = 3600.0
+FILES_BESIDE = 100
+"""That are open beside connections of callers: the store, OVN's databases, the log."""
 LOCK_PATIENCE = 0.5
 """Seconds that a look at everything waits for the lock: one look is enough for a connection and its lock."""
 STORE_PAUSE = 1.0
@@ -235,6 +241,12 @@ def _authentication(configuration: Configuration) -> Authenticate:
 class _Server(uvicorn.Server):
     """Ends by returning: uvicorn would send itself the signal again, and nothing after it would be closed."""
 
+    def __init__(self, settings: uvicorn.Config, listener: socket.socket, options: ServerOptions) -> None:
+        super().__init__(settings)
+        self._listener = listener
+        self._options = options
+        self._tls = _serving_tls(options)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
@@ -247,25 +259,74 @@ class _Server(uvicorn.Server):
             for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(sign)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Our own way in, instead of uvicorn's: it knows how many connections each address has."""
+        proxies = self._options.trusted_proxies
+        networks = [ip_network(proxy) for proxy in proxies if proxy != "unix"]
+
+        def is_proxy(peer: str) -> bool:
+            if peer.startswith("uid "):
+                return "unix" in proxies
+            return bool(networks) and any(ip_address(peer.partition("%")[0]) in network for network in networks)
+
+        most = min(self._options.connections, _files_for(self._options.connections))
+        entrance = Entrance(
+            self._listener,
+            lambda: BoundedHttp(self.config, self.server_state, {}),
+            Guests(most=most, most_of_one=self._options.connections_per_address),
+            tls=lambda: self._tls,
+            is_proxy=is_proxy,
+        )
+        entrance.start()
+        self.servers = [entrance]  # type: ignore[list-item]
+        self.started = True
+
+
+def _files_for(connections: int) -> int:
+    """How many connections this process may have: it takes as many files as it needs and as it is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES_BESIDE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    possible = connections if soft == resource.RLIM_INFINITY else max(soft - FILES_BESIDE, 1)
+    if possible < connections:
+        LOG.warning(
+            "this process may have %d files: of server.connections = %d it takes %d", soft, connections, possible
+        )
+    return possible
+
+
+def _serving_tls(options: ServerOptions) -> ssl.SSLContext | None:
+    """Raises OSError, of which ssl.SSLError is one, when the files are not a certificate and its key."""
+    if not options.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(options.tls_certificate, options.tls_key)
+    return context
+
 
 async def _listen(app: ASGIApp, configuration: Configuration) -> None:
     options = configuration.server
     listener = _open_socket(options.listen)
+    trusted = options.trusted_proxies
     settings = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
         http=BoundedHttp,
+        ws="none",
         timeout_graceful_shutdown=5,
-        ssl_certfile=options.tls_certificate or None,
-        ssl_keyfile=options.tls_key or None,
+        proxy_headers=bool(trusted),
+        # without an address there is one kind of caller only: whoever may open the socket
+        forwarded_allow_ips="*" if "unix" in trusted and options.listen.startswith("unix:") else list(trusted),
     )
     with listener, contextlib.ExitStack() as stack:
         if options.listen.startswith("unix:"):
             stack.callback(Path(options.listen.removeprefix("unix:")).unlink, missing_ok=True)
         LOG.info("serving on %s", options.listen)
-        await _Server(settings).serve(sockets=[listener])
+        await _Server(settings, listener, options).serve(sockets=[listener])
 
 
 def _open_socket(listen: str) -> socket.socket:

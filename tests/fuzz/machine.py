@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +65,8 @@ class Machine:
 
 
 @contextmanager
-def machine(folder: Path, options: Mapping[str, str] | None = None) -> Iterator[Machine]:
-    """`options` are environment variables of the server's configuration."""
+def machine(folder: Path, options: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Iterator[Machine]:
+    """`options` are environment variables of the server's configuration, `prefix` is a command that starts it."""
     with ExitStack() as stack:
         northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
         log = stack.enter_context((folder / "log").open("wb"))
@@ -81,7 +81,7 @@ def machine(folder: Path, options: Mapping[str, str] | None = None) -> Iterator[
             "FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw1,gw2",
             **(options or {}),
         }
-        argv = [sys.executable, "-m", "fairlead.cli", "server"]
+        argv = [*prefix, sys.executable, "-m", "fairlead.cli", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
         stack.callback(_end, process)
         client = stack.enter_context(httpx.Client(base_url=f"http://{listen}", timeout=PATIENCE))

@@ -1,27 +1,140 @@
-"""The head of a request is bounded: httptools keeps whatever a client sends before the empty line, from anybody."""
+"""HTTP from strangers is bounded, in bytes and in time: httptools and uvicorn keep whatever a client sends, for ever.
+
+What is not body counts, wherever it comes: request line, header fields, sizes and extensions of chunks, fields behind
+the last chunk. While a client owes us bytes, of a head or of a body, or takes none of ours, its time runs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-LARGEST_HEAD = 2**17
-"""Bytes of the request line and all header fields, and what one read of the socket brings on top of it."""
+LARGEST_HEAD = 2**16
+"""Bytes of a request that are not body, and what one read of the socket brings on top of it. A query has at most half
+of it."""
+MOST_FIELDS = 200
+"""Header fields of a request; Apache's httpd allows 100 (LimitRequestFields). Those behind a body are dropped."""
+MOST_PIPELINED = 16
+"""Requests that wait while an earlier one of their connection is served: no client of ours sends any."""
+HEAD_PATIENCE = 10.0
+"""Seconds from the connection, or from the last answer, to the end of a head: so long a connection may be idle too."""
+BODY_PATIENCE = 60.0
+"""Seconds for a body, of which the largest has 4 MiB."""
+WRITE_PATIENCE = 60.0
+"""Seconds for which a client takes nothing of an answer."""
+LINGER = 2.0
+"""Seconds for which the rest of a body is thrown away after the answer: a connection that is closed with bytes unread
+is reset, and the answer may be lost (RFC 9112, section 9.6)."""
+MOST_LINGERING = 2**24
+"""Bytes of such a rest."""
+NEVER = float("inf")
+LOG = logging.getLogger(__name__)
+
+
+class _Refused(Exception):
+    """Ends the parsing: httptools tells `data_received`."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    _head: int | None = None
-    """Bytes of the head that is being read; None between heads."""
+    """`overdue` and `waits_since` are for whoever closes connections; the protocol closes what is malformed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.logger = LOG
+        self.gone = asyncio.Event()
+        """The client has hung up: nobody waits for what is done for it."""
+        self.on_gone: Callable[[], None] = lambda: None
+        self.waits_since: float | None = self.loop.time()
+        """Since when nothing can be done but to wait for the client; None while it is served."""
+        self._until = self.waits_since + HEAD_PATIENCE
+        self._stuck: float | None = None
+        """Since when the client takes nothing."""
+        self._rest = 0
+        """Bytes of the request that is being read that are not body."""
+        self._lingering = 0
+        self._in_body = False
+
+    def overdue(self, now: float) -> bool:
+        return now > self._until or (self._stuck is not None and now > self._stuck + WRITE_PATIENCE)
+
+    def close(self) -> None:
+        """At once: what was not sent yet is not worth another wait."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # what the transport says
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+        self.on_gone()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._head is not None:
-            self._head += len(data)
-            if self._head > LARGEST_HEAD:
-                self.send_400_response("The request line and the header fields are too long.")
-                return
+        self._rest += len(data)
         super().data_received(data)
+        if self._rest > LARGEST_HEAD and not self.transport.is_closing():
+            self.send_400_response("The request line and the header fields are too long.")
+        if self._in_body and self.cycle.response_complete:
+            self._lingering += len(data)
+            if self._lingering > MOST_LINGERING:
+                self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Without a word when an earlier request is being served: it would be taken for the answer to that one."""
+        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+
+    def pause_writing(self) -> None:
+        self._stuck = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stuck = None
+        super().resume_writing()
+
+    # what the parser says
 
     def on_message_begin(self) -> None:
-        self._head = 0
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise _Refused
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:
+            return  # behind the last chunk: nobody asks for these
+        if len(self.headers) >= MOST_FIELDS:
+            raise _Refused
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._head = None
+        self._in_body = True
+        self._wait(BODY_PATIENCE)
         super().on_headers_complete()
+        self.scope["extensions"] = {"fairlead.gone": {"event": self.gone}}
+
+    def on_body(self, body: bytes) -> None:
+        self._rest -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._rest = self._lingering = 0
+        if self.cycle.response_complete:
+            self._wait(HEAD_PATIENCE)
+        else:
+            self.waits_since, self._until = None, NEVER
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._wait(LINGER if self._in_body else HEAD_PATIENCE)
+        super().on_response_complete()
+
+    def _wait(self, seconds: float) -> None:
+        """For the client, from now on."""
+        self.waits_since = self.loop.time()
+        self._until = self.waits_since + seconds

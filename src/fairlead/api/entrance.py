@@ -1,0 +1,221 @@
+"""The way in: who may have how many connections, and who is shown out when there is no more room.
+
+A connection costs memory and a file of this process before anybody knows who calls. So they are counted by address
+where they are accepted, those in the middle of a TLS handshake included. Where one address has all that it may have,
+or all of them together, the connection that has kept us waiting longest makes room: who speaks stays, and an honest
+caller comes in at once, even from the address of the silent ones. IPv6 counts by /64, of which every host has one;
+callers on a unix socket by user. A proxy speaks for many: only the total holds for it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import IPv6Address, IPv6Network, ip_address
+
+from fairlead.api.wire import BoundedHttp
+
+SWEEP = 0.5
+"""Seconds between two looks for connections whose time is over."""
+AT_ONCE = 64
+"""Connections that are accepted in one turn of the loop."""
+HANDSHAKE_PATIENCE = 10.0
+"""Seconds for a TLS handshake."""
+PAUSE = 0.1
+"""Seconds for which nobody is accepted when the machine has no file left for it."""
+BACKLOG = 2048
+LOG = logging.getLogger(__name__)
+
+
+def counted_as(address: str) -> str:
+    """What an address is counted by: IPv4 itself, of IPv6 the /64."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        mapped = parsed.ipv4_mapped
+        return str(mapped) if mapped else str(IPv6Network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+def _peer(connection: socket.socket, address: object) -> str:
+    if connection.family == socket.AF_UNIX:  # unix(7), SO_PEERCRED: pid, uid, gid
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return f"uid {struct.unpack('3i', credentials)[1]}"
+    return str(address[0]) if isinstance(address, tuple) else ""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Guest:
+    """A connection from the moment when it is accepted."""
+
+    address: str
+    """As it is counted; empty for a proxy."""
+    since: float
+    protocol: BoundedHttp | None = None
+    shaking: "asyncio.Task[None] | None" = None
+    """Hands, over TLS; and what else comes before the protocol has the connection."""
+
+    @property
+    def waits_since(self) -> float | None:
+        if self.protocol is None or self.protocol.transport is None:
+            return self.since
+        return self.protocol.waits_since
+
+    def show_out(self) -> None:
+        if self.protocol is not None and self.protocol.transport is not None:
+            self.protocol.close()
+        elif self.shaking is not None:
+            self.shaking.cancel()
+
+
+@dataclass(kw_only=True)
+class Guests:
+    """All of them, by address, each list in the order in which they came."""
+
+    most: int
+    most_of_one: int
+    by_address: dict[str, dict[Guest, None]] = field(default_factory=dict)
+    count: int = 0
+    shown_out: int = 0
+    turned_away: int = 0
+
+    def admit(self, guest: Guest) -> bool:
+        """Whether there is room, or somebody silent could be shown out to make some."""
+        own = self.by_address.get(guest.address, {})
+        if guest.address and len(own) >= self.most_of_one and not self._make_room(own):
+            self.turned_away += 1
+            return False
+        if self.count >= self.most:
+            largest = max(self.by_address.values(), key=len)
+            if not self._make_room(largest) and not any(map(self._make_room, self.by_address.values())):
+                self.turned_away += 1
+                return False
+        self.by_address.setdefault(guest.address, {})[guest] = None
+        self.count += 1
+        return True
+
+    def forget(self, guest: Guest) -> None:
+        own = self.by_address.get(guest.address, {})
+        if guest in own:
+            del own[guest]
+            self.count -= 1
+            if not own:
+                self.by_address.pop(guest.address, None)
+
+    def all(self) -> Iterable[Guest]:
+        return [guest for own in self.by_address.values() for guest in own]
+
+    def _make_room(self, own: dict[Guest, None]) -> bool:
+        waiting = [(since, guest) for guest in own if (since := guest.waits_since) is not None]
+        if not waiting:
+            return False
+        longest = min(waiting, key=lambda each: each[0])[1]
+        self.shown_out += 1
+        self.forget(longest)
+        longest.show_out()
+        return True
+
+
+class Entrance:
+    """Accepts connections for uvicorn, which asks it to `close` and `wait_closed` like any server of asyncio."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], BoundedHttp],
+        guests: Guests,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        is_proxy: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`tls` is asked at each connection: its certificate may have been replaced."""
+        self.guests = guests
+        self._listener = listener
+        self._make_protocol = make_protocol
+        self._tls = tls
+        self._is_proxy = is_proxy
+        self._loop = asyncio.get_running_loop()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._complained = False
+
+    def start(self) -> None:
+        self._listener.setblocking(False)
+        self._listener.listen(BACKLOG)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+        self._sweeping = self._loop.create_task(self._sweep())
+
+    def close(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener.fileno())
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    async def wait_closed(self) -> None:
+        for guest in self.guests.all():
+            guest.show_out()
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:  # no file is left, in this process or on the machine
+                self._pause(error)
+                return
+            self._complained = False
+            self._welcome(connection, address)
+
+    def _pause(self, error: OSError) -> None:
+        if not self._complained:
+            LOG.error("no connection can be accepted: %s", error.strerror)
+        self._complained = True
+        self._loop.remove_reader(self._listener.fileno())
+        self._loop.call_later(PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        if self._sweeping is not None and not self._sweeping.cancelled() and self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _welcome(self, connection: socket.socket, address: object) -> None:
+        peer = _peer(connection, address)
+        guest = Guest(address="" if self._is_proxy(peer) else counted_as(peer), since=self._loop.time())
+        if not self.guests.admit(guest):
+            connection.close()
+            return
+        connection.setblocking(False)
+        guest.shaking = self._loop.create_task(self._shake(guest, connection))
+
+    async def _shake(self, guest: Guest, connection: socket.socket) -> None:
+        def make() -> BoundedHttp:
+            guest.protocol = self._make_protocol()
+            guest.protocol.on_gone = partial(self.guests.forget, guest)
+            return guest.protocol
+
+        tls = self._tls()
+        patience = HANDSHAKE_PATIENCE if tls else None
+        try:
+            await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
+        except (OSError, TimeoutError):  # no TLS, or gone: nobody's news
+            self.guests.forget(guest)
+            connection.close()
+            return
+        except asyncio.CancelledError:
+            self.guests.forget(guest)
+            connection.close()
+            raise
+
+    async def _sweep(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(SWEEP)
+                now = self._loop.time()
+                for guest in self.guests.all():
+                    if guest.protocol is not None and guest.protocol.overdue(now):
+                        guest.show_out()

@@ -1,0 +1,108 @@
+"""Turns: who asks for much waits behind itself, and not in front of the others.
+
+Those who wait stand in one line for each key (a project, an address); the lines are served in rounds, one of each. A
+line has an end: who comes to a full one is told so at once.
+"""
+
+import asyncio
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+class TooMany(Exception):
+    """As many wait for this key as may, or it was waited for too long."""
+
+
+class Gone(Exception):
+    """Whoever waited has left."""
+
+
+class Turns:
+    def __init__(self, *, at_once: float = math.inf, of_one: int, waiting: int, in_all: float = math.inf) -> None:
+        """`at_once` have a turn, `of_one` of them for the same key; in a line there are at most `waiting`, in all
+        lines together `in_all`."""
+        self._at_once = at_once
+        self._of_one = of_one
+        self._most = waiting
+        self._most_in_all = in_all
+        self._taken: Counter[str] = Counter()
+        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    @asynccontextmanager
+    async def turn(
+        self, key: str, patience: float | None = None, gone: asyncio.Event | None = None
+    ) -> AsyncIterator[None]:
+        """Raises TooMany, TimeoutError after `patience` seconds, and Gone as soon as `gone` is set."""
+        if self._lines or not self._has_room(key):
+            await self._stand(key, patience, gone)
+        else:
+            self._taken[key] += 1
+        try:
+            yield
+        finally:
+            self._give_back(key)
+
+    async def _stand(self, key: str, patience: float | None, gone: asyncio.Event | None) -> None:
+        line = self._lines.setdefault(key, deque())
+        if len(line) >= self._most or self.waiting >= self._most_in_all:
+            if not line:
+                del self._lines[key]
+            raise TooMany(key)
+        place = asyncio.get_running_loop().create_future()
+        line.append(place)
+        self._call_next()  # others may be waiting although there is room for this one
+        try:
+            async with asyncio.timeout(patience):
+                await _unless_gone(place, gone)
+        except BaseException:
+            if place.done() and not place.cancelled():  # it got its turn in the same moment
+                self._give_back(key)
+            else:
+                self._leave(key, place)
+            raise
+
+    def _leave(self, key: str, place: "asyncio.Future[None]") -> None:
+        line = self._lines[key]
+        line.remove(place)
+        if not line:
+            del self._lines[key]
+
+    def _has_room(self, key: str) -> bool:
+        return self._taken[key] < self._of_one and self._taken.total() < self._at_once
+
+    def _give_back(self, key: str) -> None:
+        self._taken[key] -= 1
+        if not self._taken[key]:
+            del self._taken[key]
+        self._call_next()
+
+    def _call_next(self) -> None:
+        for key in list(self._lines):
+            if self._has_room(key):
+                line = self._lines[key]
+                line.popleft().set_result(None)
+                self._taken[key] += 1
+                self._lines.move_to_end(key)
+                if not line:
+                    del self._lines[key]
+
+
+async def _unless_gone(place: "asyncio.Future[None]", gone: asyncio.Event | None) -> None:
+    if gone is None:
+        await asyncio.shield(place)
+        return
+    hung_up = asyncio.ensure_future(gone.wait())
+    either: set[asyncio.Future[Any]] = {place, hung_up}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hung_up.cancel()
+    if not place.done():
+        raise Gone

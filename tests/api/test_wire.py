@@ -1,0 +1,298 @@
+"""What strangers may send, and for how long: the real server's way in, with a small application behind it."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from fairlead.api import entrance, wire
+from fairlead.api.entrance import Entrance, Guests, counted_as
+from fairlead.api.wire import MOST_FIELDS, MOST_PIPELINED, BoundedHttp
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
+LARGE = 2**20
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers how much it was sent; `/early` before it was."""
+    size, more = 0, scope["path"] != "/early"
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            return
+    body = str(size).encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def entered(
+    most: int = 50, most_of_one: int = 20, tls: ssl.SSLContext | None = None, path: Path | None = None
+) -> AsyncIterator[tuple[Entrance, Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]]]:
+    listener = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+    listener.bind(str(path) if path else ("127.0.0.1", 0))
+    settings = uvicorn.Config(application, lifespan="off", log_config=None, proxy_headers=False, ws="none")
+    server = uvicorn.Server(settings)
+    settings.load()
+    place = Entrance(
+        listener,
+        lambda: BoundedHttp(settings, server.server_state, {}),
+        Guests(most=most, most_of_one=most_of_one),
+        lambda: tls,
+    )
+    place.start()
+
+    async def connect(source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if path:
+            made = await asyncio.open_unix_connection(path)
+        else:
+            port = listener.getsockname()[1]
+            made = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+        opened.append(made[1])
+        return made
+
+    opened: list[asyncio.StreamWriter] = []
+    yield place, connect
+    for writer in opened:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    place.close()
+    listener.close()
+    await place.wait_closed()
+    await asyncio.sleep(0)
+
+
+def play(story: Callable[[Entrance, Any], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with entered(**options) as (place, connect), asyncio.timeout(20):
+            await story(place, connect)
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is awaited happens elsewhere
+        await asyncio.sleep(0.01)
+
+
+async def ask(connect: Any, request: bytes) -> bytes:
+    """All that comes back until the server hangs up."""
+    reader, writer = await connect()
+    with contextlib.suppress(OSError):
+        writer.write(request)
+        await writer.drain()
+    with contextlib.suppress(OSError):
+        return bytes(await reader.read(-1))
+    return b""
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /" + b"a" * LARGE,
+        b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * LARGE,
+        POST + b"transfer-encoding: chunked\r\n\r\n1;" + b"a=b;" * (LARGE // 4),
+        POST + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * (LARGE // 6),
+        POST + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * (LARGE // 6),
+    ],
+    ids=["path", "field", "extension", "trailers", "sizes of chunks"],
+)
+def test_what_is_not_body_is_bounded(request_bytes: bytes):
+    async def story(_: Entrance, connect: Any) -> None:
+        assert not (await ask(connect, request_bytes)).startswith(b"HTTP/1.1 200")
+
+    play(story)
+
+
+def test_fields_are_counted():
+    async def story(_: Entrance, connect: Any) -> None:
+        fields = b"".join(b"x%d: y\r\n" % number for number in range(MOST_FIELDS - 1))
+        last = b"connection: close\r\n\r\n"
+        assert (await ask(connect, b"GET / HTTP/1.1\r\n" + fields + last)).startswith(b"HTTP/1.1 200")
+        assert (await ask(connect, b"GET / HTTP/1.1\r\n" + fields + b"y: y\r\n" + last)).startswith(b"HTTP/1.1 400")
+
+    play(story)
+
+
+def test_a_body_of_any_size_and_what_is_behind_it_are_read():
+    """Only what is not body counts; fields behind it are dropped, and the next request is a new one."""
+
+    async def story(_: Entrance, connect: Any) -> None:
+        chunks = b"".join(b"%x\r\n%s\r\n" % (2**16, b"a" * 2**16) for _ in range(64))
+        chunked = POST + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\nx: y\r\n\r\n"
+        plain = POST + b"content-length: %d\r\n\r\n" % (2 * LARGE) + b"a" * 2 * LARGE
+        reader, writer = await connect()
+        for request, size in ((chunked, 4 * LARGE), (plain, 2 * LARGE), (chunked, 4 * LARGE)):
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(7) == str(size).encode()
+        writer.close()
+
+    play(story)
+
+
+def test_requests_that_do_not_wait_for_answers_are_bounded():
+    async def story(_: Entrance, connect: Any) -> None:
+        reader, writer = await connect()
+        writer.write(GET * MOST_PIPELINED)
+        for _ in range(MOST_PIPELINED):
+            assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert (await ask(connect, GET * 1000)).count(b"HTTP/1.1 200") <= MOST_PIPELINED
+
+    play(story)
+
+
+def test_an_answer_that_comes_before_the_body_arrives_although_the_rest_is_not_wanted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wire, "LINGER", 0.1)
+    monkeypatch.setattr(entrance, "SWEEP", 0.01)
+
+    async def story(_: Entrance, connect: Any) -> None:
+        reader, writer = await connect()
+        writer.write(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b"a" * 1000)
+        assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200")
+        writer.write(b"a" * 1000)
+        assert await reader.read(-1) == b""
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "patience"),
+    [
+        (b"", "HEAD_PATIENCE"),
+        (b"GET / HT", "HEAD_PATIENCE"),
+        (POST + b"content-length: 9\r\n\r\na", "BODY_PATIENCE"),
+        (GET, "HEAD_PATIENCE"),
+        (GET + b"\r\n\r\n", "HEAD_PATIENCE"),
+        (GET + b"GE", "HEAD_PATIENCE"),
+    ],
+    ids=["nothing", "a part of a head", "a part of a body", "an answered request", "empty lines", "half a second one"],
+)
+def test_who_keeps_the_server_waiting_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, request_bytes: bytes, patience: str
+):
+    monkeypatch.setattr(wire, patience, 0.2)
+    monkeypatch.setattr(entrance, "SWEEP", 0.01)
+
+    async def story(place: Entrance, connect: Any) -> None:
+        await asyncio.wait_for(ask(connect, request_bytes), 3)
+        await until(lambda: place.guests.count == 0)
+
+    play(story)
+
+
+def test_bytes_one_by_one_gain_no_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wire, "HEAD_PATIENCE", 0.3)
+    monkeypatch.setattr(entrance, "SWEEP", 0.01)
+
+    async def story(_: Entrance, connect: Any) -> None:
+        reader, writer = await connect()
+        async with asyncio.timeout(3):
+            while not reader.at_eof():
+                writer.write(b"\r\n")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), 0.05)
+
+    play(story)
+
+
+def test_the_silent_make_room_for_who_speaks():
+    """Of one address, and of all: who has been silent longest goes."""
+
+    async def story(place: Entrance, connect: Any) -> None:
+        silent = [await connect() for _ in range(20)]
+        await until(lambda: place.guests.count == 20)
+        assert b"200" in await asyncio.wait_for(ask(connect, GET.replace(b"host: x", b"connection: close")), 3)
+        assert await silent[0][0].read(-1) == b""
+        assert not silent[1][0].at_eof()
+        for number in range(2, 5):
+            silent += [await connect(f"127.0.0.{number}") for _ in range(20)]
+        await until(lambda: place.guests.shown_out > 1)
+        assert place.guests.count <= 50
+        assert b"200" in await asyncio.wait_for(ask(connect, GET.replace(b"host: x", b"connection: close")), 3)
+
+    play(story)
+
+
+def test_who_is_served_is_not_shown_out():
+    """With nobody silent, whoever comes is turned away."""
+
+    async def story(place: Entrance, connect: Any) -> None:
+        busy = [await connect() for _ in range(2)]
+        for _, writer in busy:
+            writer.write(POST + b"content-length: 1\r\n\r\n")
+        guests = place.guests.all
+        await until(lambda: len([each for each in guests() if each.protocol and each.protocol.cycle]) == 2)
+        for guest in guests():
+            assert guest.protocol is not None
+            guest.protocol.waits_since = None
+        assert await ask(connect, GET) == b""
+        assert place.guests.turned_away == 1
+
+    play(story, most_of_one=2)
+
+
+def test_on_a_unix_socket_users_are_told_apart(tmp_path: Path):
+    async def story(place: Entrance, connect: Any) -> None:
+        assert b"200" in await ask(connect, GET.replace(b"host: x", b"connection: close"))
+        _, writer = await connect()
+        await until(lambda: place.guests.count == 1)
+        assert next(iter(place.guests.by_address)).startswith("uid ")
+        writer.close()
+        await until(lambda: place.guests.count == 0)
+
+    play(story, path=tmp_path / "s")
+
+
+def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
+    """Over TLS: uvicorn itself knows of a connection only when the handshake is done."""
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj",
+         "/CN=x", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    client = ssl.create_default_context(cafile=str(certificate))
+    client.check_hostname = False
+
+    async def story(place: Entrance, connect: Any) -> None:
+        silent = [await connect() for _ in range(20)]
+        await until(lambda: place.guests.count == 20)
+        reader, writer = await connect()
+        await writer.start_tls(client)
+        writer.write(GET.replace(b"host: x", b"connection: close"))
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 200")
+        assert await silent[0][0].read(-1) == b""
+        assert place.guests.shown_out == 1
+
+    play(story, tls=context)
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_counted_as(address: str, counted: str):
+    assert counted_as(address) == counted

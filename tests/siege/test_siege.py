@@ -1,0 +1,53 @@
+"""All that was ever thrown at a server, at one server at once, while a tenant works: it must hardly notice.
+
+make siege                      each kind by itself and all at once, with a table; minutes
+pytest -m siege tests/siege     all at once, thinned out; seconds
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fuzz.machine import SCHEMA, SERVER
+from siege.attackers import ATTACKERS
+from siege.town import MIBIBYTE, Report, town
+from siege.wire import summarize
+
+pytestmark = pytest.mark.siege
+SECONDS = float(os.environ.get("SIEGE_SECONDS", "10"))
+SHARE = float(os.environ.get("SIEGE_SHARE", "0.2"))
+EACH = [name for name in os.environ.get("SIEGE_EACH", "").split(",") if name]
+"""Attackers that come alone, one after the other, each to a new server; `each` is every one of them."""
+
+
+@pytest.fixture(autouse=True)
+def _needs_databases() -> None:
+    if not (SERVER.exists() and SCHEMA.exists()):
+        reason = f"needs {SERVER} and {SCHEMA} (packages ovn-common, openvswitch)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+
+
+def tell(name: str, report: Report) -> None:
+    hold = "unknown" if report.hold is None else f"{1000 * report.hold:.0f} ms"
+    print(
+        f"\n{name}: writes p50/p99/max {report.writes}; reads {report.reads}; first log-ins {report.logins};"
+        f" memory + {report.memory / MIBIBYTE:.0f} MiB; loop held {hold}; /metrics {1000 * report.metrics_took:.0f} ms,"
+        f" {report.metrics_lines} lines; store {report.store / MIBIBYTE:.0f} MiB"
+    )
+    for attacker, outcomes in report.outcomes.items():
+        print(f"    {attacker}: {summarize(outcomes)}")
+    for kind, figures in (("write", report.writes), ("read", report.reads), ("log-in", report.logins)):
+        for failure in sorted(set(figures.failed))[:5]:
+            print(f"    {kind} failed: {failure}")
+
+
+@pytest.mark.parametrize("name", ATTACKERS if EACH == ["each"] else EACH)
+def test_one_kind(tmp_path: Path, name: str):
+    with town(tmp_path) as place:
+        tell(name, place.besiege([name], SECONDS, SHARE))
+
+
+def test_all_at_once(tmp_path: Path):
+    with town(tmp_path) as place:
+        tell("all at once", place.besiege(list(ATTACKERS), SECONDS, SHARE))
