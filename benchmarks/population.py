@@ -11,12 +11,16 @@ from typing import Any
 
 import httpx
 
+from fairlead.model.quota import BALANCING, NETWORKING, UNLIMITED
+
 NETWORKS = 20
 MEMBERS = 10
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 POOLS = "/load-balancer/v2.0/lbaas/pools"
 STATISTICS = "/operator/statistics"
 PATIENCE_SECONDS = 120
+PROJECT = "default"
+"""Of whoever calls where nobody is asked."""
 
 
 @dataclass
@@ -30,6 +34,10 @@ class Population:
     size: int = 0
 
     def make_networks(self) -> None:
+        """And let the project have as much as it likes."""
+        for door, names in (("load-balancer/v2.0/lbaas", BALANCING), ("network/v2.0", NETWORKING)):
+            quota = {"quota": {what.value: UNLIMITED for what in names}}
+            self.client.put(f"/{door}/quotas/{PROJECT}", json=quota).raise_for_status()
         for number in range(NETWORKS):
             network = post(self.client, "/network/v2.0/networks", "network", name=f"net{number}")
             cidr = f"10.{number}.0.0/16"

@@ -34,7 +34,7 @@ BAD = [
     ("[network]\nmtu = 'big'\n", {}, "'big' is not a number"),
     ("", {"FAIRLEAD_NETWORK_MTU": "100"}, "network.mtu: from 1280"),
     ("", {"FAIRLEAD_NETWORK_MTU": "-1500"}, "network.mtu: from 1280"),
-    ("[quota]\nrouter = 1\n", {}, "no option quota.router"),
+    ("[quota]\ntrunk = 1\n", {}, "no option quota.trunk"),
     ("", {"FAIRLEAD_QUOTA_POOL": "-2"}, "quota.pool: from -1"),
     ("[probes]\nleast_delay = 0\n", {}, "probes.least_delay: from 1 to 3600 seconds"),
     ("[probes]\nper_second = -2\n", {}, "probes.per_second: from -1"),

@@ -112,21 +112,26 @@ class NetworkOptions:
     mtu: int = _option(1442, "Bytes; 1500 of the underlay less 58 of geneve over IPv4.")
 
 
-def _quota(resource: str) -> Any:
-    return _option(UNLIMITED, f"{resource} of a project that has no quota of its own; -1 is any number.")
+def _quota(most: int, resource: str) -> Any:
+    return _option(most, f"{resource} of a project that has no quota of its own; -1 is any number.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaOptions:
-    """How many of each a project may have."""
+    """How many of each a project may have. Those of the network are Neutron's defaults; Octavia has none."""
 
-    load_balancer: int = _quota("Load balancers")
-    listener: int = _quota("Listeners")
-    pool: int = _quota("Pools")
-    member: int = _quota("Members")
-    health_monitor: int = _quota("Health monitors")
-    l7policy: int = _quota("L7 policies")
-    l7rule: int = _quota("L7 rules")
+    load_balancer: int = _quota(100, "Load balancers")
+    listener: int = _quota(500, "Listeners")
+    pool: int = _quota(500, "Pools")
+    member: int = _quota(5000, "Members")
+    health_monitor: int = _quota(500, "Health monitors")
+    l7policy: int = _quota(500, "L7 policies")
+    l7rule: int = _quota(1000, "L7 rules")
+    network: int = _quota(100, "Networks")
+    subnet: int = _quota(100, "Subnets")
+    port: int = _quota(500, "Ports, those of VIPs and of routers' interfaces too,")
+    router: int = _quota(10, "Routers")
+    floatingip: int = _quota(50, "Floating IPs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

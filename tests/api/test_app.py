@@ -1,6 +1,7 @@
 """What monitoring sees, and who may not call."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -9,12 +10,15 @@ import pytest
 from fairlead.api.app import make_app
 from fairlead.api.auth import ROLES, anybody
 from fairlead.api.door import House, Identity
+from fairlead.api.identity import known_projects
 from fairlead.api.metrics import Dataplane
 from fairlead.api.octavia import make_door
 from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
+from fairlead.model.network import Router
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.quota import Quota
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
 from fairlead.reconciler.loop import Reconciler
 from fairlead.store.interface import StoreUnavailable
 from harness.api import NOON, Inside, inside
@@ -108,9 +112,23 @@ def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
 def test_a_project_is_whatever_is_called_so(tmp_path: Path):
     """What the stock client asks Keystone before it speaks of a project's quota."""
     now = Dataplane(connected=True, writes=True)
-    answer = asyncio.run(get(tmp_path / "1", "/projects/shop", caller=ADMIN, now=now))
-    assert answer.json() == {"project": {"id": "shop", "name": "shop", "enabled": True}}
-    assert asyncio.run(get(tmp_path / "2", "/projects/shop", caller=None, now=now)).status_code == 401
+    shop = {"id": "shop", "name": "shop", "enabled": True, "domain_id": "default"}
+    for number, path in enumerate(("/projects/shop", "/v3/projects/shop")):
+        answer = asyncio.run(get(tmp_path / str(number), path, caller=ADMIN, now=now))
+        assert answer.json() == {"project": shop}
+    answer = asyncio.run(get(tmp_path / "2", "/v3/projects?name=shop", caller=ADMIN, now=now))
+    assert answer.json()["projects"] == [shop]
+    for number, path in enumerate(("/projects/shop", "/v3/projects/shop", "/v3/projects"), 3):
+        assert asyncio.run(get(tmp_path / str(number), path, caller=None, now=now)).status_code == 401
+
+
+def test_projects_are_listed_for_those_who_may_see_them():
+    quotas = (Quota(project_id="shop", network=1), Quota(project_id="bank", pool=1))
+    snapshot = apply_changes(Snapshot(), Changes(puts=(*quotas, Router(id="r", project_id="farm", created_at=NOON))), 1)
+    assert known_projects(snapshot, ADMIN) == sorted({"bank", "farm", "shop", ADMIN.project_id})
+    member = Identity(user="u", project_id="shop", roles=frozenset({"member"}))
+    assert known_projects(snapshot, member) == ["shop"]
+    assert known_projects(snapshot, replace(member, project_id="new")) == ["new"]
 
 
 def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):

@@ -284,16 +284,16 @@ def rules(lb: Any) -> None:
 
 
 def quotas(site: Site, lb: Any, pool: str) -> None:
-    names = ("load_balancers", "listeners", "pools", "members", "health_monitors")
-    has(lb.get_quota_default(), **dict.fromkeys(names, -1))
+    limits = {"load_balancers": 100, "listeners": 500, "pools": 500, "members": 5000, "health_monitors": 500}
+    has(lb.get_quota_default(), **limits)
     project = lb.get_pool(pool).project_id
-    has(lb.update_quota(project, members=0, health_monitors=2), members=0, health_monitors=2, pools=-1)
-    has(lb.get_quota(project), members=0, health_monitors=2, listeners=-1)
+    has(lb.update_quota(project, members=0, health_monitors=2), members=0, health_monitors=2, pools=500)
+    has(lb.get_quota(project), members=0, health_monitors=2, listeners=500)
     assert [(quota.project_id, quota.members) for quota in lb.quotas()] == [(project, 0)]
     with refused(403, "Quota has been met for resources: Member"):
         lb.create_member(pool, address=site.address("sdk1"), protocol_port=PORT)
     assert lb.delete_quota(project) is None
-    has(lb.get_quota(project), **dict.fromkeys(names, -1))
+    has(lb.get_quota(project), **limits)
     assert list(lb.quotas()) == []
     with refused(404, f"Quotas {project} not found."):
         lb.delete_quota(project, ignore_missing=False)

@@ -1,46 +1,147 @@
-"""What a project has: the index is what a count over all load balancers would give, after any changes."""
+"""What a project has: the index is what a count over all documents would give, after any changes."""
 
+from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import ip_network
 from random import Random
+from typing import Any
 
 import pytest
 
+from fairlead.model.allowance import QuotaExceeded, growth, within_quota
+from fairlead.model.network import LOAD_BALANCER_PROBE, FloatingIP, Network, Port, Router, Subnet
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import Counted, Limits, Quota, count, growth, limits_of
-from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes
+from fairlead.model.quota import (
+    BALANCING,
+    NETWORKING,
+    NO_LIMITS,
+    Counted,
+    Limits,
+    Quota,
+    count,
+    has_own,
+    limits_of,
+    without_own,
+)
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, owner_of
 from harness.balancer import some_balancer
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def some_document(dice: Random) -> Aggregate:
+    """Of any kind that is counted, new or in the place of an old one of its project."""
+    kind, project = dice.randrange(5), f"p{dice.randrange(2)}"
+    common: dict[str, Any] = {"id": f"{kind}-{project}-{dice.randrange(3)}", "project_id": project, "created_at": NOON}
+    match kind:
+        case 0:
+            return some_balancer(common["id"], project, dice)
+        case 1:
+            cidr = ip_network("10.0.0.0/24")
+            owners = [dice.choice(("p0", "p1")) for _ in range(dice.randrange(4))]
+            subnets = tuple(
+                Subnet(id=f"{common['id']}-{number}", project_id=owner, created_at=NOON, cidr=cidr, gateway=None,
+                       allocation_pools=())
+                for number, owner in enumerate(owners)
+            )  # fmt: skip
+            return Network(**common, mtu=1442, subnets=subnets)
+        case 2:
+            return Port(**common, network_id="n", mac_address=common["id"])
+        case 3:
+            return Router(**common)
+        case _:
+            return FloatingIP(**common, network_id="n", address=cidr_address(), address_port_id="a")
+
+
+def cidr_address() -> Any:
+    return ip_network("10.0.0.0/24")[1]
+
+
+def total(snapshot: Snapshot) -> dict[tuple[str, Counted], int]:
+    found: Counter[tuple[str, Counted]] = Counter()
+    for owner in snapshot.generations:
+        found.update(count(snapshot.find(owner)))
+    return dict(found)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_is_what_a_count_would_give(seed: int):
     dice, snapshot = Random(seed), Snapshot()
-    for revision in range(1, 30):
-        identity, project = f"lb{dice.randrange(5)}", f"p{dice.randrange(2)}"
-        changes = Changes(puts=(some_balancer(identity, project, dice),))
-        if dice.random() < 0.3:
-            changes = Changes(deletes=(Owner(Kind.LOAD_BALANCER, identity),))
+    for revision in range(1, 60):
+        puts = tuple(
+            {owner_of(each): each for each in (some_document(dice) for _ in range(dice.randrange(3)))}.values()
+        )
+        there = [owner for owner in snapshot.generations if owner not in {owner_of(each) for each in puts}]
+        gone = tuple(dice.sample(there, min(len(there), dice.randrange(2))))
+        changes = Changes(puts=puts, deletes=gone)
+        before, grown = total(snapshot), growth(snapshot, changes)
         snapshot = apply_changes(snapshot, changes, revision)
-        counted: dict[tuple[str, Counted], int] = {}
-        for each in snapshot.load_balancers.values():
-            for what, number in count(each).items():
-                key = (each.project_id, what)
-                counted[key] = counted.get(key, 0) + number
-        assert {key: number for key, number in counted.items() if number} == dict(snapshot.usage)
+        after = total(snapshot)
+        assert after == dict(snapshot.usage)
+        more = {key: after[key] - before.get(key, 0) for key in after}
+        assert grown == {key: number for key, number in more.items() if number > 0}
 
 
-def test_only_what_there_will_be_more_of_grows():
-    old, new = (some_balancer("lb", "p", Random(seed)) for seed in (3, 4))
-    before, after = count(old), count(new)
-    grown = dict(growth(old, new))
-    assert grown == {what: after[what] - before[what] for what in Counted if after[what] > before[what]}
-    assert dict(growth(None, new)) == {what: number for what, number in after.items() if number}
-    assert dict(growth(old, old)) == {}
+def test_ports_that_no_project_asked_for_are_not_counted():
+    port = Port(id="p", project_id="a", created_at=NOON, network_id="n", mac_address="m")
+    assert count(port) == {("a", Counted.PORT): 1}
+    assert count(replace(port, project_id="")) == {}
+    assert count(replace(port, device_owner=LOAD_BALANCER_PROBE)) == {}
 
 
 def test_a_limit_is_the_projects_own_or_that_of_everybody():
     defaults = Limits(pool=3, member=7)
     assert limits_of(None, defaults) == defaults
     assert limits_of(Quota(project_id="p", pool=-1, listener=0), defaults) == replace(defaults, pool=-1, listener=0)
+
+
+def test_each_door_takes_away_its_own_limits():
+    quota = Quota(project_id="p", pool=1, network=2)
+    rest = without_own(quota, NETWORKING)
+    assert rest == Quota(project_id="p", pool=1)
+    assert has_own(quota, BALANCING)
+    assert not has_own(rest, NETWORKING)
+    assert without_own(Quota(project_id="p", network=2), NETWORKING) is None
+
+
+def one_of(what: Counted) -> Aggregate:
+    if what in BALANCING:
+        return some_balancer("lb", "p")
+    dice = Random(0)
+    while (("p0", what)) not in count(found := some_document(dice)):
+        pass
+    return replace(found, project_id="p", **({"subnets": with_project(found)} if isinstance(found, Network) else {}))
+
+
+def with_project(network: Network) -> tuple[Subnet, ...]:
+    return tuple(replace(subnet, project_id="p") for subnet in network.subnets)
+
+
+@pytest.mark.parametrize("what", Counted)
+def test_every_resource_is_held_to_its_limit(what: Counted):
+    """Those too that no API makes yet."""
+    changes = Changes(puts=(one_of(what),))
+    snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
+    for defaults, there in ((NO_LIMITS, snapshot), (Limits(**{what.value: 0}), Snapshot())):
+        with pytest.raises(QuotaExceeded) as told:
+            within_quota(defaults, there, changes)
+        assert told.value.over == (what,)
+    there = apply_changes(snapshot, changes, 2)
+    assert within_quota(NO_LIMITS, there, changes) == changes
+    assert within_quota(Limits(**{what.value: 99}), Snapshot(), changes).rests_on_absence
+
+
+def test_a_change_is_weighed_as_a_whole():
+    """Two at once count as two; what goes makes room for what comes; and each project has its own."""
+    one, two, other = (Router(id=name, project_id=name[0], created_at=NOON) for name in ("p1", "p2", "q1"))
+    limits, there = Limits(router=1), apply_changes(Snapshot(), Changes(puts=(one,)), 1)
+    with pytest.raises(QuotaExceeded):
+        within_quota(limits, Snapshot(), Changes(puts=(one, two)))
+    swap = Changes(puts=(two, other), deletes=(Owner(Kind.ROUTER, "p1"),))
+    assert within_quota(limits, there, swap) == replace(swap, rests_on_absence=True)
+    with pytest.raises(QuotaExceeded):
+        within_quota(limits, there, Changes(puts=(two, other)))
 
 
 def test_what_has_no_rows_concerns_nobody():

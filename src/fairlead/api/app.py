@@ -4,7 +4,7 @@
 /load-balancer   Octavia v2
 /operator        what Fairlead does and has done
 /agent           what the nodes count
-/projects        what clients ask Keystone, as far as they cannot do without
+/v3, /projects   what clients ask Keystone, as far as they cannot do without
 """
 
 import logging
@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead.api import agents, network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.door import House, Identity, json_response
+from fairlead.api.identity import identity_routes, version_document
 from fairlead.api.metrics import Dataplane, Metrics
 from fairlead.reconciler.loop import CAUSE, Reconciler
 
@@ -61,17 +62,12 @@ def make_app(
 
     async def index(request: Request) -> Response:
         root = str(request.base_url).rstrip("/")
-        return json_response({"doors": {path.strip("/"): f"{root}{path}" for path in doors}})
-
-    async def project(request: Request) -> Response:
-        """Before the stock client says anything about a project's quota it asks Keystone for the project (Identity API
-        v3, "Show project details"). There is no Keystone here, and a project is whatever is called so."""
-        name = request.path_params["name"]
-        return json_response({"project": {"id": name, "name": name, "enabled": True}})
+        where = {"doors": {path.strip("/"): f"{root}{path}" for path in doors}}
+        return json_response({**where, **version_document(root)})
 
     routes = [
         Route("/", index),
-        Route("/projects/{name}", project),
+        *identity_routes(house),
         *metrics.routes(),
         *(_Door(path, app=_door(door, path)) for path, door in doors.items()),
     ]

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.ledger import Ledger
+from fairlead.model.allowance import within_quota
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
 from fairlead.model.snapshot import Changes, Snapshot, owner_of
@@ -86,14 +87,16 @@ class House:
     """Seconds for which a request waits for what is on its way to the dataplane."""
 
     async def write(self, change: Change) -> Snapshot:
-        """`Model.write`, if no document gets too large. Raises ApiError 400 too.
+        """`Model.write`, if no document gets too large and no project has too much. Raises ApiError 400 too, and
+        QuotaExceeded.
 
         A change that may not be made yet (`Pending`) is decided again when there is news, and once more in the end.
         """
         loop = asyncio.get_running_loop()
 
         async def decide(snapshot: Snapshot) -> Changes:
-            return self.admit(snapshot, _bounded(await decided(change(snapshot))))
+            changes = _bounded(await decided(change(snapshot)))
+            return self.admit(snapshot, within_quota(self.limits, snapshot, changes))
 
         deadline = loop.time() + self.patience
         while True:

@@ -1,18 +1,20 @@
-"""Quotas: how much of each resource a project may have, and how much it has.
+"""Quotas: how much of each resource a project may have, and how much it has; one mechanism for every door.
 
 What a project has is an index of the snapshot, kept with every change: nobody counts ten thousand load balancers to
 make one more.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import LOAD_BALANCER_PROBE, FloatingIP, Network, Port, Router
 
 UNLIMITED = -1
 LARGEST_QUOTA = 2_000_000_000
@@ -29,8 +31,15 @@ class Counted(StrEnum):
     LISTENER = "listener"
     L7POLICY = "l7policy"
     L7RULE = "l7rule"
+    NETWORK = "network"
+    SUBNET = "subnet"
+    PORT = "port"
+    ROUTER = "router"
+    FLOATING_IP = "floatingip"
 
 
+NETWORKING = (Counted.NETWORK, Counted.SUBNET, Counted.PORT, Counted.ROUTER, Counted.FLOATING_IP)
+BALANCING = tuple(what for what in Counted if what not in NETWORKING)
 Usage: TypeAlias = Map[tuple[str, Counted], int]
 """(project, resource) -> how many; what is not there is none."""
 
@@ -46,6 +55,11 @@ class Limits:
     listener: int = UNLIMITED
     l7policy: int = UNLIMITED
     l7rule: int = UNLIMITED
+    network: int = UNLIMITED
+    subnet: int = UNLIMITED
+    port: int = UNLIMITED
+    router: int = UNLIMITED
+    floatingip: int = UNLIMITED
 
 
 NO_LIMITS = Limits()
@@ -63,6 +77,11 @@ class Quota:
     listener: int | None = None
     l7policy: int | None = None
     l7rule: int | None = None
+    network: int | None = None
+    subnet: int | None = None
+    port: int | None = None
+    router: int | None = None
+    floatingip: int | None = None
 
 
 def limits_of(quota: Quota | None, defaults: Limits) -> Limits:
@@ -73,10 +92,40 @@ def limits_of(quota: Quota | None, defaults: Limits) -> Limits:
     return Limits(**{name: getattr(defaults, name) if limit is None else limit for name, limit in own.items()})
 
 
-def count(balancer: LoadBalancer | None) -> Mapping[Counted, int]:
-    """What one load balancer adds to what its project has."""
-    if balancer is None:
-        return dict.fromkeys(Counted, 0)
+def has_own(quota: Quota | None, resources: Iterable[Counted]) -> bool:
+    """Whether the project has a limit of its own for any of these resources."""
+    return quota is not None and any(getattr(quota, what) is not None for what in resources)
+
+
+def without_own(quota: Quota, resources: Iterable[Counted]) -> Quota | None:
+    """The limits of everybody again for these resources; None when no limit of the project's own is left."""
+    none: Mapping[str, Any] = dict.fromkeys(what.value for what in resources)
+    rest = replace(quota, **none)
+    return rest if has_own(rest, Counted) else None
+
+
+def count(aggregate: object) -> Mapping[tuple[str, Counted], int]:
+    """What one document adds to what projects have.
+
+    A subnet counts for its own project. The ports of gateways and floating IPs are no project's, and one from which
+    members are probed was not asked for by the network's.
+    """
+    match aggregate:
+        case LoadBalancer(project_id=project):
+            return {(project, what): number for what, number in _parts(aggregate).items() if number}
+        case Network(project_id=project, subnets=subnets):
+            return {(project, Counted.NETWORK): 1, **Counter((each.project_id, Counted.SUBNET) for each in subnets)}
+        case Port(project_id=project) if project and aggregate.device_owner != LOAD_BALANCER_PROBE:
+            return {(project, Counted.PORT): 1}
+        case Router(project_id=project):
+            return {(project, Counted.ROUTER): 1}
+        case FloatingIP(project_id=project):
+            return {(project, Counted.FLOATING_IP): 1}
+        case _:
+            return {}
+
+
+def _parts(balancer: LoadBalancer) -> Mapping[Counted, int]:
     policies = [policy for listener in balancer.listeners for policy in listener.l7policies]
     return {
         Counted.LOAD_BALANCER: 1,
@@ -89,23 +138,15 @@ def count(balancer: LoadBalancer | None) -> Mapping[Counted, int]:
     }
 
 
-def growth(old: LoadBalancer | None, new: LoadBalancer) -> Iterator[tuple[Counted, int]]:
-    """The resources of which there will be more, and how many more."""
-    before, after = count(old), count(new)
-    return ((what, after[what] - before[what]) for what in Counted if after[what] > before[what])
-
-
-def with_more(usage: Usage, balancer: LoadBalancer, sign: int) -> Usage:
-    """The usage with this load balancer (1) or without it (-1)."""
+def with_more(usage: Usage, aggregate: object, sign: int) -> Usage:
+    """The usage with this document (1) or without it (-1)."""
     with usage.mutate() as mutation:
-        for what, number in count(balancer).items():
-            if number:
-                key = (balancer.project_id, what)
-                total = mutation.get(key, 0) + sign * number
-                if total:
-                    mutation[key] = total
-                else:
-                    del mutation[key]
+        for key, number in count(aggregate).items():
+            total = mutation.get(key, 0) + sign * number
+            if total:
+                mutation[key] = total
+            else:
+                del mutation[key]
     return mutation.finish()
 
 

@@ -363,7 +363,6 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 vip_owner=snapshot.vip_owner.set(aggregate.vip.port_id, identity),
                 flavor_users=_joined(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_joined(snapshot.zone_users, aggregate.availability_zone, identity),
-                usage=with_more(snapshot.usage, aggregate, 1),
                 **_probing(snapshot, aggregate, 1),
             )
         case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
@@ -376,7 +375,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
     aggregate = snapshot.find(owner)
     if aggregate is None:
         return snapshot
-    snapshot = _without_document(snapshot, owner)
+    snapshot = _without_document(snapshot, owner, aggregate)
     match aggregate:
         case Network():
             subnets = _deleted(snapshot.subnet_network, (subnet.id for subnet in aggregate.subnets))
@@ -406,7 +405,6 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 vip_owner=_deleted(snapshot.vip_owner, [aggregate.vip.port_id]),
                 flavor_users=_parted(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_parted(snapshot.zone_users, aggregate.availability_zone, identity),
-                usage=with_more(snapshot.usage, aggregate, -1),
                 **_probing(snapshot, aggregate, -1),
             )
         case Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
@@ -419,13 +417,15 @@ def _with_document(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> S
     owner = owner_of(aggregate)
     name = _DOCUMENTS[owner.kind]
     documents: Any = getattr(snapshot, name).set(owner.id, aggregate)
-    return replace(snapshot, **{name: documents}, generations=snapshot.generations.set(owner, revision))
+    generations, usage = snapshot.generations.set(owner, revision), with_more(snapshot.usage, aggregate, 1)
+    return replace(snapshot, **{name: documents}, generations=generations, usage=usage)
 
 
-def _without_document(snapshot: Snapshot, owner: Owner) -> Snapshot:
+def _without_document(snapshot: Snapshot, owner: Owner, aggregate: Aggregate) -> Snapshot:
     name = _DOCUMENTS[owner.kind]
     documents: Any = getattr(snapshot, name).delete(owner.id)
-    return replace(snapshot, **{name: documents}, generations=snapshot.generations.delete(owner))
+    generations, usage = snapshot.generations.delete(owner), with_more(snapshot.usage, aggregate, -1)
+    return replace(snapshot, **{name: documents}, generations=generations, usage=usage)
 
 
 def _with_port(snapshot: Snapshot, port: Port) -> Snapshot:

@@ -50,6 +50,30 @@ def _type(typed: Shell, steps: list[tuple[str, tuple[int, str]]]) -> None:
     assert "There are one or more ports still in use on the network." in printed
 
 
+@pytest.mark.client
+def test_the_command_line_about_quotas(clouds: Path):
+    """It looks for the project first, in an Identity API below the endpoint that it was given."""
+    value = "-f value -c"
+    with shell(clouds) as typed:
+        limits = "quota show --network shop -f value"
+        assert {"networks -1", "floating_ips -1"} <= set(typed.good(limits).splitlines())
+        typed.good("quota set --networks 1 --ports 2 shop")
+        assert {"networks 1", "ports 2", "routers -1"} <= set(typed.good(limits).splitlines())
+        assert typed.good(f"network create mine --project shop {value} project_id") == "shop"
+        typed.bad("network create yours --project shop", "Quota exceeded for resources: ['network'].")
+        typed.bad("quota set --networks 0 shop", "must be greater than or equal to already used 1")
+        typed.good("quota set --networks 0 --force shop")
+        assert "networks 0 1 0" in typed.good("quota show --network --usage shop -f value").splitlines()
+        listed = typed.good("quota list --network -f json")
+        assert [(each["Project ID"], each["Networks"], each["Ports"]) for each in listed] == [("shop", 0, 2)]
+        assert "networks -1" in typed.good("quota show --network --default shop -f value").splitlines()
+        typed.bad("quota set --secgroups 1 shop", "Unrecognized attribute(s) 'security_group'")
+        typed.good("quota delete --network shop")
+        assert typed.good("quota list --network -f json") == []
+        assert "shop" in typed.good("project list -f value -c Name").splitlines()
+        typed.good("network delete mine")
+
+
 @pytest.fixture(scope="module")
 def cloud(clouds: Path) -> Iterator[Connection]:
     with pytest.MonkeyPatch.context() as patch:
@@ -122,6 +146,9 @@ def test_the_sdk_finds_what_is_not_here_empty(cloud: Connection):
     assert network.find_extension("router").name == "Neutron L3 Router"
     assert network.find_extension("bgp") is None
     assert network.get_quota("default").networks == -1
+    assert network.get_quota("default", details=True).ports["reserved"] == 0
+    assert network.get_quota_default("default").routers == -1
+    assert [quota.project_id for quota in network.quotas()] == []
 
 
 @pytest.mark.client

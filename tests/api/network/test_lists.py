@@ -177,7 +177,6 @@ def test_what_is_not_here_is_an_empty_list(door: Door):
     assert door.good("GET", "/security-groups?name=x") == {"security_groups": []}
     assert door.good("GET", "/qos/policies") == {"policies": []}
     assert door.good("GET", "/agents") == {"agents": []}
-    assert door.good("GET", "/quotas/one")["quota"]["network"] == -1
     assert door.refused("GET", "/agents/x")[:2] == (404, "HTTPNotFound")
     assert door.refused("POST", "/agents", {}) == (
         405,

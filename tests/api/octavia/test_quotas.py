@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from fairlead.api import octavia
-from fairlead.api.door import ApiError
-from fairlead.api.octavia.quotas import NAMES, check_quota
-from fairlead.model.quota import NO_LIMITS, Counted, Limits, Quota
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.quota import Counted, Limits, Quota
+from fairlead.model.snapshot import Changes
 from harness.api import Inside, inside
-from harness.balancer import some_balancer
 from harness.octavia import ROOT, SUBNET, caller, make, network, play_octavia, said
 
 
@@ -119,7 +116,7 @@ def test_no_way_in_leads_past_a_limit(tmp_path: Path):
         await place.good("PUT", f"{ROOT}/{members}", {"members": [old[0], member]})
         await place.good("PUT", f"{ROOT}/pools/{pool}", {"pool": {"name": "d"}})
         await place.good("DELETE", f"{ROOT}/loadbalancers/{balancer['id']}?cascade=true")
-        assert not place.model.snapshot.usage
+        assert {what for _, what in place.model.snapshot.usage} == {Counted.NETWORK, Counted.SUBNET}
 
     play_octavia(tmp_path, story)
 
@@ -136,18 +133,26 @@ def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp
     play_octavia(tmp_path, story, Limits(pool=1))
 
 
-@pytest.mark.parametrize("what", Counted)
-def test_every_resource_is_held_to_its_limit(what: Counted):
-    """Those too that the API does not make yet."""
-    balancer = some_balancer("lb", "p")
-    snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
-    with pytest.raises(ApiError, match=f"Quota has been met for resources: {NAMES[what]}$"):
-        check_quota(NO_LIMITS, snapshot, Changes(puts=(balancer,)))
-    with pytest.raises(ApiError):
-        check_quota(Limits(**{what.value: 0}), Snapshot(), Changes(puts=(balancer,)))
-    there = apply_changes(snapshot, Changes(puts=(balancer,)), 2)
-    assert check_quota(NO_LIMITS, there, Changes(puts=(balancer,))) == Changes(puts=(balancer,))
-    assert check_quota(Limits(**{what.value: 99}), Snapshot(), Changes(puts=(balancer,))).rests_on_absence
+def test_the_port_of_a_vip_is_one_of_the_projects_ports(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await make(place, "loadbalancers", "loadbalancer", **TREE)
+        words = "Quota has been met for resources: Port"
+        assert await said(place, "POST", "loadbalancers", {"loadbalancer": TREE}) == (403, words)
+
+    play_octavia(tmp_path, story, Limits(port=1))
+
+
+def test_limits_of_networks_are_not_of_this_door(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await place.model.write(lambda _: Changes(puts=(Quota(project_id="p", network=1),)))
+        assert (await place.good("GET", f"{ROOT}/quotas"))["quotas"] == []
+        assert (await said(place, "DELETE", "quotas/p"))[0] == 404
+        await place.good("PUT", f"{ROOT}/quotas/p", {"quota": {"pool": 1}})
+        assert [each["pool"] for each in (await place.good("GET", f"{ROOT}/quotas"))["quotas"]] == [1]
+        await place.good("DELETE", f"{ROOT}/quotas/p")
+        assert place.model.snapshot.quotas["p"] == Quota(project_id="p", network=1)
+
+    play_octavia(tmp_path, story)
 
 
 def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):

@@ -17,11 +17,13 @@ from fairlead.api.network.errors import FAULT, fault
 from fairlead.api.network.floatingips import FLOATING_IPS
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
+from fairlead.api.network.quotas import quota_routes
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes
 from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.allowance import QuotaExceeded
 from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ def make_door(house: House) -> Starlette:
         *collection_routes(house, ROUTERS),
         *collection_routes(house, FLOATING_IPS),
         *availability_routes(house),
+        *quota_routes(house),
         *discovery_routes(),
     ]
     found: Mapping[int, Schema] = {200: {"type": "object"}}
@@ -60,6 +63,7 @@ def make_door(house: House) -> Starlette:
     slash = Operation("GET", VERSION + "/", version, gives=found)
     handlers = {
         ApiError: _api_error,
+        QuotaExceeded: _over_quota,
         Unsupported: _unsupported,
         StoreError: _store_error,
         HTTPException: _http_error,
@@ -71,6 +75,11 @@ def make_door(house: House) -> Starlette:
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)  # noqa: S101 - Starlette picks the handler by the class
     return fault(error.status, error.kind, error.message)
+
+
+async def _over_quota(request: Request, error: Exception) -> Response:
+    assert isinstance(error, QuotaExceeded)  # noqa: S101 - Starlette picks the handler by the class
+    return fault(409, "OverQuota", f"Quota exceeded for resources: {sorted(what.value for what in error.over)}.")
 
 
 async def _unsupported(request: Request, error: Exception) -> Response:

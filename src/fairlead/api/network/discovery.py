@@ -1,4 +1,4 @@
-"""What clients ask before they ask for something: versions, extensions, quotas, and lists of what is not here.
+"""What clients ask before they ask for something: versions, extensions, and lists of what is not here.
 
 An extension is listed if this door does what it promises; a stock client then shows the option or sends the attribute.
 """
@@ -28,6 +28,9 @@ EXTENSIONS: Mapping[str, str] = {
     "port-security": "Port Security",
     "project-id": "project_id field enabled",
     "provider": "Provider Network",
+    "quota-check-limit": "Quota engine limit check",
+    "quota_details": "Quota details management support",
+    "quotas": "Quota management support",
     "revision-if-match": "If-Match constraints based on revision_number",
     "router": "Neutron L3 Router",
     "sorting": "Sorting support",
@@ -57,11 +60,7 @@ NOTHING: Mapping[str, str] = {
     "trunks": "trunks",
 }
 """Path -> key of what there is none of: a list is empty, and an item is not found."""
-UNLIMITED = -1
-QUOTAS = ("network", "subnet", "port", "router", "floatingip")
-
-
-_UNLIMITED: Schema = {"const": UNLIMITED}
+_RESOURCES = ("network", "subnet", "port", "router", "floatingip")
 _EXTENSION: Schema = object_schema(
     {**dict.fromkeys(("alias", "name", "description", "updated"), TEXT), "links": array_schema({}, 0)}
 )
@@ -74,23 +73,18 @@ def versions_document(root: str) -> JsonObject:
 
 def version_document(root: str) -> JsonObject:
     """Neutron lists the resources; the version lets a client begin with an endpoint that ends in /v2.0."""
-    plurals = QUOTAS
     resources = [
         {"name": name, "collection": f"{name}s", "links": [{"rel": "self", "href": f"{root}/v2.0/{name}s"}]}
-        for name in plurals
+        for name in _RESOURCES
     ]
     return {"version": _version(root), "resources": resources}
 
 
 def discovery_routes() -> list[Operation]:
     """Below /v2.0."""
-    quota = object_schema({"quota": object_schema(dict.fromkeys(QUOTAS, _UNLIMITED))})
     routes = [
         Operation("GET", "/extensions", _extensions, gives={200: object_schema({"extensions": _EXTENSIONS})}),
         Operation("GET", "/extensions/{alias}", _extension, gives={200: object_schema({"extension": _EXTENSION})}),
-        Operation("GET", "/quotas", _quota_list, gives={200: object_schema({"quotas": array_schema({}, 0)})}),
-        Operation("GET", "/quotas/{id}", _quotas, gives={200: quota}),
-        Operation("GET", "/quotas/{id}/default", _quotas, gives={200: quota}),
     ]
     for path, key in NOTHING.items():
         routes += [
@@ -123,14 +117,6 @@ async def _extension(request: Request) -> Response:
     if alias not in EXTENSIONS:
         raise ApiError(404, f"Extension with alias {alias} does not exist", "HTTPNotFound")
     return json_response({"extension": _encode_extension(alias)})
-
-
-async def _quota_list(request: Request) -> Response:
-    return json_response({"quotas": []})
-
-
-async def _quotas(request: Request) -> Response:
-    return json_response({"quota": dict.fromkeys(QUOTAS, UNLIMITED)})
 
 
 def _none_of(key: str) -> Callable[[Request], Awaitable[Response]]:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,11 +13,11 @@ from starlette.routing import Mount
 from fairlead.api.door import ApiError, House, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
-from fairlead.api.octavia.quotas import check_probes, check_quota
+from fairlead.api.octavia.quotas import NAMES, check_probes
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation, with_document
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.allowance import QuotaExceeded
 from fairlead.store.interface import StoreError
 
 LOG = logging.getLogger(__name__)
@@ -39,10 +40,7 @@ def make_door(house: House) -> Starlette:
     def version_route(path: str) -> Operation:
         return Operation("GET", path, version, gives={200: {"type": "object"}})
 
-    def admit(snapshot: Snapshot, changes: Changes) -> Changes:
-        return check_probes(house.probes, snapshot, check_quota(house.limits, snapshot, changes))
-
-    resources, machines = resource_routes(replace(house, admit=admit)), machine_routes()
+    resources, machines = resource_routes(replace(house, admit=partial(check_probes, house.probes))), machine_routes()
     documented = with_document(
         "Fairlead: load balancers (Octavia v2)",
         FAULT,
@@ -58,6 +56,7 @@ def make_door(house: House) -> Starlette:
     aliases = [Mount(MACHINES_ALIAS, routes=machines), *(Mount(prefix, routes=resources) for prefix in ALIASES)]
     handlers = {
         ApiError: _api_error,
+        QuotaExceeded: _over_quota,
         Unsupported: _unsupported,
         StoreError: _store_error,
         HTTPException: _http_error,
@@ -69,6 +68,11 @@ def make_door(house: House) -> Starlette:
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)  # noqa: S101 - Starlette picks the handler by the class
     return fault(error.status, error.message)
+
+
+async def _over_quota(request: Request, error: Exception) -> Response:
+    assert isinstance(error, QuotaExceeded)  # noqa: S101 - Starlette picks the handler by the class
+    return fault(403, f"Quota has been met for resources: {NAMES[error.over[0]]}")
 
 
 async def _unsupported(request: Request, error: Exception) -> Response:

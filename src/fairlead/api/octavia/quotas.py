@@ -1,7 +1,4 @@
-"""Quotas: how many of each resource a project may have. They hold at every way in, whoever calls.
-
-(Octavia itself looks away where nobody has to say who he is; here a limit that is set is a limit.)
-"""
+"""Quotas: how many load balancers, and how many of each of their parts, a project may have (`model/allowance.py`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,17 +17,19 @@ from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import find_place, probes_of_port
 from fairlead.model.quota import (
+    BALANCING,
     LARGEST_QUOTA,
     MILLION,
+    NETWORKING,
     UNLIMITED,
     Counted,
-    Limits,
     ProbeLimits,
     Quota,
-    growth,
+    has_own,
     limits_of,
     probe_rates,
     with_probes,
+    without_own,
 )
 from fairlead.model.snapshot import Changes, Snapshot
 
@@ -42,37 +41,16 @@ NAMES: Mapping[Counted, str] = {
     Counted.HEALTH_MONITOR: "Health Monitor",
     Counted.L7POLICY: "L7 Policy",
     Counted.L7RULE: "L7 Rule",
+    Counted.PORT: "Port",
 }
-"""Octavia's (common/data_models.py, `_name`)."""
+"""Octavia's (common/data_models.py, `_name`); and of what Neutron counts, the port of a VIP."""
 _ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
 """Older names that are given and taken beside the others."""
-ATTRIBUTES: Mapping[str, Counted] = {**{what.value: what for what in Counted}, **_ALSO}
+ATTRIBUTES: Mapping[str, Counted] = {**{what.value: what for what in BALANCING}, **_ALSO}
 QUOTA_PUT: Spec = dict.fromkeys(sorted(ATTRIBUTES), Field(integer(UNLIMITED, LARGEST_QUOTA)))
 _SHOWN = {"project_id": TEXT, "tenant_id": TEXT, **{name: field.parse.schema for name, field in QUOTA_PUT.items()}}
 _LIST = Plain(plural="quotas", links="quotas_links", key="project_id", attributes=_SHOWN)
 _ONE = object_schema({"quota": object_schema(_SHOWN, _SHOWN)}, ["quota"])
-
-
-def check_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Changes:
-    """Raises ApiError 403 when a project would have more than it may.
-
-    What a change that is within a limit rests on is that nothing else came meanwhile: two servers cannot both give
-    away the last one.
-    """
-    limited = False
-    for balancer in changes.puts:
-        if not isinstance(balancer, LoadBalancer):
-            continue
-        project = balancer.project_id
-        allowed = limits_of(snapshot.quotas.get(project), defaults)
-        for what, more in growth(snapshot.load_balancers.get(balancer.id), balancer):
-            limit: int = getattr(allowed, what)
-            if limit == UNLIMITED:
-                continue
-            if snapshot.usage.get((project, what), 0) + more > limit:
-                raise _met(NAMES[what])
-            limited = True
-    return replace(changes, rests_on_absence=True) if limited else changes
 
 
 def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> Changes:
@@ -147,7 +125,7 @@ class _Views:
     async def list(self, request: Request) -> Response:
         """The projects that have a quota of their own."""
         who = identity(request)
-        found = (quota for quota in self._snapshot.quotas.values() if who.may_see(quota.project_id))
+        found = (quota for quota in self._snapshot.quotas.values() if who.may_see(quota.project_id) and _is_ours(quota))
         return _LIST.respond(request, (self._encode(quota.project_id, quota) for quota in found))
 
     async def show(self, request: Request) -> Response:
@@ -179,9 +157,11 @@ class _Views:
         project = _project(request)
 
         def change(old: Snapshot) -> Changes:
-            if project not in old.quotas:
+            quota = old.quotas.get(project)
+            if quota is None or not _is_ours(quota):
                 raise not_found("Quotas", project)
-            return Changes(deletes=(Owner(Kind.QUOTA, project),))
+            rest = without_own(quota, BALANCING)
+            return Changes(puts=(rest,)) if rest else Changes(deletes=(Owner(Kind.QUOTA, project),))
 
         await self._house.write(change)
         return Response(status_code=202)
@@ -196,6 +176,11 @@ class _Views:
             "tenant_id": project,
             **{name: getattr(allowed, what) for name, what in ATTRIBUTES.items()},
         }
+
+
+def _is_ours(quota: Quota) -> bool:
+    """Whether it was made at this door: one that has limits of networks and such alone was not."""
+    return has_own(quota, BALANCING) or not has_own(quota, NETWORKING)
 
 
 def _project(request: Request) -> str:

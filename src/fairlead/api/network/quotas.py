@@ -1,0 +1,150 @@
+"""Quotas of networks, subnets, ports, routers and floating IPs, by Neutron's names (neutron, extensions/quotasv2.py).
+
+What Neutron counts besides (security groups, RBAC policies, subnet pools) is not here, and so has no quota. One
+document has all limits of a project, those of its load balancers too; each door shows, sets and takes away its own.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import House, JsonObject, identity, json_response
+from fairlead.api.fields import Schema, Values, array_schema, object_schema
+from fairlead.api.network import errors, parsers, policy
+from fairlead.api.network.attributes import PUT, Attribute, one
+from fairlead.api.network.limits import LONGEST_PROJECT
+from fairlead.api.openapi import NUMBER, TEXT, Operation, read_body
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, Quota, has_own, limits_of, without_own
+from fairlead.model.snapshot import Changes, Snapshot
+
+_LIMIT = parsers.integer(UNLIMITED, LARGEST_QUOTA)
+_FORCE = ("force", "check_limit")
+"""Whether a limit below what there is already may be set; the stock client says one or the other."""
+ATTRIBUTES: Mapping[str, Attribute] = {
+    **{what.value: Attribute(parse=_LIMIT) for what in NETWORKING},
+    **{name: Attribute(parse=parsers.boolean) for name in _FORCE},
+}
+_LIMITS: Mapping[str, Schema] = {what.value: _LIMIT.schema for what in NETWORKING}
+_WHOSE: Mapping[str, Schema] = {"project_id": TEXT, "tenant_id": TEXT}
+_FIGURES = object_schema({"limit": _LIMIT.schema, "used": NUMBER, "reserved": NUMBER}, ("limit", "used", "reserved"))
+
+
+def _quota(properties: Mapping[str, Schema]) -> Schema:
+    return object_schema({"quota": object_schema(properties, properties)}, ["quota"])
+
+
+def quota_routes(house: House) -> list[Operation]:
+    """Below /v2.0."""
+    views, quota = _Views(house), _quota(_LIMITS)
+    listed = {**_LIMITS, **_WHOSE}
+    every = object_schema({"quotas": array_schema(object_schema(listed, listed), 10**6)}, ["quotas"])
+    details = _quota(dict.fromkeys(_LIMITS, _FIGURES))
+    return [
+        Operation("GET", "/quotas", views.list, gives={200: every}),
+        *(Operation("GET", f"/quotas/{word}", _whose(word), gives={200: _own(word)}) for word in ("project", "tenant")),
+        Operation("GET", "/quotas/{id}", views.show, gives={200: quota}),
+        Operation("GET", "/quotas/{id}/default", views.show_default, gives={200: quota}),
+        Operation("GET", "/quotas/{id}/details", views.show_details, gives={200: details}),
+        Operation("PUT", "/quotas/{id}", views.update, takes=one("quota", ATTRIBUTES, PUT), gives={200: quota}),
+        Operation("DELETE", "/quotas/{id}", views.delete, gives={204: None}),
+    ]
+
+
+def _own(word: str) -> Schema:
+    return object_schema({word: object_schema({f"{word}_id": TEXT}, [f"{word}_id"])}, [word])
+
+
+def _whose(word: str) -> Callable[[Request], Awaitable[Response]]:
+    async def show(request: Request) -> Response:
+        """Which project the caller speaks for."""
+        return json_response({word: {f"{word}_id": identity(request).project_id}})
+
+    return show
+
+
+class _Views:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._house.model.snapshot
+
+    async def list(self, request: Request) -> Response:
+        """The projects that have a limit of their own."""
+        policy.check(identity(request).is_admin, "get_quota")
+        found = sorted(quota.project_id for quota in self._snapshot.quotas.values() if has_own(quota, NETWORKING))
+        listed = [{**self._limits(project), "project_id": project, "tenant_id": project} for project in found]
+        return json_response({"quotas": listed})
+
+    async def show(self, request: Request) -> Response:
+        """What holds for a project, by its own limits or by those of everybody."""
+        return json_response({"quota": self._limits(_project(request))})
+
+    async def show_default(self, request: Request) -> Response:
+        """What would hold for a project without limits of its own."""
+        _project(request)
+        return json_response({"quota": {what.value: getattr(self._house.limits, what) for what in NETWORKING}})
+
+    async def show_details(self, request: Request) -> Response:
+        """And how much of it the project has. Nothing is ever reserved: what is being made counts when it is made."""
+        project = _project(request)
+        limits, usage = self._limits(project), self._snapshot.usage
+        figures = {
+            what.value: {"limit": limits[what.value], "used": usage.get((project, what), 0), "reserved": 0}
+            for what in NETWORKING
+        }
+        return json_response({"quota": figures})
+
+    async def update(self, request: Request) -> Response:
+        project, values = _project(request, "update_quota"), dict(await read_body(request))
+        checked = values.pop("check_limit", False) and not values.pop("force", False)
+        values.pop("force", None)
+
+        def change(old: Snapshot) -> Changes:
+            if checked:
+                _check_used(old, project, values)
+            quota = old.quotas.get(project) or Quota(project_id=project)
+            changed = replace(quota, **values)
+            return Changes() if old.quotas.get(project) == changed else Changes(puts=(changed,))
+
+        await self._house.write(change)
+        return json_response({"quota": self._limits(project)})
+
+    async def delete(self, request: Request) -> Response:
+        project = _project(request, "delete_quota")
+
+        def change(old: Snapshot) -> Changes:
+            quota = old.quotas.get(project)
+            if quota is None or not has_own(quota, NETWORKING):
+                raise errors.quota_not_found(project)
+            rest = without_own(quota, NETWORKING)
+            return Changes(puts=(rest,)) if rest else Changes(deletes=(Owner(Kind.QUOTA, project),))
+
+        await self._house.write(change)
+        return Response(status_code=204)
+
+    def _limits(self, project: str) -> JsonObject:
+        allowed = limits_of(self._snapshot.quotas.get(project), self._house.limits)
+        return {what.value: getattr(allowed, what) for what in NETWORKING}
+
+
+def _check_used(snapshot: Snapshot, project: str, values: Values) -> None:
+    """Raises ApiError 400 for a limit below what the project has."""
+    for what in NETWORKING:
+        limit, used = values.get(what.value, UNLIMITED), snapshot.usage.get((project, what), 0)
+        if limit != UNLIMITED and used > limit:
+            raise errors.quota_below_usage(what.value, limit, used)
+
+
+def _project(request: Request, rule: str = "get_quota") -> str:
+    """Raises ApiError: 403 where only an administrator may look or set, 400 for what is no project's id."""
+    project: str = request.path_params["id"]
+    caller = identity(request)
+    policy.check(caller.is_admin or (rule == "get_quota" and caller.may_see(project)), rule)
+    if not project.isprintable() or len(project) > LONGEST_PROJECT:
+        raise errors.bad_request(f"A project's id has at most {LONGEST_PROJECT} characters")
+    return project

@@ -1,0 +1,48 @@
+"""Whether a change stays within the quotas of the projects that will have more by it.
+
+They hold at every way in, whoever calls. (Octavia itself looks away where nobody has to say who he is; here a limit
+that is set is a limit.)
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from fairlead.model.quota import UNLIMITED, Counted, Limits, count, limits_of
+from fairlead.model.snapshot import Changes, Snapshot
+
+
+class QuotaExceeded(Exception):
+    """`over` are the resources of which a project would have more than it may; a door says so in its own words."""
+
+    def __init__(self, over: tuple[Counted, ...]) -> None:
+        super().__init__(f"quota of {', '.join(over)} exceeded")
+        self.over = over
+
+
+def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Changes:
+    """The changes, if they may be made; `defaults` hold where a project has no limit of its own. Raises QuotaExceeded.
+
+    What a change that is within a limit rests on is that nothing else came meanwhile: two servers cannot both give
+    away the last one. Who has too many already may have fewer, and change what they have.
+    """
+    over, limited = set[Counted](), False
+    for (project, what), more in growth(snapshot, changes).items():
+        limit: int = getattr(limits_of(snapshot.quotas.get(project), defaults), what)
+        if limit == UNLIMITED:
+            continue
+        limited = True
+        if snapshot.usage.get((project, what), 0) + more > limit:
+            over.add(what)
+    if over:
+        raise QuotaExceeded(tuple(what for what in Counted if what in over))
+    return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def growth(snapshot: Snapshot, changes: Changes) -> dict[tuple[str, Counted], int]:
+    """(project, resource) of which there will be more by these changes -> how many more."""
+    more: Counter[tuple[str, Counted]] = Counter()
+    for owner in changes.owners:
+        more.subtract(count(snapshot.find(owner)))
+    for aggregate in changes.puts:
+        more.update(count(aggregate))
+    return {key: number for key, number in more.items() if number > 0}

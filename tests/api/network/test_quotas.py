@@ -1,0 +1,177 @@
+"""Quotas: Neutron's bodies and words, and that no way in leads past a limit."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.network.house import CALLERS, Door
+from fairlead.api.network import make_door
+from fairlead.model.quota import Limits, Quota
+from fairlead.model.snapshot import Changes
+from harness.api import inside
+
+NAMES = ("network", "subnet", "port", "router", "floatingip")
+
+
+def limits(**own: int) -> dict[str, int]:
+    return {**dict.fromkeys(NAMES, -1), **own}
+
+
+def used(limit: int, number: int) -> dict[str, int]:
+    return {"limit": limit, "used": number, "reserved": 0}
+
+
+def test_the_bodies_are_neutrons(door: Door):
+    assert door.good("GET", "/quotas") == {"quotas": []}
+    assert door.good("GET", "/quotas/one") == {"quota": limits()}
+    assert door.good("PUT", "/quotas/one", {"quota": {"network": 3, "port": "7"}}) == {
+        "quota": limits(network=3, port=7)
+    }
+    assert door.good("PUT", "/quotas/two", {"quota": {"router": 0}}) == {"quota": limits(router=0)}
+    assert door.good("GET", "/quotas/one") == {"quota": limits(network=3, port=7)}
+    assert door.good("GET", "/quotas/one/default") == {"quota": limits()}
+    listed = [
+        {**limits(network=3, port=7), "project_id": "one", "tenant_id": "one"},
+        {**limits(router=0), "project_id": "two", "tenant_id": "two"},
+    ]
+    assert door.good("GET", "/quotas") == {"quotas": listed}
+    net = door.make("network", name="net")
+    door.make("subnet", network_id=net["id"], cidr="10.0.0.0/24")
+    figures = {**dict.fromkeys(NAMES, used(-1, 0)), "network": used(3, 1), "subnet": used(-1, 1), "port": used(7, 0)}
+    assert door.good("GET", "/quotas/one/details") == {"quota": figures}
+    assert door.good("GET", "/quotas/project", caller="ann") == {"project": {"project_id": "one"}}
+    assert door.good("GET", "/quotas/tenant", caller="bob") == {"tenant": {"tenant_id": "two"}}
+    assert door.call("DELETE", "/quotas/one") == (204, None)
+    told = (404, "TenantQuotaNotFound", "Quota for tenant one could not be found.")
+    assert door.refused("DELETE", "/quotas/one") == told
+    assert door.good("GET", "/quotas/one") == {"quota": limits()}
+
+
+@pytest.mark.parametrize(
+    ("quota", "message"),
+    [
+        ({"network": -2}, "Invalid input for network. Reason: '-2' is too small - must be at least '-1'."),
+        (
+            {"port": 2_000_000_001},
+            "Invalid input for port. Reason: '2000000001' is too large - must be no larger than '2000000000'.",
+        ),
+        ({"router": "few"}, "Invalid input for router. Reason: 'few' is not an integer."),
+        ({"router": None}, "Invalid input for router. Reason: A value is required."),
+        ({"security_group": 1}, "Unrecognized attribute(s) 'security_group'"),
+        ({"listener": 1}, "Unrecognized attribute(s) 'listener'"),
+    ],
+)
+def test_a_wrong_quota_is_told_why(door: Door, quota: dict[str, Any], message: str):
+    assert door.refused("PUT", "/quotas/one", {"quota": quota}) == (400, "HTTPBadRequest", message)
+    assert door.refused("PUT", f"/quotas/{'p' * 37}", {"quota": {}})[0] == 400
+
+
+def test_a_limit_below_what_there_is_is_set_only_by_force(door: Door):
+    door.make("network")
+    door.make("network")
+    told = (
+        400,
+        "HTTPBadRequest",
+        "Quota limit 1 for network must be greater than or equal to already used 2",
+    )
+    assert door.refused("PUT", "/quotas/one", {"quota": {"network": 1, "check_limit": True}}) == told
+    for body in ({"network": -1, "check_limit": True}, {"network": 1, "force": True}, {"network": 1}):
+        door.good("PUT", "/quotas/one", {"quota": body})
+    assert door.refused("POST", "/networks", {"network": {}})[1] == "OverQuota"
+
+
+def test_members_see_the_quota_of_their_project_and_administrators_set_it(door: Door):
+    assert door.good("GET", "/quotas/one", caller="rita") == {"quota": limits()}
+    assert door.good("GET", "/quotas/one/details", caller="rita")["quota"]["port"] == used(-1, 0)
+    for method, path, rule in (
+        ("GET", "/quotas", "get_quota"),
+        ("GET", "/quotas/two", "get_quota"),
+        ("GET", "/quotas/two/default", "get_quota"),
+        ("GET", "/quotas/two/details", "get_quota"),
+        ("PUT", "/quotas/one", "update_quota"),
+        ("DELETE", "/quotas/one", "delete_quota"),
+    ):
+        body = {"quota": {"network": 9}} if method == "PUT" else None
+        told = (403, "PolicyNotAuthorized", f"rule:{rule} is disallowed by policy")
+        assert door.refused(method, path, body, "ann") == told
+
+
+def test_no_way_in_leads_past_a_limit(door: Door):
+    """Of each resource as many as there are: one more is refused, by whatever way it comes, and nothing is written."""
+    wire = {"provider:network_type": "flat", "provider:physical_network": "physnet"}
+    public = door.make("network", **{"router:external": True, **wire})["id"]
+    door.make("subnet", network_id=public, cidr="203.0.113.0/24")
+    net = door.make("network")["id"]
+    subnet = door.make("subnet", network_id=net, cidr="10.0.0.0/24")["id"]
+    router, fip = door.make("router")["id"], {"floating_network_id": public}
+    door.make("floatingip", **fip)
+    door.make("port", network_id=net)
+    attach = f"/routers/{router}/add_router_interface"
+    ways: list[tuple[str, int, str, str, dict[str, Any]]] = [
+        ("network", 2, "POST", "/networks", {"network": {}}),
+        ("network", 3, "POST", "/networks", {"networks": [{}, {}]}),
+        ("subnet", 2, "POST", "/subnets", {"subnet": {"network_id": net, "cidr": "10.1.0.0/24"}}),
+        ("port", 1, "POST", "/ports", {"port": {"network_id": net}}),
+        ("port", 2, "POST", "/ports", {"ports": [{"network_id": net}, {"network_id": net}]}),
+        ("port", 1, "PUT", attach, {"subnet_id": subnet}),
+        ("router", 1, "POST", "/routers", {"router": {}}),
+        ("router", 1, "POST", "/routers", {"router": {"external_gateway_info": {"network_id": public}}}),
+        ("floatingip", 1, "POST", "/floatingips", {"floatingip": fip}),
+    ]
+    for resource, number, method, path, body in ways:
+        door.good("PUT", "/quotas/one", {"quota": {resource: number}})
+        told = (409, "OverQuota", f"Quota exceeded for resources: ['{resource}'].")
+        assert door.refused(method, path, body) == told, (method, path)
+        door.good("DELETE", "/quotas/one")
+        door.good(method, path, body)
+    door.good("PUT", "/quotas/one", {"quota": dict.fromkeys(NAMES, 0)})
+    door.good("PUT", f"/networks/{net}", {"network": {"name": "renamed"}})
+    door.good("PUT", f"/subnets/{subnet}", {"subnet": {"name": "renamed"}})
+    door.good("PUT", f"/routers/{router}", {"router": {"external_gateway_info": {"network_id": public}}})
+    assert door.good("POST", "/networks", {"network": {"project_id": "two"}})["network"]["project_id"] == "two"
+
+
+def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp_path: Path):
+    async def run() -> None:
+        async with inside(lambda house: make_door(replace(house, limits=Limits(network=1))), tmp_path, "") as place:
+            place.caller = CALLERS["admin"]
+            assert (await place.good("GET", "/v2.0/quotas/one/default"))["quota"] == limits(network=1)
+            await place.good("POST", "/v2.0/networks", {"network": {}})
+            assert (await place.call("POST", "/v2.0/networks", {"network": {}})).status_code == 409
+            await place.good("PUT", "/v2.0/quotas/one", {"quota": {"network": 2}})
+            await place.good("POST", "/v2.0/networks", {"network": {}})
+
+    asyncio.run(run())
+
+
+def test_limits_of_load_balancers_are_not_of_this_door(door: Door):
+    door.write(Quota(project_id="one", pool=1))
+    assert door.good("GET", "/quotas") == {"quotas": []}
+    assert door.refused("DELETE", "/quotas/one")[0] == 404
+    door.good("PUT", "/quotas/one", {"quota": {"network": 1}})
+    door.good("DELETE", "/quotas/one")
+    assert door.snapshot.quotas["one"] == Quota(project_id="one", pool=1)
+
+
+def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
+    """The second one has not heard of what the first one wrote."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(inside(make_door, tmp_path, "")) for _ in range(2)]
+            two.ids = count(10**6)
+            await one.model.write(lambda _: Changes(puts=(Quota(project_id="demo", network=5),)))
+            await two.model.catch_up()
+            answers = [
+                await place.call("POST", "/v2.0/networks", {"network": {}}) for _ in range(4) for place in (one, two)
+            ]
+            assert [answer.status_code for answer in answers] == [201] * 5 + [409] * 3
+            await one.model.catch_up()
+            assert len(one.model.snapshot.networks) == 5
+
+    asyncio.run(run())
