@@ -67,6 +67,8 @@ def test_every_parser_answers_or_says_what_is_wrong(value: object):
 def refused(parser: Parser[Any], value: object) -> str | None:
     try:
         parser(value)
+    except fields.UnknownField as error:
+        return f"unknown: {error.names}"
     except (ValueError, ApiError) as error:
         sentence = error.message if isinstance(error, ApiError) else str(error)
         assert sentence
@@ -76,7 +78,7 @@ def refused(parser: Parser[Any], value: object) -> str | None:
 
 def _does_not_fit_together(sentence: str) -> bool:
     """What the schema does not say: two spellings of one value, a form without a format of its own in JSON Schema."""
-    return "Duplicate" in sentence or "is not a valid IP" in sentence
+    return "Duplicate" in sentence or "is not a valid IP" in sentence or "should be IPv4 or IPv6" in sentence
 
 
 @FEW

@@ -244,9 +244,9 @@ def monitors(site: Site, lb: Any, pool: str) -> None:
         lb.update_health_monitor(made.id, url_path="/")
     lb.delete_health_monitor(made.id)
     has(lb.wait_for_delete(made, interval=0.05, wait=20), id=made.id)
-    with refused(404, f"HealthMonitor {made.id} not found."):
+    with refused(404, f"Health Monitor {made.id} not found."):
         lb.get_health_monitor(made.id)
-    with refused(404, f"HealthMonitor {made.id} not found."):
+    with refused(404, f"Health Monitor {made.id} not found."):
         lb.delete_health_monitor(made.id, ignore_missing=False)
     with refused(501, "a requested option: health monitors of type PING"):
         lb.create_health_monitor(pool_id=pool, type="PING", delay=1, timeout=1, max_retries=1)
@@ -258,17 +258,17 @@ def policies(lb: Any, listener: str) -> None:
         lb.create_l7_policy(listener_id=listener, action="REJECT")
     assert list(lb.l7_policies(listener_id=listener)) == []
     assert lb.find_l7_policy("sdk-policy") is None
-    with refused(404, f"L7Policy {NOBODY} not found."):
+    with refused(404, f"L7 Policy {NOBODY} not found."):
         lb.get_l7_policy(NOBODY)
-    with refused(404, f"L7Policy {NOBODY} not found."):
+    with refused(404, f"L7 Policy {NOBODY} not found."):
         lb.update_l7_policy(NOBODY, name="x")
     assert lb.delete_l7_policy(NOBODY) is None
-    with refused(404, f"L7Policy {NOBODY} not found."):
+    with refused(404, f"L7 Policy {NOBODY} not found."):
         lb.delete_l7_policy(NOBODY, ignore_missing=False)
 
 
 def rules(lb: Any) -> None:
-    words = f"L7Policy {NOBODY} not found."
+    words = f"L7 Policy {NOBODY} not found."
     with refused(404, words):
         lb.create_l7_rule(NOBODY, type="PATH", compare_type="EQUAL_TO", rule_value="/")
     with refused(404, words):

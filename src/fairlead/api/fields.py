@@ -76,9 +76,12 @@ def fields_schema(spec: Spec) -> Schema:
 
 
 class UnknownField(Exception):
-    def __init__(self, names: list[str]) -> None:
+    """`path` is the attributes that lead to the object which has them."""
+
+    def __init__(self, names: list[str], path: tuple[str, ...] = ()) -> None:
         super().__init__(", ".join(names))
         self.names = names
+        self.path = path
 
 
 class MissingField(Exception):
@@ -115,6 +118,8 @@ def read_fields(spec: Spec, body: Mapping[str, object]) -> Values:
             continue
         try:
             values[name] = field.parse(body[name])
+        except UnknownField as error:
+            raise UnknownField(error.names, (name, *error.path)) from None
         except ValueError as error:
             raise BadField(name, body[name], str(error)) from None
     return values
@@ -126,7 +131,7 @@ def text(longest: int = 255) -> Parser[str]:
     @reads({"type": "string", "maxLength": longest, "pattern": "^[^\\u0000]*$"})
     def parse(value: object) -> str:
         if not isinstance(value, str):
-            raise ValueError("Value should be a string.")
+            raise ValueError("Value should be string")
         if len(value) > longest:
             raise ValueError(f"Value should have a maximum character requirement of {longest}")
         if "\0" in value:

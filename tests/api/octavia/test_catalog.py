@@ -188,7 +188,7 @@ def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
         await place.good("DELETE", f"{ROOT}/loadbalancers/{balancer['id']}")
         for path, root in ((flavor, "flavor"), ("availabilityzones/gold", "availability_zone")):
             await place.good("PUT", f"{ROOT}/{path}", {root: {"enabled": False}})
-        for attribute, words in (("flavor_id", "flavor"), ("availability_zone", "availability zone")):
+        for attribute, words in (("flavor_id", "flavor"), ("availability_zone", "availability_zone")):
             body = {"loadbalancer": {"vip_subnet_id": SUBNET, attribute: chosen[attribute]}}
             refusal = f"The selected {words} is not allowed in this deployment: {chosen[attribute]}"
             assert await said(place, "POST", "loadbalancers", body) == (400, refusal)

@@ -114,7 +114,7 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "tls_enabled": {"tls_enabled": True},
         "tls_container_ref": {"tls_container_ref": REF},
         "ca_tls_container_ref": {"ca_tls_container_ref": REF},
-        "crl_container_ref": {"crl_container_ref": REF},
+        "crl_container_ref": {"ca_tls_container_ref": REF, "crl_container_ref": REF},
         "tls_ciphers": {"tls_ciphers": "A:B"},
         "tls_versions": {"tls_versions": ["TLSv1.3"]},
         "alpn_protocols": {"alpn_protocols": ["h2"]},
@@ -132,10 +132,10 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "type SCTP": {"pool_id": "{datagrams}", "type": "SCTP"},
         "max_retries_down": {"max_retries_down": 7},
         "http_method": {**HTTP, "http_method": "GET"},
-        "http_version": {**HTTP, "http_version": 1.1},
+        "http_version": {"http_version": 1.1},
         "url_path": {**HTTP, "url_path": "/"},
         "expected_codes": {**HTTP, "expected_codes": "200"},
-        "domain_name": {**HTTP, "http_version": 1.1, "domain_name": "a.b"},
+        "domain_name": {"http_version": 1.1, "domain_name": "a.b"},
     },
     "L7 policy": {
         "action REDIRECT_TO_POOL": TO_POOL,
@@ -178,6 +178,7 @@ ABOUT = {
     "insert_headers": "protocol HTTP",
     "request_sriov": "SR-IOV",
     "cookie_name": "session_persistence APP_COOKIE",
+    "crl_container_ref": "ca_tls_container_ref",
     "l7policies": "L7 policies",
     **{
         name: "protocol TERMINATED_HTTPS" for name, more in MORE["listener"].items() if more.items() >= ENDS_TLS.items()

@@ -55,7 +55,7 @@ def test_from_create_to_delete(door: Door):
     assert (changed["delay"], changed["name"], changed["tags"], changed["max_retries_down"]) == (9, "n", ["t"], 3)
     assert changed["updated_at"] == "2026-01-01T12:00:00"
     door.good("DELETE", f"/healthmonitors/{made['id']}")
-    assert door.bad("GET", f"/healthmonitors/{made['id']}") == (404, f"HealthMonitor {made['id']} not found.")
+    assert door.bad("GET", f"/healthmonitors/{made['id']}") == (404, f"Health Monitor {made['id']} not found.")
     assert "healthmonitor_id" not in door.show("pool", door.ids["tcp"])
 
 
@@ -111,7 +111,7 @@ ONLY = "The associated pool protocol is UDP, so only a UDP-CONNECT/SCTP/TCP/HTTP
             "tcp", {**WEB, "domain_name": "a.b", "http_version": 1.0}, 400,
             "http_version 1.0 is not a valid option for health monitors HTTP 1.1 domain name health check",
         ),
-        ("tcp", {**WEB, "domain_name": "-a"}, 400, "Value: '-a'. Value should be a domain name."),
+        ("tcp", {**WEB, "domain_name": "-a"}, 400, "Value: '-a'. Value should match the pattern"),
         ("tcp", {**WEB, "expected_codes": "20"}, 400, "expected_codes. Value: '20'."),
         ("tcp", {**WEB, "expected_codes": "200-299,300"}, 400, "expected_codes. Value: '200-299,300'."),
         ("tcp", {**WEB, "url_path": "x"}, 400, "url_path. Value: 'x'."),
@@ -147,10 +147,26 @@ def test_what_cannot_be_changed(door: Door, more: dict[str, Any], words: str):
     assert door.bad("PUT", f"/healthmonitors/{made['id']}", {"healthmonitor": more}) == (400, words)
 
 
+@pytest.mark.parametrize("kind", ["TCP", "PING", "TLS-HELLO"])
+def test_a_domain_name_and_a_version_are_taken_for_every_type(door: Door, kind: str):
+    """They are kept and shown, as by Octavia, which refuses only what a probe of HTTP would ask and expect."""
+    more = {"http_version": 1.1, "domain_name": "a.b"}
+    made = door.make("monitor", pool_id=door.ids["tcp"], **{**MONITOR, "type": kind}, **more)
+    assert {name: made[name] for name in more} == more
+    changed = door.change("monitor", made["id"], **dict.fromkeys(more))
+    assert {name: changed[name] for name in more} == dict.fromkeys(more)
+    told = door.bad("PUT", f"/healthmonitors/{made['id']}", {"healthmonitor": {"url_path": None}})
+    assert told == (400, f"url_path is not a valid option for health monitors of type {kind}")
+
+
 def test_in_a_tree(anything: Door):
     tree = anything.build()
     (app,) = (pool for pool in tree["pools"] if pool["name"] == "app")
-    assert (app["healthmonitor"]["type"], app["healthmonitor_id"]) == ("TCP", app["healthmonitor"]["id"])
+    assert app["healthmonitor"]["type"] == "TCP"
+    assert (anything.show("pool", app["id"])["healthmonitor_id"]) == app["healthmonitor"]["id"]
+    assert not {"healthmonitor_id", "loadbalancers"} & app.keys()
+    assert "pools" not in app["healthmonitor"]
+    assert not [listener for listener in tree["listeners"] if "loadbalancers" in listener]
     assert {member["operating_status"] for member in app["members"]} == {"OFFLINE"}
 
 

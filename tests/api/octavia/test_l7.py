@@ -55,7 +55,7 @@ def test_from_create_to_delete(door: Door):
     changed = door.change("policy", made["id"], action="REJECT")
     assert (changed["redirect_prefix"], changed["redirect_http_code"]) == (None, None)
     door.good("DELETE", f"/l7policies/{made['id']}")
-    assert door.bad("GET", f"/l7policies/{made['id']}") == (404, f"L7Policy {made['id']} not found.")
+    assert door.bad("GET", f"/l7policies/{made['id']}") == (404, f"L7 Policy {made['id']} not found.")
     assert door.show("listener", door.ids["other"])["l7policies"] == []
 
 
@@ -114,7 +114,7 @@ def test_rules_from_create_to_delete(door: Door):
     assert door.bad("PUT", path, {"rule": {"key": None}}) == words
     assert len(door.show("policy", door.ids["policy"])["rules"]) == 2
     door.good("DELETE", path)
-    assert door.bad("GET", path) == (404, f"L7Rule {made['id']} not found.")
+    assert door.bad("GET", path) == (404, f"L7 Rule {made['id']} not found.")
 
 
 def test_a_policy_has_at_most_fifty_rules(door: Door):
@@ -134,8 +134,8 @@ def test_a_policy_has_at_most_fifty_rules(door: Door):
             "Invalid L7 Policy arguments: redirect_pool_id or redirect_pool must not be None",
         ),
         ({"action": "REDIRECT_PREFIX"}, 400, "Invalid L7 Policy arguments: redirect_prefix must not be None"),
-        ({"action": "REDIRECT_TO_URL", "redirect_url": "ftp://x"}, 400, "Value should be an URL."),
-        ({"action": "REDIRECT_TO_URL", "redirect_url": "http://x:y"}, 400, "Value should be an URL."),
+        ({"action": "REDIRECT_TO_URL", "redirect_url": "ftp://x"}, 400, "Value must be a valid URL string"),
+        ({"action": "REDIRECT_TO_URL", "redirect_url": "http://x:y"}, 400, "Value must be a valid URL string"),
         ({"action": "REDIRECT_TO_POOL", "redirect_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
         ({"action": "REJECT", "redirect_http_code": 300}, 400, "Value should be one of: 301, 302, 303, 307, 308"),
         ({"action": "REJECT", "position": 0}, 400, "Value should be greater or equal to 1"),

@@ -56,7 +56,7 @@ def test_policies(lb: Any, listener: Any):
         lb.delete_pool(pool.id)
     lb.delete_l7_policy(first.id)
     assert lb.find_l7_policy("static") is None
-    with refused(404, f"L7Policy {first.id} not found."):
+    with refused(404, f"L7 Policy {first.id} not found."):
         lb.delete_l7_policy(first.id, ignore_missing=False)
 
 
@@ -72,7 +72,7 @@ def test_rules(lb: Any, listener: Any):
     assert [each["id"] for each in lb.get_l7_policy(policy.id).rules] == [path.id, header.id]
     lb.delete_l7_rule(path.id, policy)
     assert [rule.id for rule in lb.l7_rules(policy)] == [header.id]
-    with refused(404, f"L7Rule {path.id} not found."):
+    with refused(404, f"L7 Rule {path.id} not found."):
         lb.delete_l7_rule(path.id, policy, ignore_missing=False)
 
 

@@ -41,7 +41,7 @@ def test_what_is_one_is_read_as_it_is(parser: Parser[str], text: str):
 
 @pytest.mark.parametrize(("parser", "text"), BAD)
 def test_what_nearly_is_one_is_refused(parser: Parser[str], text: str):
-    with pytest.raises(ValueError, match="Value should"):
+    with pytest.raises(ValueError, match=r"Value (should|must)"):
         parser(text)
 
 
@@ -53,6 +53,6 @@ def test_no_text_takes_long(text: str):
     assert perf_counter() - began < 0.5
 
 
-@pytest.mark.parametrize(("written", "version"), [(1.0, "1.0"), ("1.1", "1.1"), (1.1, "1.1")])
+@pytest.mark.parametrize(("written", "version"), [(1.0, "1.0"), (1, "1.0"), ("1.1", "1.1"), (1.1, "1.1")])
 def test_an_http_version_is_a_number_or_a_text(written: object, version: str):
     assert texts.http_version(written) == version

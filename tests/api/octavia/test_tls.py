@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from api.octavia.house import SUBNET, Door
+from fairlead.api.octavia.tls import DEFAULT_CIPHERS
 
 REF = "https://secrets/v1/containers/1"
 TERMINATED = {"protocol": "TERMINATED_HTTPS", "default_tls_container_ref": REF}
@@ -49,7 +50,7 @@ def test_a_listener_that_ends_tls(anything: Door):
         "client_ca_tls_container_ref": None,
         "client_crl_container_ref": None,
         "tls_versions": ["TLSv1.2", "TLSv1.3"],
-        "tls_ciphers": None,
+        "tls_ciphers": DEFAULT_CIPHERS,
         "alpn_protocols": ["h2", "http/1.1", "http/1.0"],
         "insert_headers": {},
         "hsts_max_age": None,
@@ -76,8 +77,24 @@ def test_a_pool_that_speaks_tls(anything: Door):
     }
     made = anything.good("POST", "/pools", pool(anything, **wanted))["pool"]
     assert {name: made[name] for name in wanted} == wanted
+    changed = anything.change("pool", made["id"], tls_versions=None, tls_ciphers=None)
+    assert (changed["tls_ciphers"], changed["tls_versions"]) == (DEFAULT_CIPHERS, ["TLSv1.2", "TLSv1.3"])
     changed = anything.change("pool", made["id"], tls_enabled=False, tls_versions=None)
     assert (changed["tls_enabled"], changed["tls_versions"]) == (False, None)
+
+
+def test_a_pool_that_speaks_tls_and_says_no_more_has_the_defaults(anything: Door):
+    made = anything.good("POST", "/pools", pool(anything, tls_enabled=True))["pool"]
+    assert (made["tls_ciphers"], made["tls_versions"]) == (DEFAULT_CIPHERS, ["TLSv1.2", "TLSv1.3"])
+
+
+def test_a_revocation_list_needs_who_revokes(anything: Door):
+    words = f"{FAILURE}A CA certificate reference is required to specify a revocation list."
+    assert anything.bad("POST", "/pools", pool(anything, crl_container_ref=REF)) == (400, words)
+    both = {"ca_tls_container_ref": REF, "crl_container_ref": f"{REF}2"}
+    made = anything.good("POST", "/pools", pool(anything, **both))["pool"]
+    words = f"{FAILURE}A CA reference cannot be removed when a certificate revocation list is present."
+    assert anything.bad("PUT", f"/pools/{made['id']}", {"pool": {"ca_tls_container_ref": None}}) == (400, words)
 
 
 SNI = "An SNI or default certificate container reference must be provided for TERMINATED_HTTPS protocol listeners."
@@ -90,7 +107,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"protocol": "UDP", "sni_container_refs": [REF]},
-        f"{FAILURE}Certificate container references are not allowed on UDP protocol listeners.",
+        f"{FAILURE}UDP protocol listener does not support TLS.",
     ),
     ({"protocol": "TERMINATED_HTTPS"}, FAILURE + SNI),
     (
@@ -109,7 +126,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         f"{FAILURE}Requested TLS versions are less than the minimum: SSLv3 < TLSv1.2",
     ),
     ({**TERMINATED, "alpn_protocols": []}, f"{FAILURE}Empty ALPN protocol list."),
-    ({**TERMINATED, "alpn_protocols": ["h9"]}, f"{FAILURE}Invalid ALPN protocol: h9"),
+    ({**TERMINATED, "alpn_protocols": ["h9"]}, "Value: '['h9']'. Value should be a valid ALPN protocol ID"),
     ({**TERMINATED, "hsts_preload": True}, f"{FAILURE}HSTS configuration options hsts_include_subdomains and hsts_"),
     ({"protocol": "HTTP", "hsts_max_age": 1}, FAILURE + HSTS),
     (
@@ -144,7 +161,7 @@ def test_what_does_not_fit_is_told(anything: Door, more: dict[str, Any], words: 
         ("pool", {"tls_enabled": True}, "tls_enabled"),
         ("pool", {"tls_container_ref": REF}, "tls_container_ref"),
         ("pool", {"ca_tls_container_ref": REF}, "ca_tls_container_ref"),
-        ("pool", {"crl_container_ref": REF}, "crl_container_ref"),
+        ("pool", {"ca_tls_container_ref": REF, "crl_container_ref": REF}, "ca_tls_container_ref"),
         ("pool", {"tls_ciphers": "A"}, "tls_ciphers"),
         ("pool", {"tls_versions": ["TLSv1.2"]}, "tls_versions"),
         ("pool", {"alpn_protocols": ["h2"]}, "alpn_protocols"),

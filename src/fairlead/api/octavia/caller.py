@@ -43,5 +43,6 @@ def common(values: Values) -> dict[str, Any]:
 
 
 def given(values: Values) -> Values:
-    """In a POST a null is as good as nothing said."""
-    return {name: value for name, value in values.items() if value is not None}
+    """In a POST a null is as good as nothing said; but `admin_state_up` it switches off, as in a PUT."""
+    said = {name: value for name, value in values.items() if value is not None}
+    return {**said, "admin_state_up": False} if values.get("admin_state_up", True) is None else said

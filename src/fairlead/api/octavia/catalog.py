@@ -159,7 +159,7 @@ def _provider_of(family: Family, snapshot: Snapshot, key: str, unknown: str) -> 
     if offer is None:
         raise bad_request(unknown)
     if not offer.enabled:
-        raise ApiError(400, f"The selected {family.words.lower()} is not allowed in this deployment: {key}")
+        raise ApiError(400, f"The selected {family.root} is not allowed in this deployment: {key}")
     profile = family.profiles(snapshot)[offer.profile_id]
     _check_profile(family, profile)  # the provider may have known more when it was written
     return profile.provider

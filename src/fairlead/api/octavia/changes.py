@@ -66,7 +66,7 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         name=values.get("name") or "",
         description=values.get("description") or "",
         tags=values.get("tags") or (),
-        admin_state_up=values.get("admin_state_up") is not False,
+        admin_state_up=bool(values.get("admin_state_up", True)),
         provider=caller.birth.provider,
         vip=made.vips[0],
         additional_vips=made.vips[1:],
@@ -84,14 +84,14 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
 
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
     balancer = _mine(snapshot, balancer_id, caller)
-    _refuse_state(snapshot, balancer, caller)
     specs.refuse_not_yet(values, balancer.provider)
+    _refuse_state(snapshot, balancer, caller)
     changes = {
         name: default if values[name] is None else values[name]
         for name, default in specs.DEFAULTS.items()
         if name in values
     }
-    return _put(snapshot, replace(balancer, **changes), caller)
+    return _write(snapshot, replace(balancer, **changes), caller)
 
 
 def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *, cascade: bool) -> Changes:
@@ -121,7 +121,6 @@ def fail_over(snapshot: Snapshot, caller: Caller, balancer_id: str) -> Changes:
 
 def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
     balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    refuse_immutable(snapshot, balancer, caller)
     birth = birth_on(balancer, caller)
     pools = _pools_of([values], birth)
     listener = _listener_with(values, birth, pools)
@@ -140,7 +139,6 @@ def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener
 def delete_listener(snapshot: Snapshot, caller: Caller, listener_id: str) -> Changes:
     balancer, listener = find_listener(snapshot, listener_id, caller.identity)
     may_change(balancer, caller)
-    refuse_immutable(snapshot, balancer, caller)
     rest = tuple(other for other in balancer.listeners if other is not listener)
     return _put(snapshot, replace(balancer, listeners=rest), caller)
 
@@ -155,14 +153,13 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
         if values.get("loadbalancer_id") not in (None, balancer.id):
             raise bad_request(f"Listener {listener.id} is not on Load Balancer {values['loadbalancer_id']}.")
         _refuse_pool_protocol(listener, values["protocol"])
-        if listener.default_pool_id is not None:
-            raise ApiError(409, "This listener already has a default pool")
     else:
         balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    refuse_immutable(snapshot, balancer, caller)
     birth = birth_on(balancer, caller)
     pool = decode.decode_pool(values, birth)
     balancer = replace(balancer, pools=(*balancer.pools, pool))
+    if listener is not None and listener.default_pool_id is not None:
+        raise ApiError(409, "This listener already has a default pool")
     if listener is not None:
         leading = replace(listener, default_pool_id=pool.id, updated_at=caller.birth.now)
         balancer = lb.replace_listener(balancer, leading)
@@ -180,7 +177,6 @@ def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
     for policy in (policy for listener in balancer.listeners for policy in listener.l7policies):
         if policy.redirect_pool_id == pool_id:
             raise ApiError(409, f"Pool {pool_id} is in use by L7 policy {policy.id}")
-    refuse_immutable(snapshot, balancer, caller)
     listeners = tuple(
         replace(listener, default_pool_id=None) if listener.default_pool_id == pool_id else listener
         for listener in balancer.listeners
@@ -251,27 +247,34 @@ def edit_listener(
 ) -> Changes:
     balancer, listener = find_listener(snapshot, listener_id, caller.identity)
     may_change(balancer, caller)
-    refuse_immutable(snapshot, balancer, caller)
     changed = replace(edit(listener, birth_on(balancer, caller)), updated_at=caller.birth.now)
     return _put(snapshot, lb.replace_listener(balancer, changed), caller)
 
 
 def edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]) -> Changes:
-    balancer, pool = find_pool(snapshot, pool_id, caller.identity)
-    may_change(balancer, caller)
+    balancer, _, changes = _edited(snapshot, caller, pool_id, edit)
     refuse_immutable(snapshot, balancer, caller)
-    changed = replace(edit(pool, birth_on(balancer, caller)), updated_at=caller.birth.now)
-    return _put(snapshot, lb.replace_pool(balancer, changed), caller)
+    return changes
 
 
 def edit_children(
     snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
 ) -> Changes:
     """For members and health monitors Octavia looks at the pool before it looks at the load balancer."""
+    balancer, pool, changes = _edited(snapshot, caller, pool_id, edit)
+    refuse_immutable(snapshot, balancer, caller, "Pool", pool)
+    refuse_immutable(snapshot, balancer, caller)
+    return changes
+
+
+def _edited(
+    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
+) -> tuple[lb.LoadBalancer, lb.Pool, Changes]:
+    """What is there now, and what is to become of it."""
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
     may_change(balancer, caller)
-    refuse_immutable(snapshot, balancer, caller, "Pool", pool)
-    return edit_pool(snapshot, caller, pool_id, edit)
+    changed = replace(edit(pool, birth_on(balancer, caller)), updated_at=caller.birth.now)
+    return balancer, pool, _write(snapshot, lb.replace_pool(balancer, changed), caller)
 
 
 def refuse_immutable(
@@ -303,6 +306,13 @@ def birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
 
 
 def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
+    """A load balancer with a part that has changed. What is wrong with a request is said before it has to wait."""
+    changes = _write(snapshot, balancer, caller)
+    refuse_immutable(snapshot, snapshot.load_balancers[balancer.id], caller)
+    return changes
+
+
+def _write(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
     _check(snapshot, balancer, caller)
     ports = make_probe_ports(snapshot, balancer, caller.birth.now)
     return _giving_addresses(*ports, replace(balancer, updated_at=caller.birth.now))
@@ -440,6 +450,8 @@ def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
 
 def _refuse_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:
     """Raises ApiError 400 if the listener may not lead to pools of this protocol."""
+    if listener.protocol is lb.ListenerProtocol.PROMETHEUS:
+        raise no_children(listener.protocol.value)
     if protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
         raise bad_request(
             f"The pool protocol '{protocol.value}' is invalid while the listener protocol is"

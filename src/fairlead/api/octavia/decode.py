@@ -1,5 +1,6 @@
 """Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in."""
 
+import re
 from dataclasses import replace
 
 from fairlead.api.door import ApiError
@@ -22,6 +23,9 @@ from fairlead.model.loadbalancer import (
     with_slots,
 )
 
+COOKIE_NAME = re.compile(r"[!#$%&'*+\-.0-9^_`a-z|~]+", re.ASCII | re.IGNORECASE)
+"""RFC 6265, section 4.1.1: a token, as RFC 9110, section 5.6.2, has it."""
+_DATAGRAMS = (PoolProtocol.UDP, PoolProtocol.SCTP)
 _TIMEOUTS = {
     "timeout_client_data": "client_data",
     "timeout_member_connect": "member_connect",
@@ -80,7 +84,7 @@ def update_pool(pool: Pool, values: Values) -> Pool:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
     if "session_persistence" in values:
         wanted = values["session_persistence"]
-        changes["persistence"] = None if wanted is None else _persistence(wanted, pool.protocol)
+        changes["persistence"] = None if wanted is None else _persistence(wanted, pool)
     return with_slots(decode_pool_tls(replace(pool, **changes), values))
 
 
@@ -130,23 +134,36 @@ def refuse_duplicate(members: tuple[Member, ...], new: Member) -> None:
         )
 
 
-def _persistence(values: Values, protocol: PoolProtocol) -> SessionPersistence:
-    kind: PersistenceType = values["type"]
-    datagrams = protocol in (PoolProtocol.UDP, PoolProtocol.SCTP)
-    timed = any(values.get(name) is not None for name in ("persistence_timeout", "persistence_granularity"))
-    if timed and not datagrams:
-        raise bad_request("persistence_timeout and persistence_granularity is only for UDP and SCTP protocol pools.")
-    if datagrams and kind is not PersistenceType.SOURCE_IP:
-        raise bad_request(
-            f"session_persistence of type {kind.value} is not for {protocol.value} pools, only SOURCE_IP."
-        )
-    if kind is PersistenceType.APP_COOKIE and not values.get("cookie_name"):
-        raise bad_request('Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.')
-    if kind is not PersistenceType.APP_COOKIE and values.get("cookie_name"):
-        raise bad_request(f'Field "cookie_name" can not be specified with session persistence of type "{kind.value}".')
-    return SessionPersistence(
-        type=kind,
-        cookie_name=values.get("cookie_name"),
-        timeout=values.get("persistence_timeout"),
-        granularity=values.get("persistence_granularity"),
+def _persistence(values: Values, pool: Pool) -> SessionPersistence | None:
+    """What a pool keeps clients by from now on; a type that is not said stays as it is. Raises ApiError."""
+    old = pool.persistence
+    kind: PersistenceType | None = values.get("type") or (old.type if old else None)
+    cookie, timeout, granularity = (
+        values.get(name) for name in ("cookie_name", "persistence_timeout", "persistence_granularity")
     )
+    if pool.protocol in _DATAGRAMS:
+        _refuse_cookies(kind, cookie)
+    elif timeout is not None or granularity is not None:
+        raise bad_request("persistence_timeout and persistence_granularity is only for UDP and SCTP protocol pools.")
+    if kind is None:
+        raise bad_request("Invalid session_persistence provided.")
+    if cookie and kind is not PersistenceType.APP_COOKIE:
+        raise bad_request('Field "cookie_name" can only be specified with session persistence of type "APP_COOKIE".')
+    if cookie and not COOKIE_NAME.fullmatch(cookie):
+        raise bad_request('Supplied "cookie_name" is invalid.')
+    if kind is PersistenceType.APP_COOKIE and not cookie:
+        raise bad_request('Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.')
+    return SessionPersistence(type=kind, cookie_name=cookie, timeout=timeout, granularity=granularity)
+
+
+def _refuse_cookies(kind: PersistenceType | None, cookie: str | None) -> None:
+    """Datagrams carry none."""
+    if cookie and kind is PersistenceType.SOURCE_IP:
+        raise bad_request(
+            "session_persistence SOURCE_IP type for UDP and SCTP protocols only accepts: type, persistence_timeout,"
+            " persistence_granularity."
+        )
+    if cookie:
+        raise bad_request("Cookie names are not supported for UDP/SCTP pools.")
+    if kind in (PersistenceType.HTTP_COOKIE, PersistenceType.APP_COOKIE):
+        raise bad_request(f"Session persistence of type {kind.value} is not supported for UDP/SCTP protocol pools.")

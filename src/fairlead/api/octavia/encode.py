@@ -1,9 +1,9 @@
 """Values of the model to bodies of the Octavia API. Every status is derived here, at the moment it is asked for."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from fairlead.api.door import House, JsonObject
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
@@ -32,6 +32,7 @@ from fairlead.model.status import OperatingStatus, ProvisioningStatus
 STATISTICS: Mapping[str, Schema] = dict.fromkeys(
     ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections"), NUMBER
 )
+_V = TypeVar("_V")
 Shown: TypeAlias = Mapping[str, Schema]
 """The attributes of an answer: those that a body may have, and those that are only ever read."""
 
@@ -82,6 +83,13 @@ LOAD_BALANCER = _shown(
 )
 ABSENT = frozenset({"healthmonitor_id", "healthmonitor"})
 """Attributes that are not there when there is nothing to show."""
+_NAMED_BY_PLACE = frozenset({"healthmonitor_id", "loadbalancers"})
+"""Attributes that listeners and pools do not have inside the answer to a single-call create: their place tells it. The
+same holds for `pools` of a health monitor."""
+
+
+def _without(shown: Mapping[str, _V], names: Set[str]) -> dict[str, _V]:
+    return {name: value for name, value in shown.items() if name not in names}
 
 
 def whole(shown: Shown, **nested: Schema) -> Schema:
@@ -91,11 +99,17 @@ def whole(shown: Shown, **nested: Schema) -> Schema:
 
 
 _POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), limits.RULES))
-_POOL_IN_TREE = whole(POOL, members=array_schema(whole(MEMBER), limits.MEMBERS), healthmonitor=whole(HEALTH_MONITOR))
+_MONITOR_IN_TREE = whole(_without(HEALTH_MONITOR, {"pools"}))
+_POOL_IN_TREE = whole(
+    _without(POOL, _NAMED_BY_PLACE),
+    members=array_schema(whole(MEMBER), limits.MEMBERS),
+    healthmonitor=_MONITOR_IN_TREE,
+)
 LOAD_BALANCER_TREE: Shown = {
     **LOAD_BALANCER,
     "listeners": array_schema(
-        whole(LISTENER, l7policies=array_schema(_POLICY_IN_TREE, limits.POLICIES)), limits.LISTENERS
+        whole(_without(LISTENER, _NAMED_BY_PLACE), l7policies=array_schema(_POLICY_IN_TREE, limits.POLICIES)),
+        limits.LISTENERS,
     ),
     "pools": array_schema(_POOL_IN_TREE, limits.POOLS),
 }
@@ -147,14 +161,14 @@ def _listener_in_tree(where: Standing, listener: Listener) -> JsonObject:
         }
         for policy in listener.l7policies
     ]
-    return {**encode_listener(where, listener), "l7policies": policies}
+    return {**_without(encode_listener(where, listener), _NAMED_BY_PLACE), "l7policies": policies}
 
 
 def _pool_in_tree(where: Standing, pool: Pool) -> JsonObject:
     monitor = pool.health_monitor
     return {
-        **encode_pool(where, pool),
-        **({"healthmonitor": encode_monitor(where, pool, monitor)} if monitor else {}),
+        **_without(encode_pool(where, pool), _NAMED_BY_PLACE),
+        **({"healthmonitor": _without(encode_monitor(where, pool, monitor), {"pools"})} if monitor else {}),
         "members": [encode_member(where, pool, member) for member in pool.members],
     }
 

@@ -56,7 +56,8 @@ def missing_field(error: MissingField) -> ApiError:
 
 
 def unknown_field(argument: str, error: UnknownField) -> ApiError:
-    return ApiError(400, f"Unknown attribute for argument {argument}: {', '.join(error.names)}")
+    what = "attribute" if len(error.names) == 1 else "attributes"
+    return ApiError(400, f"Unknown {what} for argument {'.'.join([argument, *error.path])}: {', '.join(error.names)}")
 
 
 def _shown(value: object) -> str:

@@ -16,7 +16,7 @@ def find_monitor(snapshot: Snapshot, monitor_id: str, identity: Identity) -> tup
     """Raises ApiError."""
     owner = snapshot.monitor_owner.get(monitor_id)
     if owner is None:
-        raise not_found("HealthMonitor", monitor_id)
+        raise not_found("Health Monitor", monitor_id)
     balancer = find_load_balancer(snapshot, owner, identity)
     return next(
         (balancer, pool, pool.health_monitor)

@@ -40,6 +40,8 @@ def update_policy(policy: L7Policy, values: Values) -> L7Policy:
     changes: dict[str, Any] = common(values)
     named = {action: name for action, name in _TARGETS.items() if values.get(name)}
     action: L7Action = values.get("action") or next(iter(named), policy.action)
+    if "action" in values and action is not values["action"]:
+        raise ApiError(400, "Invalid L7 Policy action specified: None")
     if not values.get("action"):
         _refuse_several(named.values())
     target = _TARGETS.get(action)
@@ -50,9 +52,17 @@ def update_policy(policy: L7Policy, values: Values) -> L7Policy:
         if not changes[target]:
             words = "redirect_pool_id or redirect_pool" if target == "redirect_pool_id" else target
             raise ApiError(400, f"Invalid L7 Policy arguments: {words} must not be None")
-    code = values.get("redirect_http_code", policy.redirect_http_code)
-    answers = action in (L7Action.REDIRECT_TO_URL, L7Action.REDIRECT_PREFIX)
-    return replace(policy, **changes, action=action, redirect_http_code=(code or FOUND) if answers else None)
+    return replace(policy, **changes, action=action, redirect_http_code=_code(policy, action, values))
+
+
+def _code(policy: L7Policy, action: L7Action, values: Values) -> int | None:
+    """A target that is named without a code gets the default one; a code alone may be taken away, as in Octavia."""
+    if action not in (L7Action.REDIRECT_TO_URL, L7Action.REDIRECT_PREFIX):
+        return None
+    if values.get(_TARGETS[action]):
+        return values.get("redirect_http_code") or FOUND
+    code: int | None = values.get("redirect_http_code", policy.redirect_http_code)
+    return code
 
 
 def _refuse_several(names: Iterable[str]) -> None:

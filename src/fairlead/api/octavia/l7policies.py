@@ -8,7 +8,7 @@ from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import l7
 from fairlead.api.octavia.caller import Birth, Caller
-from fairlead.api.octavia.changes import edit_listener, find_load_balancer, may_change, refuse_immutable
+from fairlead.api.octavia.changes import birth_on, edit_listener, find_load_balancer, may_change, refuse_immutable
 from fairlead.api.octavia.errors import no_children, not_found
 from fairlead.model.loadbalancer import L7Policy, L7Rule, Listener, ListenerProtocol, LoadBalancer, find_policy
 from fairlead.model.snapshot import Changes, Snapshot
@@ -20,7 +20,7 @@ def find(snapshot: Snapshot, policy_id: str, identity: Identity) -> FoundPolicy:
     """Raises ApiError."""
     owner = snapshot.l7policy_owner.get(policy_id)
     if owner is None:
-        raise not_found("L7Policy", policy_id)
+        raise not_found("L7 Policy", policy_id)
     balancer = find_load_balancer(snapshot, owner, identity)
     found = ((listener, find_policy(listener, policy_id)) for listener in balancer.listeners)
     return next((balancer, listener, policy) for listener, policy in found if policy)
@@ -104,10 +104,10 @@ def _edit_policy(
     """Octavia looks at the policy before it looks at the load balancer."""
     balancer, found, policy = find(snapshot, policy_id, caller.identity)
     may_change(balancer, caller)
+    changed = replace(edit(policy, birth_on(balancer, caller)), updated_at=caller.birth.now)
     refuse_immutable(snapshot, balancer, caller, "L7Policy", policy)
 
-    def within(listener: Listener, birth: Birth) -> Listener:
-        changed = replace(edit(policy, birth), updated_at=caller.birth.now)
+    def within(listener: Listener, _: Birth) -> Listener:
         return l7.placed(listener, changed, listener.l7policies.index(policy) + 1)
 
     return edit_listener(snapshot, caller, found.id, within)
@@ -116,5 +116,5 @@ def _edit_policy(
 def _rule(policy: L7Policy, rule_id: str) -> L7Rule:
     found = next((rule for rule in policy.rules if rule.id == rule_id), None)
     if found is None:
-        raise not_found("L7Rule", rule_id)
+        raise not_found("L7 Rule", rule_id)
     return found

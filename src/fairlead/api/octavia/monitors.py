@@ -14,13 +14,8 @@ from fairlead.model.loadbalancer import HealthMonitor, MonitorType, PoolProtocol
 _HTTP = frozenset({MonitorType.HTTP, MonitorType.HTTPS})
 _DATAGRAMS = frozenset({PoolProtocol.UDP, PoolProtocol.SCTP})
 _OF_DATAGRAMS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
-_HTTP_DEFAULTS: Mapping[str, Any] = {
-    "http_method": "GET",
-    "url_path": "/",
-    "expected_codes": "200",
-    "http_version": None,
-}
-_HTTP_ONLY = (*_HTTP_DEFAULTS, "domain_name")
+_HTTP_DEFAULTS: Mapping[str, Any] = {"http_method": "GET", "url_path": "/", "expected_codes": "200"}
+"""What monitors of other types may not have, not even as a null in a PUT."""
 _REQUIRED = ("delay", "timeout", "max_retries")
 
 
@@ -48,23 +43,24 @@ def update_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
             changes[name] = values[name]
     if "max_retries_down" in values:
         changes["max_retries_down"] = values["max_retries_down"] or 3
-    for name in _HTTP_ONLY:
+    for name, default in _HTTP_DEFAULTS.items():
         if name in values:
             if monitor.type not in _HTTP:
                 raise ApiError(400, f"{name} is not a valid option for health monitors of type {monitor.type.value}")
-            changes[name] = _HTTP_DEFAULTS.get(name) if values[name] is None else values[name]
+            changes[name] = default if values[name] is None else values[name]
+    changes |= {name: values[name] for name in ("http_version", "domain_name") if name in values}
     changed = replace(monitor, **changes)
-    _check(changed)
+    _check(changed, values)
     return changed
 
 
-def _check(monitor: HealthMonitor) -> None:
+def _check(monitor: HealthMonitor, values: Values) -> None:
     if monitor.type is MonitorType.UDP_CONNECT and monitor.delay < limits.UDP_CONNECT_DELAY:
         raise bad_request(
             f"The request delay value {monitor.delay} should be larger than {limits.UDP_CONNECT_DELAY} for"
             f" {monitor.type.value} health monitor type."
         )
-    if monitor.domain_name and not monitor.http_version:
+    if values.get("domain_name") and not monitor.http_version:
         raise bad_request("'http_version' must be specified when 'domain_name' is provided.")
     if monitor.domain_name and monitor.http_version == "1.0":
         raise ApiError(

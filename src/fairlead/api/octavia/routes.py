@@ -69,8 +69,10 @@ def _part_routes(views: Views, part: Part) -> list[Operation]:
 
 
 def _member_batch(views: Views) -> Operation:
-    each = specs.nested(specs.MEMBER_POST, "member")
-    batch: Parser[tuple[Values, ...]] = specs.under("members", list_of(each, limits.MEMBERS), "a list")
+    each = specs.nested(specs.MEMBER_POST)
+    batch: Parser[tuple[Values, ...]] = specs.under(
+        "members", list_of(each, limits.MEMBERS), "a list", argument="members_"
+    )
     additive = {"additive_only": FLAG}
     return Operation("PUT", MEMBER.path, views.replace_members, takes=batch, gives={202: None}, query=additive)
 

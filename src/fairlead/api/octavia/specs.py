@@ -16,9 +16,7 @@ from fairlead.api.fields import (
     Spec,
     UnknownField,
     Values,
-    address,
     boolean,
-    cidr,
     fields_schema,
     integer,
     list_of,
@@ -29,7 +27,6 @@ from fairlead.api.fields import (
     text,
     uuid,
     word_of,
-    written_address,
 )
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
@@ -46,7 +43,7 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
 )
 
-COOKIE_NAME = re.compile(r"[^\s,;\\]+")
+COOKIE_NAME = re.compile(r"^[^\s,;\\]+$")
 _T = TypeVar("_T")
 DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin_state_up": False}
 """What a null in a PUT means, for attributes of every resource (it does switch off, as it does in Octavia)."""
@@ -56,43 +53,45 @@ DEFAULTS: Mapping[str, Any] = {"name": "", "description": "", "tags": (), "admin
 def cookie_name(value: object) -> str:
     name = text(limits.LONGEST_TEXT)(value)
     if not COOKIE_NAME.fullmatch(name):
-        raise ValueError("Value should have no spaces, commas, semicolons or backslashes.")
+        raise ValueError(rf"Value should match the pattern {COOKIE_NAME.pattern}")
     return name
 
 
-def nested(spec: Spec, argument: str) -> Parser[Values]:
-    """An object inside a body. `argument` is what Octavia calls it in its error."""
+def nested(spec: Spec) -> Parser[Values]:
+    """An object inside a body."""
 
     @reads(fields_schema(spec))
     def parse(value: object) -> Values:
-        return read_values(mapping(value), spec, argument=argument)
+        return _read(mapping(value), spec)
 
     return parse
 
 
 def body(root: str, spec: Spec, *, argument: str) -> Parser[Values]:
-    """A whole body: the attributes under the root element. Raises ApiError."""
-    return under(root, nested(spec, f"{argument}.{root}"), "an object")
+    """A whole body: the attributes under the root element. `argument` is what Octavia calls it in its errors. Raises
+    ApiError."""
+    return under(root, nested(spec), "an object", argument=argument)
 
 
-def under(root: str, parser: Parser[_T], form: str) -> Parser[_T]:
+def under(root: str, parser: Parser[_T], form: str, *, argument: str) -> Parser[_T]:
     @reads(object_schema({root: parser.schema}, [root]))
     def parse(value: object) -> _T:
         if not isinstance(value, dict) or set(value) != {root}:
             raise ApiError(400, f'The request body should be an object with the one attribute "{root}", {form}.')
         try:
             return parser(value[root])
+        except UnknownField as error:
+            raise unknown_field(f"{argument}.{root}", error) from None
         except ValueError as error:
             raise bad_field(BadField(root, value[root], str(error))) from None
 
     return parse
 
 
-def read_values(values: Mapping[str, object], spec: Spec, *, argument: str) -> Values:
+def _read(values: Mapping[str, object], spec: Spec) -> Values:
+    """Raises UnknownField, ApiError."""
     try:
         return read_fields(spec, values)
-    except UnknownField as error:
-        raise unknown_field(argument, error) from None
     except MissingField as error:
         raise missing_field(error) from None
     except BadField as error:
@@ -108,7 +107,7 @@ _DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text(limits.LONGEST_TEXT
 _CREATED: Spec = {"project_id": Field(text(limits.LONGEST_PROJECT)), "tenant_id": Field(text(limits.LONGEST_PROJECT))}
 
 _TLS: Spec = {
-    "alpn_protocols": Field(texts.some_of(*texts.ALPN_PROTOCOLS)),
+    "alpn_protocols": Field(texts.alpn_protocols),
     "tls_ciphers": Field(text(limits.LONGEST_CIPHERS)),
     "tls_versions": Field(texts.some_of(*texts.TLS_VERSIONS)),
 }
@@ -116,14 +115,14 @@ _TLS: Spec = {
 MEMBER_PUT: Spec = {
     **_EVERYWHERE,
     "backup": Field(boolean),
-    "monitor_address": Field(written_address),
+    "monitor_address": Field(texts.written_address),
     "monitor_port": Field(integer(1, 65535)),
     "weight": Field(integer(0, limits.LARGEST_WEIGHT)),
 }
 MEMBER_POST: Spec = {
     **MEMBER_PUT,
     **_CREATED,
-    "address": Field(written_address, required=True),
+    "address": Field(texts.written_address, required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
     "request_sriov": Field(boolean),
     "subnet_id": Field(uuid),
@@ -151,12 +150,13 @@ HEALTH_MONITOR_IN_TREE: Spec = {
 }
 HEALTH_MONITOR_POST: Spec = {**HEALTH_MONITOR_IN_TREE, "pool_id": Field(uuid, required=True)}
 
-SESSION_PERSISTENCE: Spec = {
-    "type": Field(word_of(PersistenceType), required=True),
+SESSION_PERSISTENCE_PUT: Spec = {
+    "type": Field(word_of(PersistenceType)),
     "cookie_name": Field(cookie_name),
-    "persistence_granularity": Field(address),
+    "persistence_granularity": Field(texts.address),
     "persistence_timeout": Field(integer(1, limits.LARGEST_NUMBER)),
 }
+SESSION_PERSISTENCE: Spec = {**SESSION_PERSISTENCE_PUT, "type": Field(word_of(PersistenceType), required=True)}
 
 POOL_PUT: Spec = {
     **_DESCRIBED,
@@ -164,16 +164,17 @@ POOL_PUT: Spec = {
     "ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "crl_container_ref": Field(text(limits.LONGEST_TEXT)),
     "lb_algorithm": Field(word_of(Algorithm)),
-    "session_persistence": Field(nested(SESSION_PERSISTENCE, "pool.session_persistence")),
+    "session_persistence": Field(nested(SESSION_PERSISTENCE_PUT)),
     "tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "tls_enabled": Field(boolean),
 }
 POOL_IN_TREE: Spec = {
     **POOL_PUT,
     **_CREATED,
-    "healthmonitor": Field(nested(HEALTH_MONITOR_IN_TREE, "healthmonitor")),
-    "members": Field(list_of(nested(MEMBER_POST, "member"), limits.MEMBERS)),
+    "healthmonitor": Field(nested(HEALTH_MONITOR_IN_TREE)),
+    "members": Field(list_of(nested(MEMBER_POST), limits.MEMBERS)),
     "protocol": Field(word_of(PoolProtocol)),
+    "session_persistence": Field(nested(SESSION_PERSISTENCE)),
 }
 POOL_POST: Spec = {
     **POOL_IN_TREE,
@@ -211,8 +212,8 @@ L7_POLICY_IN_TREE: Spec = {
     **L7_POLICY_PUT,
     **_CREATED,
     "action": Field(word_of(L7Action), required=True),
-    "redirect_pool": Field(nested(POOL_IN_TREE, "pool")),
-    "rules": Field(list_of(nested(L7_RULE_POST, "rule"), limits.RULES)),
+    "redirect_pool": Field(nested(POOL_IN_TREE)),
+    "rules": Field(list_of(nested(L7_RULE_POST), limits.RULES)),
 }
 L7_POLICY_POST: Spec = {
     **{name: field for name, field in L7_POLICY_IN_TREE.items() if name != "redirect_pool"},
@@ -221,7 +222,7 @@ L7_POLICY_POST: Spec = {
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
-    "allowed_cidrs": Field(list_of(cidr, limits.CIDRS)),
+    "allowed_cidrs": Field(list_of(texts.cidr, limits.CIDRS)),
     "client_authentication": Field(word_of(ClientAuthentication)),
     "client_ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "client_crl_container_ref": Field(text(limits.LONGEST_TEXT)),
@@ -241,8 +242,8 @@ LISTENER_PUT: Spec = {
 LISTENER_IN_TREE: Spec = {
     **LISTENER_PUT,
     **_CREATED,
-    "default_pool": Field(nested(POOL_IN_TREE, "pool")),
-    "l7policies": Field(list_of(nested(L7_POLICY_IN_TREE, "l7policy"), limits.POLICIES)),
+    "default_pool": Field(nested(POOL_IN_TREE)),
+    "l7policies": Field(list_of(nested(L7_POLICY_IN_TREE), limits.POLICIES)),
     "protocol": Field(word_of(ListenerProtocol), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
@@ -254,20 +255,20 @@ LOAD_BALANCER_PUT: Spec = {
     "vip_sg_ids": Field(list_of(uuid, limits.REFERENCES)),
 }
 ADDITIONAL_VIP: Spec = {
-    "ip_address": Field(address),
+    "ip_address": Field(texts.address),
     "port_id": Field(uuid),
     "subnet_id": Field(uuid, required=True),
 }
 LOAD_BALANCER_POST: Spec = {
     **LOAD_BALANCER_PUT,
     **_CREATED,
-    "additional_vips": Field(list_of(nested(ADDITIONAL_VIP, "additional_vips"), limits.VIPS)),
+    "additional_vips": Field(list_of(nested(ADDITIONAL_VIP), limits.VIPS)),
     "availability_zone": Field(text(limits.LONGEST_TEXT)),
     "flavor_id": Field(uuid),
-    "listeners": Field(list_of(nested(LISTENER_IN_TREE, "listener"), limits.LISTENERS)),
-    "pools": Field(list_of(nested(POOL_IN_TREE, "pool"), limits.POOLS)),
+    "listeners": Field(list_of(nested(LISTENER_IN_TREE), limits.LISTENERS)),
+    "pools": Field(list_of(nested(POOL_IN_TREE), limits.POOLS)),
     "provider": Field(text(limits.LONGEST_PROVIDER)),
-    "vip_address": Field(address),
+    "vip_address": Field(texts.address),
     "vip_network_id": Field(uuid),
     "vip_port_id": Field(uuid),
     "vip_subnet_id": Field(uuid),

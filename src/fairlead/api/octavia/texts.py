@@ -4,10 +4,14 @@ A document's patterns are ECMA-262 (JSON Schema, "Regular Expressions"); what is
 """
 
 import re
+from typing import TypeVar
 
+from fairlead.api import fields
 from fairlead.api.fields import Parser, array_schema, object_schema, reads, text
 from fairlead.api.octavia import limits
+from fairlead.model.addresses import IPNetwork
 
+_T = TypeVar("_T")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 DOMAIN_NAME = rf"^{_LABEL}(\.{_LABEL})*\.?$"
 EXPECTED_CODES = r"^([0-9]{3}( *, *[0-9]{3})*|[0-9]{3}-[0-9]{3})$"
@@ -55,11 +59,43 @@ def matching(pattern: str, reason: str, longest: int = limits.LONGEST_TEXT) -> P
     return parse
 
 
-domain_name = matching(DOMAIN_NAME, "Value should be a domain name.")
-expected_codes = matching(EXPECTED_CODES, "Value should be a code, a list of codes, or a range of codes.")
+domain_name = matching(
+    DOMAIN_NAME,
+    "Value should match the pattern"
+    r" ^(?=.{1,253}\.?$)(?:(?!-|[^.]+_)[A-Za-z0-9-_]{1,63}(?<!-)(?:\.|$))+$",
+)
+expected_codes = matching(EXPECTED_CODES, r"Value should match the pattern ^(\d{3}(\s*,\s*\d{3})*)$|^(\d{3}-\d{3})$")
 line = matching(ONE_LINE, "Value should have no line breaks.")
-url = matching(URL, "Value should be an URL.")
-url_path = matching(URL_PATH, "Value should be an URL path.")
+url = matching(URL, "Value must be a valid URL string")
+url_path = matching(URL_PATH, "Value must be a valid URL Path string")
+
+
+def _in_words(parser: Parser[_T], words: str) -> Parser[_T]:
+    """The same, refusing in words of Octavia."""
+
+    @reads(parser.schema)
+    def parse(value: object) -> _T:
+        try:
+            return parser(value)
+        except ValueError:
+            raise ValueError(words) from None
+
+    return parse
+
+
+address = _in_words(fields.address, "Value should be IPv4 or IPv6 format")
+written_address = _in_words(fields.written_address, "Value should be IPv4 or IPv6 format")
+
+
+@reads(fields.cidr.schema)
+def _network(value: object) -> IPNetwork:
+    """An address alone is the network of this one, as in Octavia."""
+    if isinstance(value, str) and "/" not in value:
+        return fields.cidr(f"{value}/{fields.address(value).max_prefixlen}")
+    return fields.cidr(value)
+
+
+cidr = _in_words(_network, "Value should be IPv4 or IPv6 CIDR format")
 
 
 def one_of(*words: str) -> Parser[str]:
@@ -75,7 +111,11 @@ def one_of(*words: str) -> Parser[str]:
 @reads({"type": "string", "enum": list(HTTP_VERSIONS)})
 def http_version(value: object) -> str:
     """Clients write it as a number as well as a text."""
-    return one_of(*HTTP_VERSIONS)(str(value) if isinstance(value, float) else value)
+    if isinstance(value, float):
+        value = str(value)
+    elif value == 1 and not isinstance(value, bool):
+        value = "1.0"
+    return one_of(*HTTP_VERSIONS)(value)
 
 
 @reads({"type": "integer", "enum": list(REDIRECT_CODES)})
@@ -98,6 +138,14 @@ def some_of(*words: str) -> Parser[tuple[str, ...]]:
         return tuple(dict.fromkeys(map(text(limits.LONGEST_WORD), value)))
 
     return parse
+
+
+@reads(array_schema({"type": "string", "enum": list(ALPN_PROTOCOLS)}, len(ALPN_PROTOCOLS)))
+def alpn_protocols(value: object) -> tuple[str, ...]:
+    found = some_of(*ALPN_PROTOCOLS)(value)
+    if not set(found) <= set(ALPN_PROTOCOLS):
+        raise ValueError("Value should be a valid ALPN protocol ID")
+    return found
 
 
 @reads(object_schema({name: {"enum": ["true", "false"]} for name in (*FORWARDED_HEADERS, *CLIENT_HEADERS)}))

@@ -3,9 +3,10 @@
 A provider that cannot do it refuses it in its compiler, by the names that are used here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlead.api.door import ApiError, JsonObject
 from fairlead.api.fields import Values
@@ -44,10 +45,27 @@ _POOL_TLS: Mapping[str, str] = {
     "alpn_protocols": "alpn_protocols",
 }
 """Octavia's names of the attributes, and the model's."""
+_T = TypeVar("_T", ListenerTls, PoolTls)
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 DEFAULT_VERSIONS, LEAST_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
-DEFAULT_TLS: Mapping[str, Any] = {"versions": DEFAULT_VERSIONS, "alpn_protocols": texts.ALPN_PROTOCOLS}
-"""Of a listener that ends TLS. Ciphers that nobody names are the provider's."""
+DEFAULT_CIPHERS = ":".join(
+    [
+        *("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"),
+        *("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        *("ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        *("ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305"),
+        *("DHE-RSA-AES128-GCM-SHA256", "DHE-RSA-AES256-GCM-SHA384", "DHE-RSA-CHACHA20-POLY1305"),
+    ]
+)
+"""OWASP's suite B, in the names of openssl-ciphers(1): Octavia's `default_listener_ciphers`, `default_pool_ciphers`."""
+DEFAULT_TLS: Mapping[str, Any] = {
+    "versions": DEFAULT_VERSIONS,
+    "ciphers": DEFAULT_CIPHERS,
+    "alpn_protocols": texts.ALPN_PROTOCOLS,
+}
+"""Of a listener that ends TLS and of a pool that speaks it: what nobody names, or takes back with a null."""
+_CIPHERS = re.compile(r"[A-Za-z0-9+!:@=_.-]+")
+_DATAGRAMS = frozenset({ListenerProtocol.UDP, ListenerProtocol.SCTP})
 _INSERTING = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS})
 
 
@@ -56,10 +74,10 @@ def decode_listener_tls(listener: Listener, values: Values) -> Listener:
     _check_lists(values)
     tls = replace(listener.tls or _NO_LISTENER_TLS, **_changes(values, _LISTENER_TLS, _NO_LISTENER_TLS))
     if listener.protocol is ListenerProtocol.TERMINATED_HTTPS:
-        tls = replace(tls, **{name: value for name, value in DEFAULT_TLS.items() if not getattr(tls, name)})
+        tls = _with_defaults(tls)
     http = replace(listener.http or _NO_HTTP, **_changes(values, _HTTP, _NO_HTTP))
-    _check_references(listener.protocol, tls)
     _check_headers(listener.protocol, http)
+    _check_references(listener.protocol, tls)
     _check_hsts(listener.protocol, http)
     return replace(listener, tls=None if tls == _NO_LISTENER_TLS else tls, http=None if http == _NO_HTTP else http)
 
@@ -67,7 +85,16 @@ def decode_listener_tls(listener: Listener, values: Values) -> Listener:
 def decode_pool_tls(pool: Pool, values: Values) -> Pool:
     """Raises ApiError."""
     _check_lists(values)
-    tls = replace(pool.tls or _NO_POOL_TLS, **_changes(values, _POOL_TLS, _NO_POOL_TLS))
+    old = pool.tls or _NO_POOL_TLS
+    tls = replace(old, **_changes(values, _POOL_TLS, _NO_POOL_TLS))
+    if tls.crl_container_ref and not tls.ca_container_ref:
+        raise bad_request(
+            "A CA reference cannot be removed when a certificate revocation list is present."
+            if old.ca_container_ref
+            else "A CA certificate reference is required to specify a revocation list."
+        )
+    if tls.enabled:
+        tls = _with_defaults(tls)
     return replace(pool, tls=None if tls == _NO_POOL_TLS else tls)
 
 
@@ -100,8 +127,16 @@ def _changes(values: Values, names: Mapping[str, str], defaults: object) -> dict
     }
 
 
+def _with_defaults(tls: _T) -> _T:
+    return replace(tls, **{name: value for name, value in DEFAULT_TLS.items() if not getattr(tls, name)})
+
+
 def _check_lists(values: Values) -> None:
     versions, protocols = values.get("tls_versions"), values.get("alpn_protocols")
+    if values.get("tls_ciphers") and not _CIPHERS.fullmatch(values["tls_ciphers"]):
+        raise bad_request(
+            "Invalid characters in cipher string. Only alphanumeric, -, +, !, :, @, =, _, and . are allowed."
+        )
     if versions == ():
         raise bad_request(
             "Empty TLS version list. Either specify at least one TLS version or remove this parameter to use the"
@@ -117,15 +152,19 @@ def _check_lists(values: Values) -> None:
             "Empty ALPN protocol list. Either specify at least one ALPN protocol or remove this parameter to use the"
             " default."
         )
-    if unknown := [each for each in protocols or () if each not in texts.ALPN_PROTOCOLS]:
-        raise bad_request(f"Invalid ALPN protocol: {', '.join(unknown)}")
 
 
 def _check_references(protocol: ListenerProtocol, tls: ListenerTls) -> None:
     ends_tls = protocol is ListenerProtocol.TERMINATED_HTTPS
     certificate = tls.container_ref or tls.sni_container_refs
-    if not ends_tls and (certificate or tls.client_ca_container_ref):
+    if protocol in _DATAGRAMS and (certificate or tls.client_ca_container_ref):
+        raise bad_request(f"{protocol.value} protocol listener does not support TLS.")
+    if not ends_tls and certificate:
         raise bad_request(f"Certificate container references are not allowed on {protocol.value} protocol listeners.")
+    if tls.client_ca_container_ref and not certificate:
+        raise bad_request(
+            "An SNI or default certificate container reference must be provided with a client CA container reference."
+        )
     if ends_tls and not certificate:
         raise bad_request(
             "An SNI or default certificate container reference must be provided for TERMINATED_HTTPS protocol"

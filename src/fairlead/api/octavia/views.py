@@ -80,7 +80,7 @@ class Views:
 
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
-        caller = self._caller(request, values.get("project_id") or values.get("tenant_id"))
+        caller = self._caller(request, values.get("tenant_id") or values.get("project_id"))
         made = self._house.new_id()
         snapshot = await self._house.write(lambda old: changes.create_load_balancer(old, values, caller, made))
         where = encode.standing_in(self._house, snapshot, snapshot.load_balancers[made])
@@ -160,7 +160,7 @@ class Views:
             names = request.path_params
             part.parent(self._snapshot, names, identity(request))
             values = await read_body(request)
-            caller, made = self._caller(request, values.get("project_id") or values.get("tenant_id")), list[str]()
+            caller, made = self._caller(request), list[str]()
 
             def change(old: Snapshot) -> Changes:
                 result, part_id = part.create(old, values, caller, names)
