@@ -45,7 +45,12 @@ MUTANTS = (
         "            self._memory.believed[owner] = desired",
         "            self._memory.believed.setdefault(owner, desired)",
     ),
-    Mutant("a backup serves beside the others", "model/loadbalancer.py", "tuple(ordinary or living)", "tuple(living)"),
+    Mutant(
+        "backups serve first",
+        "model/loadbalancer.py",
+        "in (False, True):\n        weights",
+        "in (True, False):\n        weights",
+    ),
     Mutant(
         "additional VIPs without listeners",
         "compilers/ovn.py",
@@ -90,7 +95,24 @@ MUTANTS = (
         "        return index.set(key, rest) if rest else index.delete(key)",
         "        return index.delete(key)",
     ),
-    Mutant("health ignored", "compilers/ovn.py", "== vip.address.version], down)", "== vip.address.version])"),
+    Mutant("health ignored", "model/loadbalancer.py", " and m.id not in down}", "}"),
+    Mutant(
+        "one family's members are the other's",
+        "model/loadbalancer.py",
+        "if member.address.version == version and ",
+        "if ",
+    ),
+    Mutant("nobody has a home", "model/slots.py", "home if home in away and slot not in self.taken else ", ""),
+    Mutant("nobody is next", "model/slots.py", "for rank in table.ranks[1:]:", "for rank in ():"),
+    Mutant(
+        "the next is anybody", "model/slots.py", "[first if first in living else second for first", "[second for first"
+    ),
+    Mutant(
+        "those who stay are dealt anew",
+        "model/slots.py",
+        "[[m for m in slot if m in after] for slot in zip(*ranks, strict=True)]",
+        "[]",
+    ),
     Mutant(
         "disabled members served",
         "model/loadbalancer.py",
@@ -100,8 +122,8 @@ MUTANTS = (
     Mutant(
         "slots dealt anew each time",
         "model/loadbalancer.py",
-        "assign_slots(pool.slots, weights, smallest)",
-        "assign_slots((), weights, smallest)",
+        "deal(_table(old, *tier), ",
+        "deal(SlotTable(version=tier[0], backup=tier[1]), ",
     ),
     Mutant(
         "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"

@@ -357,7 +357,7 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
     )
     known = find_pool(old, pool.id) if old else None
     if known:
-        pool = replace(pool, slots=known.slots, next_ordinal=known.next_ordinal, members=known.members)
+        pool = replace(pool, tables=known.tables, next_ordinal=known.next_ordinal, members=known.members)
     return with_members(pool, tuple(_members(identity.split("-", maxsplit=1)[0], pool, members)))
 
 

@@ -97,7 +97,7 @@ class Site:
         self, subnet: str, members: Sequence[str], *, protocol: str = "TCP", version: int = 4, **pool: Any
     ) -> Iterator[Balancer]:
         """A load balancer on port 80 before these machines, in one call; gone at the end."""
-        weights = pool.pop("weights", {})
+        weights, more = pool.pop("weights", {}), {"additional_vips": pool.pop("additional_vips", [])}
         bodies = [
             {
                 "name": name,
@@ -110,6 +110,7 @@ class Site:
         made = self.cloud.load_balancer.create_load_balancer(
             name="lb",
             vip_subnet_id=self.subnet(subnet).id,
+            **more,
             listeners=[
                 {
                     "name": "listener",

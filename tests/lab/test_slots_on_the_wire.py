@@ -1,12 +1,16 @@
 """End to end: what the slot tables promise, seen by connections while members come, go, are drained and re-weighted."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from random import Random
 
 import pytest
 
 from fairlead.lab import Lab, Traffic
+from fairlead.lab.databases import until
+from fairlead.lab.layout import workload_device
 from lab.holder import Holder, holding
 from lab.site import PORT, Balancer, Site, open_site
 
@@ -21,7 +25,7 @@ KEYS = 300
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
     site = open_site(lab)
-    site.network("slots", "10.0.0.0/24")
+    site.network("slots", "10.0.0.0/24", "fd00:5::/64")
     site.machines("slots", {name: f"chassis{1 + place % 2}" for place, name in enumerate(MEMBERS)}, serve=[PORT])
     site.machines("slots", CLIENTS)
     yield site
@@ -54,6 +58,60 @@ def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(s
             if who not in serving:
                 assert [key for key in keys if before[key] != keys[key] and before[key] != who] == []
             held = [(holder, open_more(holder, names, serving)) for holder, names in held]
+
+
+def test_deaths_and_drains_in_two_families_move_no_key_of_a_survivor(site: Site):
+    """Six members of IPv4 and six of IPv6, with a monitor: one drains in the other family, three die and return in
+    another order, one drains and comes back. Printed: keys that each step moved, and how many of them it should not."""
+    with two_families(site) as balancer:
+        keys = start = ask_keys(site, balancer, 30_000)
+        steps: list[tuple[str, str, Callable[[], None]]] = [
+            ("drains over IPv6", "s5/6", lambda: site.set_member(balancer, "s5/6", weight=0)),
+            *((f"{verb}", f"s{n}", partial(plug_in, site, balancer, f"s{n}", verb == "returns")) for verb, n in DEATHS),
+            ("drains", "s4", lambda: site.set_member(balancer, "s4", weight=0)),
+            ("comes back", "s4", lambda: site.set_member(balancer, "s4", weight=1)),
+        ]
+        for what, who, step in steps:
+            step()
+            before, keys = keys, ask_keys(site, balancer, 30_000)
+            moved = [key for key in keys if keys[key] != before[key]]
+            wrong = [key for key in moved if who not in (before[key], keys[key])]
+            print(f"{who} {what}: {len(moved)} of {KEYS} keys moved, {len(wrong)} of others")
+            assert wrong == []
+        assert keys == start
+
+
+DEATHS = [("dies", 1), ("dies", 2), ("dies", 0), ("returns", 2), ("returns", 0), ("returns", 1)]
+
+
+def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
+    """As when a virtual machine is stopped or started; until the API knows and every chassis has the flows."""
+    workload = site.lab.workload(name)
+    port = ["external_ids", "iface-id"] if not lives else [f'external_ids:iface-id="{workload.port_id}"']
+    command = ["ovs-vsctl", "set" if lives else "remove", "Interface", workload_device(name), *port]
+    site.lab.exec(workload.chassis, command)
+    member, wanted = site.member(balancer, name), "ONLINE" if lives else "ERROR"
+    get = site.cloud.load_balancer.get_member
+    until(20, f"{name} is {wanted}", lambda: get(member, balancer.pool).operating_status == wanted)
+    site.settle(balancer.id)
+
+
+@contextmanager
+def two_families(site: Site) -> Iterator[Balancer]:
+    monitor = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+    with site.balancer("slots-v4", MEMBERS, additional_vips=[{"subnet_id": site.subnet("slots-v6").id}]) as balancer:
+        members = [
+            {"name": f"{name}{kind}", "address": site.address(name, version), "protocol_port": PORT}
+            for version, kind in ((4, ""), (6, "/6"))
+            for name in MEMBERS
+        ]
+        site.cloud.load_balancer.put(f"/lbaas/pools/{balancer.pool}/members", json={"members": members})
+        site.settle(balancer.id)
+        site.cloud.load_balancer.create_health_monitor(pool_id=balancer.pool, **monitor)
+        site.settle(balancer.id)
+        members_of = site.cloud.load_balancer.members
+        until(20, "all are seen", lambda: {m.operating_status for m in members_of(balancer.pool)} == {"ONLINE"})
+        yield balancer
 
 
 def change_one(site: Site, balancer: Balancer, random: Random, weights: dict[str, int]) -> str:

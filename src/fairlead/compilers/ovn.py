@@ -66,7 +66,7 @@ from fairlead.model.network import (
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import TRANSPORTS
 from fairlead.model.quota import Quota
-from fairlead.model.slots import LARGEST, assign_slots, shortest_table
+from fairlead.model.slots import LARGEST, shortest_table
 from fairlead.model.snapshot import NONE, Snapshot, connected
 
 PROVIDER = "ovn"
@@ -324,17 +324,11 @@ def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
 
 
 def _backends(pool: lb.Pool | None, vip: lb.Vip, down: frozenset[str]) -> tuple[str, ...]:
-    """The slot table as endpoints of the VIP's family: a switch translates no IPv4 into IPv6.
-
-    The slots of members that are down, or of the other family, are lent to the living, by the same rule that gave them;
-    when one comes back, what it gets back is what is stored.
-    """
+    """The slot table as endpoints of the VIP's family: a switch translates no IPv4 into IPv6."""
     if pool is None or not pool.admin_state_up:
         return ()
-    living = lb.serving([member for member in pool.members if member.address.version == vip.address.version], down)
-    weights = {member.ordinal: member.weight for member in living}
-    slots = pool.slots if living == lb.serving(pool.members) else assign_slots(pool.slots, weights)
-    endpoints = {member.ordinal: render_endpoint(member.address, member.port) for member in living}
+    slots = lb.slots_of(pool, vip.address.version, down)
+    endpoints = {member.ordinal: render_endpoint(member.address, member.port) for member in pool.members}
     return tuple(endpoints[ordinal] for ordinal in _buckets(pool, slots))
 
 

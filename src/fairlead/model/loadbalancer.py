@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.network import Resource
-from fairlead.model.slots import LARGEST, SMALLEST, assign_slots
+from fairlead.model.shared_slots import assign_slots
+from fairlead.model.slots import LARGEST, SMALLEST, SlotTable, deal, lend
 
 
 class ListenerProtocol(StrEnum):
@@ -171,8 +172,10 @@ class Pool(Resource):
     health_monitor: HealthMonitor | None = None
     members: tuple[Member, ...] = ()
     next_ordinal: int = 0
+    tables: tuple[SlotTable, ...] = ()
+    """Whom each hash value leads to: one table for each IP version of the members, and one for the backups of each."""
     slots: tuple[int, ...] = ()
-    """The stored slot table: the ordinal of the member that each hash value leads to; empty when none takes any."""
+    """The one table of all members, in a document of before each IP version had its own; empty since."""
 
     @property
     def goes_by_source(self) -> bool:
@@ -339,27 +342,76 @@ def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
 def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
     """The pool with these members, and slots for them."""
     ordinals = (member.ordinal + 1 for member in members)
-    return with_slots(replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals])))
+    changed = replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals]))
+    return with_slots(changed, pool.members)
 
 
-def with_slots(pool: Pool) -> Pool:
-    """The pool with the slot table that moves the fewest slots to serve its members.
+def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Pool:
+    """The pool with slot tables for its members, if those `before` had the tables that it has.
 
     Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing. Where the
     client's address decides, slots are found by rendezvous hashing, in which more slots move clients: such a table has
     its full size from the beginning.
     """
-    weights = {member.ordinal: member.weight for member in serving(pool.members)}
+    old = replace(pool, members=pool.members if before is None else tuple(before))
     smallest = LARGEST if pool.goes_by_source else SMALLEST
-    return replace(pool, slots=assign_slots(pool.slots, weights, smallest))
+    tables = (
+        deal(_table(old, *tier), _weights(old, *tier), _weights(pool, *tier), _away(pool, *tier), smallest)
+        for tier in TIERS
+    )
+    return replace(pool, tables=tuple(table for table in tables if table.ranks or table.homes), slots=())
 
 
-def serving(members: Sequence[Member], down: frozenset[str] = frozenset()) -> tuple[Member, ...]:
-    """The members that new connections go to: of those that take any and are not down the ordinary ones; the backups
-    when there is none (Octavia API reference, member `backup`)."""
-    living = [member for member in members if member.takes_connections and member.id not in down]
-    ordinary = [member for member in living if not member.backup]
-    return tuple(ordinary or living)
+TIERS = ((4, False), (4, True), (6, False), (6, True))
+"""IP version, and whether backups: the members of a tier share a table, and no other tier sees what happens to them."""
+
+
+def slots_of(pool: Pool, version: int, down: frozenset[str] = frozenset()) -> tuple[int, ...]:
+    """The ordinal of the member of this IP version that each hash value leads to; empty when nobody is left.
+
+    The ordinary ones serve, and the backups when none of these does (Octavia API reference, member `backup`).
+    """
+    for backup in (False, True):
+        weights = _weights(pool, version, backup)
+        living = {m.ordinal: m.weight for m in pool.members if m.ordinal in weights and m.id not in down}
+        if living:
+            return lend(_table(pool, version, backup), living)
+    return ()
+
+
+def _weights(pool: Pool, version: int, backup: bool) -> dict[int, int]:
+    return {m.ordinal: m.weight for m in _tier(pool, version, backup) if m.takes_connections}
+
+
+def _away(pool: Pool, version: int, backup: bool) -> frozenset[int]:
+    return frozenset(m.ordinal for m in _tier(pool, version, backup) if not m.takes_connections)
+
+
+def _tier(pool: Pool, version: int, backup: bool) -> list[Member]:
+    return [member for member in pool.members if member.address.version == version and member.backup == backup]
+
+
+def _table(pool: Pool, version: int, backup: bool) -> SlotTable:
+    for table in pool.tables:
+        if (table.version, table.backup) == (version, backup):
+            return table
+    shared = _from_shared(pool, version, backup) if pool.slots else ()
+    return SlotTable(version=version, backup=backup, ranks=(shared,) if shared else ())
+
+
+def _from_shared(pool: Pool, version: int, backup: bool) -> tuple[int, ...]:
+    """What this tier had of the one table that the pool has."""
+    served = _served([member for member in pool.members if member.address.version == version])
+    if any(member.backup != backup for member in served):
+        return ()
+    if served == _served(pool.members):
+        return pool.slots
+    return assign_slots(pool.slots, {member.ordinal: member.weight for member in served})
+
+
+def _served(members: Sequence[Member]) -> list[Member]:
+    takers = [member for member in members if member.takes_connections]
+    return [member for member in takers if not member.backup] or takers
 
 
 def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:

@@ -1,42 +1,134 @@
-"""Slot tables: which member each hash value leads to.
+"""Slot tables: which member each hash value leads to, and who has it while that one does not serve.
 
 A table has 2^k slots, 16 to 256. Open vSwitch, seeing exactly 2^k equal buckets, uses the low bits of the hash as the
-number of the bucket, so a slot that keeps its member keeps every client that hashes to it. Rules:
+number of the bucket, so a slot that keeps its member keeps every client that hashes to it. Each slot is a list of
+members in order of preference: the first few ranks are stored, everybody else follows by weighted rendezvous. Rules:
 
-* shares follow the weights as closely as whole slots allow: nobody is more than one slot from an optimal apportionment;
-* only slots that must move do: a member that goes takes nothing from those that stay, and gives all it had;
+* a slot leads to the first of its list that lives. So whoever dies moves only what they had, whoever returns moves only
+  what they get, in any order, and nothing remembers who was dead;
+* a change of the members takes slots only from those that changed, or gives slots only to them, and the lists of the
+  others keep their order. So it moves nobody else's clients, also while somebody is dead (more of that at `RANKS`);
+* shares follow the weights as closely as whole slots and these rules allow, also when one member does not serve;
+* a member that drains keeps in mind where it was at home, and is there again when it comes back;
 * a table only grows, by repeating itself: hash values keep their member, because the low bits stay the same.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2s
+from math import log
 
 SMALLEST = 16
 LARGEST = 256
 """More buckets than this and Open vSwitch sends every connection through its slow path."""
 WORST_RATIO = 1.10
 """How much more of its due one member may get than another before the table is doubled."""
+RANKS = 3
+"""How many of each slot's list are stored. While one member is down, a change of members moves only what it must. While
+two are, it may move what the first in a list left to the third, if shares would not be even: some slots in a hundred
+changes. With more down, what was left to the fourth may move too."""
+CANDIDATES = 24
+"""Of how many members one is chosen for a rank: the one that needs it most. It bounds the work for large pools."""
+FAR = 3
+"""Slots off its due that a member may be so that another gets exactly those back that it had."""
+NOBODY = -1
 
 Weights = Mapping[int, int]
+"""Ordinal -> weight, above 0."""
+Lists = list[list[int]]
+
+_SPREAD = tuple(sorted(range(LARGEST), key=lambda place: f"{place:08b}"[::-1]))
+"""The places of a list in an order of which every beginning lies evenly over the list (van der Corput)."""
 
 
-def assign_slots(table: Sequence[int], weights: Weights, smallest: int = SMALLEST) -> tuple[int, ...]:
-    """The table for members of these weights (ordinal -> weight, above 0) that moves the fewest slots of `table`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTable:
+    """The slots of a pool's members of one IP version, of the ordinary ones or of the backups; ordinals all."""
 
-    It has at least `smallest` slots, a power of two. With no member there is no table. With more members than `LARGEST`
-    some get no slot; compilers refuse such pools.
+    version: int
+    backup: bool = False
+    ranks: tuple[tuple[int, ...], ...] = ()
+    """`ranks[0]` is the table: whom each slot leads to. `ranks[1]` has the slot while that one is down, and so on."""
+    homes: tuple[int, ...] = ()
+    """Whose each slot was before its member drained or was disabled; empty when everybody is at home."""
+
+
+def deal(
+    table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset(), smallest: int = SMALLEST
+) -> SlotTable:
+    """The table for members of the weights `after`, which had `before`; those in `away` take no connections for now.
+
+    It has at least `smallest` slots, a power of two. With no member there are no slots. With more members than
+    `LARGEST` some get no slot; compilers refuse such pools.
     """
-    if not weights:
+    slots = table.ranks[0] if table.ranks else ()
+    homes = table.homes or slots
+    if not after:
+        kept = tuple(home if home in away else NOBODY for home in homes)
+        return replace(table, ranks=(), homes=kept if any(home in away for home in kept) else ())
+    if before == after and len(slots) >= smallest and len(table.ranks) == min(RANKS, len(after)):
+        kept = tuple(home if home in away else slot for home, slot in zip(homes, slots, strict=True))
+        return replace(table, homes=() if kept == slots else kept)
+    size = max(len(homes), smallest, choose_size(after))
+    dealing = _Dealing(table, homes, size, before, after)
+    dealing.come_home()
+    if not dealing.give_free_slots():
+        dealing.even_out()
+        dealing.enter_ranks()
+        dealing.even_second()
+    dealing.fill_ranks()
+    return dealing.result(away)
+
+
+def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
+    """The table in which each slot leads to the first of its list that lives: as wide as it has to be to say so."""
+    slots: Sequence[int] = table.ranks[0] if table.ranks else ()
+    if not living:
         return ()
-    size = max(len(table), smallest, choose_size(weights))
-    if not table:
-        return interleave(apportion(weights, size))
-    widened = tuple(table) * (size // len(table))
-    return _move(widened, _targets(Counter(widened), weights, size))
+    for rank in table.ranks[1:]:
+        slots = [first if first in living else second for first, second in zip(slots, rank, strict=True)]
+    if all(member in living for member in slots):
+        return tuple(slots)
+    slots = list(slots) * (LARGEST // len(slots))
+    return tuple(member if member in living else winner(slot, living) for slot, member in enumerate(slots))
+
+
+def winner(slot: int, living: Weights) -> int:
+    """The member that gets this slot of the largest table when nobody of its stored list lives.
+
+    Weighted rendezvous: each draws a number for the slot that depends on nothing else, and the highest wins. So who
+    comes takes only what they win, and who goes leaves only what they had.
+    """
+    return max(living, key=lambda member: (living[member] * _draw(slot, member), member))
+
+
+@lru_cache(maxsize=2**17)
+def _draw(slot: int, member: int) -> float:
+    """-1/ln(u), u evenly in (0, 1): the highest of `weight * draw` is each member with a chance like its weight."""
+    number = int.from_bytes(blake2s(f"{slot}/{member}".encode(), digest_size=6).digest())
+    return -1 / log((number + 0.5) / 2**48)
 
 
 def choose_size(weights: Weights) -> int:
-    """The smallest table in which the worst ratio between two members' shares of their due is small enough."""
+    """The smallest table in which the worst ratio between two members' shares of their due is small enough: with all of
+    the members, and with any one of them less."""
+    return _choose_size(tuple(sorted(weights.values())))
+
+
+@lru_cache(maxsize=4096)
+def _choose_size(sorted_weights: tuple[int, ...]) -> int:
+    size = _smallest_size(dict(enumerate(sorted_weights)))
+    for weight in sorted(set(sorted_weights)):
+        if size < LARGEST and len(sorted_weights) > 1:
+            first = sorted_weights.index(weight)
+            rest = (*sorted_weights[:first], *sorted_weights[first + 1 :])
+            size = max(size, _smallest_size(dict(enumerate(rest))))
+    return size
+
+
+def _smallest_size(weights: Weights) -> int:
     size = SMALLEST
     while size < LARGEST and worst_ratio(apportion(weights, size), weights) > WORST_RATIO:
         size *= 2
@@ -50,8 +142,21 @@ def worst_ratio(counts: Weights, weights: Weights) -> float:
 
 
 def apportion(weights: Weights, size: int) -> dict[int, int]:
-    """Whole slots by largest remainder (Hamilton's method): everybody gets its due rounded down or up."""
-    return _targets(Counter(), weights, size)
+    """Whole slots by largest remainder (Hamilton's method): everybody gets its due rounded down or up.
+
+    Whoever is due less than half a slot gets one all the same, from those who have most: a member that takes
+    connections must see some. Shares are then as coarse as the table is.
+    """
+    total = sum(weights.values())
+    counts = {member: weight * size // total for member, weight in weights.items()}
+    missing = size - sum(counts.values())
+    for member in sorted(weights, key=lambda each: (-(weights[each] * size % total), each))[:missing]:
+        counts[member] += 1
+    if len(counts) <= size:
+        for member in sorted(member for member, count in counts.items() if count == 0):
+            counts[max(counts, key=lambda each: (counts[each], -each))] -= 1
+            counts[member] = 1
+    return counts
 
 
 def interleave(counts: Weights) -> tuple[int, ...]:
@@ -59,8 +164,8 @@ def interleave(counts: Weights) -> tuple[int, ...]:
 
     Floats are exact enough: places that are one number divide to one float, and others differ by more than 1/2^18.
     """
-    places = sorted(((2 * turn + 1) / (2 * count), member) for member, count in counts.items() for turn in range(count))
-    return tuple(member for _, member in places)
+    places = [((2 * turn + 1) / (2 * count), member) for member, count in counts.items() for turn in range(count)]
+    return tuple([member for _, member in sorted(places)])
 
 
 def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
@@ -71,63 +176,278 @@ def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
     return tuple(table[:size])
 
 
-def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
-    """How many slots each member should have: its due rounded down or up, as near to what it holds as that allows.
-
-    What is free goes to newcomers first: then it comes from those who stay and goes to those who come, and no client
-    moves between two who stay.
-    """
-    total = sum(weights.values())
-    low = {member: weight * size // total for member, weight in weights.items()}
-    remainder = {member: weight * size % total for member, weight in weights.items()}
-    target = {member: min(max(held[member], low[member]), low[member] + (remainder[member] > 0)) for member in weights}
-    missing = size - sum(target.values())
-    if missing >= 0:
-        upwards = (member for member in weights if target[member] == low[member] and remainder[member])
-        for member in sorted(upwards, key=lambda m: (held[m] > 0, -remainder[m], m))[:missing]:
-            target[member] += 1
-    else:
-        _lower(target, -missing, held=held, low=low, remainder=remainder)
-    _seat_everybody(target, size)
-    return target
+def _spread(places: Sequence[int], count: int) -> list[int]:
+    """So many of the places, evenly over all of them."""
+    return [places[place] for place in _SPREAD if place < len(places)][:count]
 
 
-def _seat_everybody(target: dict[int, int], size: int) -> None:
-    """Whoever is due less than half a slot gets one all the same, from those who have most: a member that takes
-    connections must see some. Shares are then as coarse as the table is."""
-    if len(target) <= size:
-        for member in sorted(member for member, count in target.items() if count == 0):
-            richest = max(target, key=lambda each: (target[each], -each))
-            target[richest] -= 1
-            target[member] = 1
+def _some(members: Sequence[int], place: int) -> Sequence[int]:
+    first = place * 37 % len(members)
+    return [*members[first:], *members[:first]][: CANDIDATES + RANKS]
 
 
-def _lower(
-    target: dict[int, int], surplus: int, *, held: Counter[int], low: Mapping[int, int], remainder: Mapping[int, int]
-) -> None:
-    """Take `surplus` slots off the targets: first from those who stay and would have to be given slots, then from those
-    who hold a share rounded up, last from newcomers.
+class _Dealing:
+    """One change of a table's members, step by step."""
 
-    So when a member goes, the others end one slot under their due rounded down rather than take slots from each other;
-    and when one comes, those who stay give it its due, which moves clients to nobody else.
-    """
-    raised = [member for member in target if 0 < held[member] < target[member] and target[member] > 1]
-    holders = [member for member in target if target[member] > low[member]]
-    newcomers = [member for member in target if not held[member] and target[member] > 1]
-    payers = [
-        member for group in (raised, holders, newcomers) for member in sorted(group, key=lambda m: (remainder[m], m))
-    ]
-    for member in payers[:surplus]:
-        target[member] -= 1
+    def __init__(self, table: SlotTable, homes: tuple[int, ...], size: int, before: Weights, after: Weights) -> None:
+        repeat = size // len(homes) if homes else 0
+        ranks = [rank * repeat for rank in table.ranks]
+        self.table, self.size, self.before, self.after = table, size, before, after
+        self.total = sum(after.values())
+        self.homes = homes * repeat if homes else (NOBODY,) * size
+        self.lists: Lists = [[m for m in slot if m in after] for slot in zip(*ranks, strict=True)]
+        self.lists = self.lists or [[] for _ in range(size)]
+        self.less = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
+        self.left = [slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)]
+        """Slots that somebody had, or had next, who goes or weighs less: who has them next may be chosen."""
+        self.counts = Counter([members[0] for members in self.lists if members])
+        self.comers = [member for member in sorted(after) if member not in before]
+        self.returning = frozenset(self.comers) & frozenset(self.homes)
+        self.taken = set[int]()
+        """Slots that somebody got for good: whoever was at home there before is no more."""
 
+    def surplus(self, member: int) -> int:
+        """How many slots over its due the member has, times the sum of all weights."""
+        return self.counts[member] * self.total - self.after[member] * self.size
 
-def _move(table: Sequence[int], target: Mapping[int, int]) -> tuple[int, ...]:
-    """Give every slot that its member may not keep to the member that lacks most of its target."""
-    kept: Counter[int] = Counter()
-    result: list[int | None] = []
-    for member in table:
-        keep = kept[member] < target.get(member, 0)
-        kept[member] += keep
-        result.append(member if keep else None)
-    heirs = iter(interleave({member: count - kept[member] for member, count in target.items()}))
-    return tuple(next(heirs) if member is None else member for member in result)
+    def come_home(self) -> None:
+        """Whoever returns gets the slots that it had, unless it or those who have them now would end far from their
+        due: then something else has changed meanwhile."""
+        for member in sorted(self.returning):
+            most = self.after[member] * self.size // self.total + 1 + FAR
+            mine = [slot for slot, home in enumerate(self.homes) if home == member]
+            mine.sort(key=lambda slot: self.lists[slot][:1])
+            for slot in _spread(mine, len(mine)):
+                holders = self.lists[slot][:1]
+                if self.counts[member] < most and all(self.surplus(holder) >= -FAR * self.total for holder in holders):
+                    self._prefer(slot, member, 0)
+
+    def give_free_slots(self) -> bool:
+        """What nobody is left for goes to those who lack most. Whether that was all: then there is nothing to even."""
+        free = [slot for slot, members in enumerate(self.lists) if not members]
+        if len(free) == self.size:
+            got = apportion(self.after, self.size)
+        else:
+            got = Counter[int]()
+            for _ in free:
+                poorest = min(self.after, key=lambda member: (self.surplus(member), member))
+                got[poorest] += 1
+                self.counts[poorest] += 1
+            self.counts -= got
+        for slot, member in zip(free, interleave(got), strict=True):
+            self._prefer(slot, member, 0)
+        return len(free) == self.size
+
+    def even_out(self) -> None:
+        """Who comes or weighs more takes from those who have most; who weighs less gives to the next in their lists."""
+        grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
+        for member in sorted(grown):
+            self._take(member)
+        for member in sorted(m for m, weight in self.after.items() if weight < self.before.get(m, 0)):
+            self._give(member)
+
+    def enter_ranks(self) -> None:
+        """In the lists that others lead, who comes or weighs more gets a place by its weight; who weighs less loses."""
+        for member, weight in sorted(self.after.items()):
+            more = weight - self.before.get(member, 0)
+            if more > 0:
+                self._enter_second(member)
+            for rank in range(1, RANKS):
+                if more > 0 and rank > 1:
+                    self._enter(member, more, rank)
+                elif more < 0:
+                    self._step_back(member, rank)
+
+    def fill_ranks(self) -> None:
+        """Where a list is short: in the second rank the member that would have least for its weight if the first one
+        did not serve; in the others, of those that have not had their part of this beginning, the one used least."""
+        members = sorted(self.after)
+        used = defaultdict[int, int](int)
+        for rank in range(1, min(RANKS, len(members))):
+            groups: dict[frozenset[int], defaultdict[int, int]] = {}
+            sizes = Counter([frozenset(slot[:rank]) for slot in self.lists])
+            for slot in self.lists:
+                if len(slot) > rank:
+                    groups.setdefault(frozenset(slot[:rank]), defaultdict(int))[slot[rank]] += 1
+                    used[slot[rank]] += 1
+            for place, slot in enumerate(self.lists):
+                if len(slot) == rank:
+                    group = frozenset(slot)
+                    got = groups.setdefault(group, defaultdict(int))
+                    some = _some(members, place)
+                    slot.append(min(self._needs(rank, slot, some, got, used, sizes[group]))[-1])
+                    got[slot[rank]] += 1
+                    used[slot[rank]] += 1
+
+    def _needs(  # what decides first comes first; the last is the member
+        self,
+        rank: int,
+        slot: Sequence[int],
+        some: Sequence[int],
+        got: Mapping[int, int],
+        used: Mapping[int, int],
+        size: int,
+    ) -> list[tuple[float, float, int, int]]:
+        if rank == 1:
+            return [
+                ((self.counts[m] + got[m] + 0.5) / self.after[m], used[m] / self.after[m], order, m)
+                for order, m in enumerate(some)
+                if m not in slot
+            ]
+        rest = self.total - sum([self.after[m] for m in slot])
+        return [
+            (got[m] * rest >= size * self.after[m], (used[m] + 0.5) / self.after[m], order, m)
+            for order, m in enumerate(some)
+            if m not in slot
+        ]
+
+    def result(self, away: Set[int]) -> SlotTable:
+        depth = min(RANKS, len(self.after))
+        ranks = tuple(tuple([slot[rank] for slot in self.lists]) for rank in range(depth))
+        homes = tuple(
+            [
+                home if home in away and slot not in self.taken else ranks[0][slot]
+                for slot, home in enumerate(self.homes)
+            ]
+        )
+        return replace(self.table, ranks=ranks, homes=() if homes == ranks[0] else homes)
+
+    def _prefer(self, slot: int, member: int, rank: int) -> None:
+        """The member gets this rank of the slot's list; the others keep their order."""
+        members = self.lists[slot]
+        before = members[:1]
+        if member in members:
+            members.remove(member)
+        members.insert(rank, member)
+        del members[RANKS:]
+        if members[:1] != before:
+            self.counts.subtract(before)
+            self.counts[members[0]] += 1
+
+    def _take(self, member: int) -> None:
+        """Whoever returns takes what others only have while somebody is away; of what is their own, only if it would
+        lack more than a slot: so nobody loses a client by another's return who did not come from there."""
+        held: dict[int, list[int]] = {}
+        for slot, members in enumerate(self.lists):
+            if members[0] != member:
+                held.setdefault(members[0], []).append(slot)
+        for slots in held.values():
+            slots[:] = [
+                slot for *_, slot in sorted([(self.homes[slot], self.lists[slot][1:2], slot) for slot in slots])
+            ]
+        if member in self.returning:
+            borrowed = {m: [slot for slot in slots if self.homes[slot] != m] for m, slots in held.items()}
+            self._take_from(member, borrowed)
+            if self.surplus(member) >= -2 * self.total:
+                return
+            held = {m: [slot for slot in slots if self.homes[slot] == m] for m, slots in held.items()}
+        self.taken.update(self._take_from(member, held))
+
+    def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
+        """Slots of those who have most over their due, until one more would make nobody's share better."""
+        queues = {other: _spread(slots, len(slots))[::-1] for other, slots in held.items()}
+        surplus = {other: self.surplus(other) for other in queues}
+        got = list[int]()
+        while rich := [(surplus[other], -other) for other, queue in queues.items() if queue and self.counts[other] > 1]:
+            most, other = max(rich)
+            if self.counts[member] and most - self.surplus(member) <= self.total:
+                break
+            got.append(slot := queues[-other].pop())
+            self._prefer(slot, member, 0)
+            surplus[-other] -= self.total
+        return got
+
+    def _give(self, member: int) -> None:
+        """To the next in its lists, who has the slot already if the member is down. The order of the others stays."""
+        heirs: dict[int, list[int]] = {}
+        for slot, members in enumerate(self.lists):
+            if members[0] == member and len(members) > 1:
+                heirs.setdefault(members[1], []).append(slot)
+        queues = {heir: _spread(slots, len(slots))[::-1] for heir, slots in heirs.items()}
+        while poor := [(self.surplus(heir), heir) for heir, queue in queues.items() if queue]:
+            least, heir = min(poor)
+            if self.counts[member] <= 1 or self.surplus(member) - least <= self.total:
+                break
+            self._prefer(queues[heir].pop(), heir, 0)
+
+    def _enter_second(self, member: int) -> None:
+        """So that shares are even when the first one does not serve."""
+        groups: dict[int, dict[int, list[int]]] = {}
+        for slot, members in enumerate(self.lists):
+            if len(members) > 1 and members[0] != member:
+                groups.setdefault(members[0], {}).setdefault(members[1], []).append(slot)
+        for first, held in groups.items():
+            total = self.total - self.after[first]
+            queues = {m: _spread(slots, len(slots))[::-1] for m, slots in held.items() if m != member}
+            surplus = {
+                m: (self.counts[m] + len(held.get(m, ()))) * total - self.after[m] * self.size
+                for m in (*queues, member)
+            }
+            while rich := [(surplus[m], m) for m, queue in queues.items() if queue]:
+                most, other = max(rich)
+                if most - surplus[member] <= total:
+                    break
+                self._prefer(queues[other].pop(), member, 1)
+                surplus[other] -= total
+                surplus[member] += total
+
+    def even_second(self) -> None:
+        """Shares are to be even when one member does not serve. Of the lists that somebody left who goes or weighs
+        less, the second rank may be given to anybody: who was there before is the one that changes."""
+        groups: dict[int, dict[int, list[int]]] = {}
+        for slot in self.left:
+            members = self.lists[slot]
+            if len(members) > 1 and members[0] not in self.less:
+                groups.setdefault(members[0], {}).setdefault(members[1], []).append(slot)
+        if not groups:
+            return
+        got: dict[int, defaultdict[int, int]] = {}
+        for members in self.lists:
+            if members[0] in groups and len(members) > 1:
+                got.setdefault(members[0], defaultdict(int))[members[1]] += 1
+        for first, held in groups.items():
+            total = self.total - self.after[first]
+            surplus = {
+                m: (self.counts[m] + got[first][m]) * total - weight * self.size
+                for m, weight in self.after.items()
+                if m != first
+            }
+            while rich := [(surplus[m], m) for m, slots in held.items() if slots]:
+                most, other = max(rich)
+                least, poor = min([(lack, m) for m, lack in surplus.items()])
+                if most - least <= total:
+                    break
+                self._prefer(held[other].pop(), poor, 1)
+                surplus[other] -= total
+                surplus[poor] += total
+
+    def _enter(self, member: int, more: int, rank: int) -> None:
+        """Of all lists that begin alike the same part, at equal distances: so nobody else loses more than others."""
+        rows = sorted(
+            [
+                (members[: rank + 1], slot)
+                for slot, members in enumerate(self.lists)
+                if len(members) > rank and member not in members[: rank + 1]
+            ]
+        )
+        part = 0.5
+        for members, slot in rows:
+            part += more / (self.total - sum([self.after[other] for other in members[:rank]]))
+            if part >= 1:
+                part -= 1
+                self._prefer(slot, member, rank)
+
+    def _step_back(self, member: int, rank: int) -> None:
+        rows = sorted(
+            [
+                (members, slot)
+                for slot, members in enumerate(self.lists)
+                if len(members) > rank + 1 and members[rank] == member
+            ]
+        )
+        part = 0.5
+        for members, slot in rows:
+            part += 1 - self.after[member] / self.before[member]
+            if part >= 1:
+                part -= 1
+                self._prefer(slot, members[rank + 1], rank)
