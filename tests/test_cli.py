@@ -45,6 +45,7 @@ def test_a_password_file_is_checked_too(
     monkeypatch.setenv("FAIRLEAD_SERVER_PASSWORD_FILE", str(tmp_path / "users"))
     code, out, err = run(capsys, "server", "--check")
     assert (code, out, f"{tmp_path}/users" in err) == (1, "", True)
+    (tmp_path / "users").touch(mode=0o600)
     (tmp_path / "users").write_text("x:y:z:nonsense\n")
     code, out, err = run(capsys, "server", "--check")
     assert (code, out, "users:1: a line is user:bcrypt hash:project:role" in err) == (1, "", True)

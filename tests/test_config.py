@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead.config import SECTIONS, BadConfiguration, Configuration, is_local, read_configuration, render_template
+from fairlead.config import (
+    SECTIONS,
+    BadConfiguration,
+    Configuration,
+    check_secrets,
+    is_local,
+    read_configuration,
+    render_template,
+)
 
 
 def test_the_template_is_a_file_that_works(tmp_path: Path):
@@ -48,6 +56,19 @@ BAD = [
     ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic"}, "server.password_file"),
     ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "keystone"}, "is not none or http_basic"),
     ("", {"FAIRLEAD_SERVER_TLS_KEY": "x"}, "go together"),
+    ("", {"FAIRLEAD_SERVER_CONNECTIONS": "0"}, "server.connections: from 1"),
+    ("", {"FAIRLEAD_SERVER_CONNECTIONS_PER_ADDRESS": "-1"}, "server.connections_per_address: from 1"),
+    (
+        "",
+        {"FAIRLEAD_SERVER_PROXIES": "10.0.0.1, lb.example.org"},
+        "'lb.example.org' is not an address",
+    ),
+    ("", {"FAIRLEAD_SERVER_PASSWORDS_IN_THE_CLEAR": "maybe"}, "'maybe' is not yes or no"),
+    (
+        "[server]\nauthentication = 'http_basic'\npassword_file = '/x'\nlisten = '0.0.0.0:9876'\n",
+        {},
+        "passwords could be read on the way; set server.tls_certificate",
+    ),
     ("", {"FAIRLEAD_OVN_NORTBOUND": "x"}, "FAIRLEAD_OVN_NORTBOUND: no such option"),
     ("", {"FAIRLEAD_OVN_NORTHBOUND": "foo"}, "ovn.northbound: "),
     ("", {"FAIRLEAD_OVN_NORTHBOUND": "ssl:10.0.0.1:6641"}, "ssl needs ovn.private_key"),
@@ -101,3 +122,27 @@ def test_gateway_chassis_are_names_with_commas():
     found = read_configuration(None, {"FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw2, gw1,,gw1"})
     assert found.ovn.gateways == ("gw1", "gw2")
     assert Configuration().ovn.gateways == ()
+
+
+def test_passwords_are_served_in_the_clear_only_if_that_is_said(tmp_path: Path):
+    given = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": "/x"}
+    assert read_configuration(None, given).server.listen == "127.0.0.1:9876"
+    everywhere = {**given, "FAIRLEAD_SERVER_LISTEN": "0.0.0.0:9876"}
+    for more in (
+        {"FAIRLEAD_SERVER_PASSWORDS_IN_THE_CLEAR": "yes"},
+        {"FAIRLEAD_SERVER_TLS_CERTIFICATE": "c", "FAIRLEAD_SERVER_TLS_KEY": "k"},
+    ):
+        assert read_configuration(None, {**everywhere, **more}).server.listen == "0.0.0.0:9876"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o601])
+def test_secrets_that_everybody_can_open_are_refused(tmp_path: Path, mode: int):
+    path = tmp_path / "users"
+    path.touch()
+    given = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(path)}
+    configuration = read_configuration(None, given)
+    path.chmod(mode)
+    with pytest.raises(BadConfiguration, match=f"server.password_file: {path}: everybody .*mode {mode:04o}"):
+        check_secrets(configuration)
+    path.chmod(0o640)
+    check_secrets(configuration)

@@ -120,6 +120,8 @@ def write_state(path: Path, boot: str, tally: Tally) -> None:
     sums = {listener: asdict(figures) for listener, figures in tally.sums.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
     new.write_bytes(msgspec.json.encode(_State(boot=boot, last=last, sums=sums)))
     new.replace(path)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.client import Server, ServerError, is_url
-from fairlead.config import BadConfiguration, Configuration, read_configuration, render_template
+from fairlead.config import BadConfiguration, Configuration, check_secrets, read_configuration, render_template
 
 DIFFERENT = 3
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
@@ -123,6 +123,7 @@ def _add_operator_commands(commands: Any) -> None:
 def _server(arguments: argparse.Namespace) -> int:
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
+        check_secrets(configuration)
         _check_password_file(configuration)
         print("the configuration is right")
         return 0
@@ -149,8 +150,8 @@ def run_server(configuration: Configuration) -> int:
     from fairlead.server import serve
     from fairlead.store.interface import StoreError
 
-    start_logging(configuration.log.level, configuration.log.format)
     try:
+        start_logging(configuration.log.level, configuration.log.format, configuration.log.audit)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(configuration))
     except (BadPasswordFile, StoreError, OSError) as error:
@@ -164,6 +165,7 @@ def _agent(arguments: argparse.Namespace) -> int:
     from fairlead.logs import start_logging
 
     configuration = read_configuration(arguments.config, os.environ)
+    check_secrets(configuration)
     if arguments.check:
         print("the configuration is right")
         return 0

@@ -5,6 +5,7 @@ option is FAIRLEAD_<SECTION>_<OPTION>. Options that do not exist are errors: a t
 """
 
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +23,8 @@ DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
 LONGEST_DELAY = 3600
 MOST_CONNECTIONS = 100_000
+OTHERS = 0o007
+"""Bits of a file's mode that are about everybody; a group may have a key, as Debian's ssl-cert has."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -55,6 +58,14 @@ class ServerOptions:
     )
     tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
     tls_key: str = _option("", "PEM file of its private key.")
+    passwords_in_the_clear: str = _option(
+        "no", "yes: serve passwords without TLS where others can reach it. Whoever is on the way reads them."
+    )
+    hosts: str = _option(
+        "",
+        "Without authentication: what Host may be besides the listen address, HOST:PORT with commas, as for a forwarded"
+        " port. A web page whose own name is among them can do all that you can.",
+    )
     connections: int = _option(800, "At once, of all callers; beyond, who has been silent longest is shown out.")
     connections_per_address: int = _option(
         200, "At once of one address (IPv6: of one /64; on a unix socket: of one user). Not for proxies."
@@ -64,6 +75,10 @@ class ServerOptions:
         "Addresses or networks of proxies, with commas, that say in X-Forwarded-For and X-Forwarded-Proto for whom they"
         " ask, and are believed; `unix` for whoever is on the unix socket. Nobody else is.",
     )
+
+    @property
+    def more_hosts(self) -> tuple[str, ...]:
+        return _names(self.hosts)
 
     @property
     def trusted_proxies(self) -> tuple[str, ...]:
@@ -173,6 +188,11 @@ class AgentOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     level: str = _option("info", "debug, info, warning or error.")
+    audit: str = _option(
+        "",
+        "File to which changes and failed log-ins are appended, a JSON object a line: who, from where, what, result."
+        " They are in the log as well. Made anew after it was moved away; SIGHUP does that at once.",
+    )
     format: str = _option("text", "text: a line for people; json: an object a line, for programs that collect logs.")
 
 
@@ -234,6 +254,29 @@ def is_local(listen: str) -> bool:
         return True
     host, _ = split_listen(listen)
     return host == "localhost" or _is_loopback(host)
+
+
+def check_secrets(configuration: Configuration) -> None:
+    """What nobody but this program may read, and what only it may change. Raises BadConfiguration."""
+    server, agent, ovn = configuration.server, configuration.agent, configuration.ovn
+    for name, path in (
+        ("server.password_file", server.password_file if server.authentication == "http_basic" else ""),
+        ("server.tls_key", server.tls_key),
+        ("ovn.private_key", ovn.private_key),
+        ("agent.password_file", agent.password_file),
+    ):
+        if path and (mode := _mode(path)) & OTHERS:
+            raise BadConfiguration(
+                f"{name}: {path}: everybody on this machine can open it (mode {mode:04o}); chmod 600"
+            )
+
+
+def _mode(path: str) -> int:
+    """None of its bits when there is no such file: who opens it says that better."""
+    try:
+        return stat.S_IMODE(Path(path).stat().st_mode)
+    except OSError:
+        return 0
 
 
 def split_listen(listen: str) -> tuple[str, int]:
@@ -341,6 +384,14 @@ def _check_probes(options: ProbeOptions) -> None:
 
 
 def _check_callers(options: ServerOptions) -> None:
+    if options.passwords_in_the_clear not in ("no", "yes"):
+        raise BadConfiguration(f"server.passwords_in_the_clear: '{options.passwords_in_the_clear}' is not yes or no")
+    readable = options.authentication == "http_basic" and not options.tls_certificate and not is_local(options.listen)
+    if readable and options.passwords_in_the_clear == "no":
+        raise BadConfiguration(
+            f"server.listen: {options.listen} can be reached from elsewhere, and passwords could be read on the way;"
+            " set server.tls_certificate and server.tls_key, or server.passwords_in_the_clear to yes"
+        )
     for name in ("connections", "connections_per_address"):
         if not 1 <= getattr(options, name) <= MOST_CONNECTIONS:
             raise BadConfiguration(f"server.{name}: from 1 to {MOST_CONNECTIONS}")

@@ -1,16 +1,66 @@
 """What the log looks like: a line for people, or a JSON object for programs that collect lines.
 
 A record that is about something countable carries it as `extra={"fields": {...}}`: the same facts as its sentence.
+Callers choose names, paths and ids: whatever they chose is cut, and leaves no control character in any line, so that
+nobody can write a line of the log, or move the cursor of who reads it.
 """
 
 import logging
+import re
 import sys
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 FORMATS = ("text", "json")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LONGEST_MESSAGE = 4000
+"""Characters of a message, and of a field."""
+AUDIT = "fairlead.audit"
+"""The logger of changes and failed log-ins."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0, C1 and DEL; line and paragraph separators; what turns the direction of text round; halves of surrogates."""
+
+
+def cleaned(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """One line without anything that acts, and not too long."""
+    if len(text) > longest:
+        text = f"{text[:longest]}..."
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def _clean(value: object) -> object:
+    match value:
+        case str():
+            return cleaned(value)
+        case Mapping():
+            return {cleaned(str(name)): _clean(item) for name, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_clean(item) for item in value]
+        case bool() | int() | float() | None:
+            return value
+        case _:
+            return cleaned(str(value))
+
+
+class TextFormatter(logging.Formatter):
+    """A line, and indented lines for an exception."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of logging.Formatter
+        record.message = cleaned(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - of logging.Formatter
+        return "\n".join(f"    {cleaned(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class JsonFormatter(logging.Formatter):
@@ -21,16 +71,78 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
+            "message": cleaned(record.getMessage()),
+            **{name: _clean(value) for name, value in getattr(record, "fields", {}).items()},
         }
         if record.exc_info:
-            facts["exception"] = self.formatException(record.exc_info)
+            facts["exception"] = "\n".join(map(cleaned, self.formatException(record.exc_info).split("\n")))
         return msgspec.json.encode(facts, enc_hook=str).decode()
 
 
-def start_logging(level: str, style: str) -> None:
-    """To standard error, from `level` on. `style` is one of FORMATS."""
+class Allowance:
+    """So many in a minute, and as many at once: what is told of strangers may not fill a disk."""
+
+    def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.left_out = 0
+        """Since one was allowed last."""
+        self._most = float(a_minute)
+        self._left = self._most
+        self._clock = clock
+        self._then = clock()
+
+    def take(self) -> bool:
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._then) * self._most / 60)
+        self._then = now
+        if self._left < 1:
+            self.left_out += 1
+            return False
+        self._left -= 1
+        return True
+
+
+class Seldom(logging.Filter):
+    """Lets so many records a minute through; the next one says how many did not come."""
+
+    def __init__(self, a_minute: int) -> None:
+        super().__init__()
+        self._allowance = Allowance(a_minute)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return True
+        if not self._allowance.take():
+            return False
+        if self._allowance.left_out:
+            record.msg = f"{record.getMessage()} (and {self._allowance.left_out} more like it)"
+            record.args = ()
+            self._allowance.left_out = 0
+        return True
+
+
+class _Private(WatchedFileHandler):
+    """Appends to a file that only its owner can read; one that was moved away is made anew at the next line."""
+
+    def _open(self) -> TextIOWrapper:
+        Path(self.baseFilename).touch(mode=0o600)
+        return super()._open()
+
+
+def start_logging(level: str, style: str, audit: str = "") -> None:
+    """To standard error, from `level` on. `style` is one of FORMATS. `audit` is a file of its own for audit records,
+    which are in the log as well. Raises OSError."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.getLogger(AUDIT).setLevel(logging.INFO)
+    if audit:
+        own = _Private(audit, encoding="utf-8", errors="backslashreplace")
+        own.setFormatter(JsonFormatter())
+        logging.getLogger(AUDIT).addHandler(own)
+
+
+def reopen() -> None:
+    """The file of audit records, if there is one: SIGHUP says that it was moved away."""
+    for handler in logging.getLogger(AUDIT).handlers:
+        if isinstance(handler, _Private):
+            handler.reopenIfNeeded()

@@ -25,19 +25,22 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
+from fairlead.api.auth import Authenticate, BadPasswordFile, HttpBasic, anybody, read_password_file
+from fairlead.api.callers import names_of
 from fairlead.api.door import House
 from fairlead.api.entrance import Entrance, Guests
 from fairlead.api.metrics import Dataplane
+from fairlead.api.pulse import Pulse
 from fairlead.api.wire import BoundedHttp
 from fairlead.compilers.providers import PROVIDERS
-from fairlead.config import Configuration, OvnOptions, ServerOptions, split_listen
+from fairlead.config import BadConfiguration, Configuration, OvnOptions, ServerOptions, check_secrets, split_listen
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_protocol import parse_remotes
+from fairlead.logs import reopen
 from fairlead.model.owner import Owner
 from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
@@ -68,7 +71,8 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
 
 
 async def serve(configuration: Configuration) -> None:
-    """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration."""
+    """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
+    check_secrets(configuration)
     authenticate = _authentication(configuration)
     gc.disable()  # until the model is loaded: each new document would be looked through again and again
     store = await SqliteStore.open(Path(configuration.store.path))
@@ -92,7 +96,13 @@ async def serve(configuration: Configuration) -> None:
             locate=kernel.southbound.locate,
         )
         stack.enter_context(_frozen())
-        await _listen(make_app(house, kernel.reconciler, authenticate, kernel.dataplane), configuration)
+        pulse = Pulse()
+        beating = asyncio.create_task(_watched(pulse.beat), name="pulse")
+        stack.callback(beating.cancel)
+        app = make_app(
+            *(house, kernel.reconciler, authenticate, kernel.dataplane), names=_names(configuration.server), pulse=pulse
+        )
+        await _listen(app, configuration, authenticate)
 
 
 class Kernel:
@@ -238,26 +248,61 @@ def _authentication(configuration: Configuration) -> Authenticate:
     return HttpBasic(read_password_file(Path(configuration.server.password_file)))
 
 
+def _names(options: ServerOptions) -> frozenset[str] | None:
+    """What Host may be. No browser opens a unix socket, and who has a password is known by it."""
+    if options.authentication != "none" or options.listen.startswith("unix:"):
+        return None
+    return names_of(options.listen, options.more_hosts, tls=bool(options.tls_certificate))
+
+
 class _Server(uvicorn.Server):
     """Ends by returning: uvicorn would send itself the signal again, and nothing after it would be closed."""
 
-    def __init__(self, settings: uvicorn.Config, listener: socket.socket, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        settings: uvicorn.Config,
+        listener: socket.socket,
+        configuration: Configuration,
+        authenticate: Authenticate,
+    ) -> None:
         super().__init__(settings)
         self._listener = listener
-        self._options = options
-        self._tls = _serving_tls(options)
+        self._configuration = configuration
+        self._options = configuration.server
+        self._authenticate = authenticate
+        self._tls = _serving_tls(self._options)
+        self._reading: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for sign in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(sign, self.handle_exit, sign, None)
-        loop.add_signal_handler(signal.SIGHUP, LOG.warning, "SIGHUP: nothing is read again; restart to do that")
+        loop.add_signal_handler(signal.SIGHUP, self._begin_to_read_again)
         try:
             yield
         finally:
             for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(sign)
+
+    def _begin_to_read_again(self) -> None:
+        self._reading = asyncio.get_running_loop().create_task(self._read_again())
+
+    async def _read_again(self) -> None:
+        """Passwords and certificates, and the file of the audit; what cannot be read stays as it was."""
+        reopen()
+        try:
+            check_secrets(self._configuration)
+            tls = _serving_tls(self._options)
+            if isinstance(self._authenticate, HttpBasic):
+                users = read_password_file(Path(self._options.password_file))
+                await self._authenticate.replace(users)
+                LOG.info("SIGHUP: %d users; whoever was let in before is checked again", len(users))
+        except (BadConfiguration, BadPasswordFile, OSError) as error:
+            LOG.error("SIGHUP: %s; what was read before goes on", error)
+        else:
+            self._tls = tls
+            LOG.info("SIGHUP: passwords and certificate are read again")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Our own way in, instead of uvicorn's: it knows how many connections each address has."""
@@ -306,7 +351,7 @@ def _serving_tls(options: ServerOptions) -> ssl.SSLContext | None:
     return context
 
 
-async def _listen(app: ASGIApp, configuration: Configuration) -> None:
+async def _listen(app: ASGIApp, configuration: Configuration, authenticate: Authenticate) -> None:
     options = configuration.server
     listener = _open_socket(options.listen)
     trusted = options.trusted_proxies
@@ -326,7 +371,7 @@ async def _listen(app: ASGIApp, configuration: Configuration) -> None:
         if options.listen.startswith("unix:"):
             stack.callback(Path(options.listen.removeprefix("unix:")).unlink, missing_ok=True)
         LOG.info("serving on %s", options.listen)
-        await _Server(settings, listener, options).serve(sockets=[listener])
+        await _Server(settings, listener, configuration, authenticate).serve(sockets=[listener])
 
 
 def _open_socket(listen: str) -> socket.socket:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.auth import HttpBasic, anybody
+from fairlead.api.auth import HttpBasic, Knock, anybody
 from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, MOST_VALUES, Identity
 from harness.caller import Caller
 from harness.values import FEW, JSON, NEARLY
@@ -147,7 +147,7 @@ def test_any_header_is_answered(caller: Caller, name: str, value: bytes):
 def test_any_authorization_is_somebody_or_nobody(header: str):
     check = HttpBasic({})
     for text in (header, f"Basic {header}", f"basic {header}"):
-        assert asyncio.run(check(text, header)) is None
-    caller = asyncio.run(anybody(header, header))
+        assert asyncio.run(check(Knock(authorization=text, project_id=header))) is None
+    caller = asyncio.run(anybody(Knock(authorization=header, project_id=header)))
     assert isinstance(caller, Identity)
     assert len(caller.project_id) <= 36

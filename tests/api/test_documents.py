@@ -158,7 +158,7 @@ def test_a_wrong_answer_is_found(doors):
 def test_a_document_needs_no_name(tmp_path: Path):
     """Only the documents: what is true of the server is not for strangers."""
 
-    async def nobody(*_: str | None) -> None:
+    async def nobody(_: object) -> None:
         return None
 
     async def story(place: Inside) -> None:

@@ -38,6 +38,7 @@ DROPPED = {"host", "x-auth-token", "content-length", "connection", "accept-encod
 
 def write_password_file(path: Path) -> None:
     right = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    path.touch(mode=0o600)
     path.write_text(
         "".join(
             f"{user_name(project, roles)}:{right}:{project}:{','.join(sorted(roles))}\n"

@@ -65,7 +65,9 @@ class Machine:
 
 
 @contextmanager
-def machine(folder: Path, options: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Iterator[Machine]:
+def machine(
+    folder: Path, options: Mapping[str, str] | None = None, prefix: Sequence[str] = (), scheme: str = "http"
+) -> Iterator[Machine]:
     """`options` are environment variables of the server's configuration, `prefix` is a command that starts it."""
     with ExitStack() as stack:
         northbound, southbound = (stack.enter_context(_database(folder, name)) for name in ("nb", "sb"))
@@ -84,8 +86,8 @@ def machine(folder: Path, options: Mapping[str, str] | None = None, prefix: Sequ
         argv = [*prefix, sys.executable, "-m", "fairlead.cli", "server"]
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
         stack.callback(_end, process)
-        client = stack.enter_context(httpx.Client(base_url=f"http://{listen}", timeout=PATIENCE))
-        made = Machine(f"http://{listen}", client, process, folder / "log")
+        client = stack.enter_context(httpx.Client(base_url=f"{scheme}://{listen}", timeout=PATIENCE, verify=False))
+        made = Machine(f"{scheme}://{listen}", client, process, folder / "log")
         _await_ready(made)
         yield made
 

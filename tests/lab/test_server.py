@@ -279,6 +279,7 @@ def test_the_operators_commands(own_lab: Lab, tmp_path: Path):
 def test_behind_a_password_the_stock_client_works_and_sees_its_project_only(own_lab: Lab, tmp_path: Path):
     users = tmp_path / "users"
     hashed = {name: bcrypt.hashpw(f"{name}-secret".encode(), bcrypt.gensalt(4)).decode() for name in ("ann", "eve")}
+    users.touch(mode=0o600)
     users.write_text(f"ann:{hashed['ann']}:shop:member,reader\neve:{hashed['eve']}:other:admin\n")
     options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(users)}
     with serving(own_lab, tmp_path, **options) as server:
@@ -302,6 +303,8 @@ def test_behind_a_password_the_stock_client_works_and_sees_its_project_only(own_
 def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
     secret = bcrypt.hashpw(b"told-secret", bcrypt.gensalt(rounds=4)).decode()
     users = (f"{name}:{secret}:p:{role}" for name, role in (("node", "service"), ("ann", "member"), ("eve", "admin")))
+    for secret_file in ("users", "password"):
+        (tmp_path / secret_file).touch(mode=0o600)
     (tmp_path / "users").write_text("\n".join(users))
     (tmp_path / "password").write_text("told-secret\n")
     guarded = {

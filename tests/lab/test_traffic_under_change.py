@@ -241,6 +241,7 @@ def kill_northd(scene: Scene) -> None:
 def upgrade(scene: Scene, folder: Path) -> None:
     """As a new version starts: asked to end, another configuration; and back to the old one."""
     home, users = scene.home, folder / "users"
+    users.touch(mode=0o600)
     users.write_text(f"ann:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}:shop:admin\n")
     home.server.process.terminate()
     assert home.server.process.wait(10) == 0

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from siege.wire import GONE, Target, basic
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
-MALLORY = basic("mallory", "password of mallory")
-"""A tenant with a right password and no good intentions; a member of the project `rogue`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +170,7 @@ async def patient_thieves(target: Target, order: Order) -> None:
     await _repeat(order, order.count(2000), 50, knock)
 
 
-# with a password
+# with a password: each is a user of that name, with a project of its own
 
 
 async def parallel_writes(target: Target, order: Order) -> None:
@@ -267,7 +265,7 @@ async def attack(url: str, order: Order, names: list[str]) -> dict[str, dict[str
         name: Target(
             url=url,
             source=f"127.0.0.{10 + number}",
-            authorization=MALLORY if ATTACKERS[name] in TENANTS else "",
+            authorization=basic(name, f"password of {name}") if ATTACKERS[name] in TENANTS else "",
         )
         for number, name in enumerate(names)
     }

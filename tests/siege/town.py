@@ -19,7 +19,7 @@ import bcrypt
 import httpx
 
 from fuzz.machine import Machine, machine
-from siege.attackers import BALANCER, NETWORK
+from siege.attackers import BALANCER, NETWORK, TENANTS
 
 COST = 10
 """Of the passwords: 60 ms of a processor for a check. What `htpasswd -B` makes by default takes 2 ms."""
@@ -171,7 +171,8 @@ def _good(answer: httpx.Response) -> Any:
 def town(folder: Path) -> Iterator[Town]:
     users = folder / "users"
     users.touch(mode=0o600)
-    lines = [_user("root", "ops", "admin"), _user("ann", "shop", "member"), _user("mallory", "rogue", "member")]
+    lines = [_user("root", "ops", "admin"), _user("ann", "shop", "member")]
+    lines += [_user(each.__name__, each.__name__, "member") for each in TENANTS]
     lines += [_user(f"newcomer{number}", "shop", "reader") for number in range(NEWCOMERS)]
     users.write_text("\n".join(lines))
     options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(users)}

@@ -2,8 +2,10 @@
 
 import asyncio
 import sqlite3
+import stat
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +17,8 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Changes, Snapshot
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
-from fairlead.store.model import Model
-from fairlead.store.sqlite import LARGEST_LOG, SqliteStore
+from fairlead.store.model import PAYER, Model
+from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SqliteStore
 from harness.story import read_story
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
@@ -348,4 +350,100 @@ def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monke
         await store.close()
 
     other: Model
+    asyncio.run(run())
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LARGE = 400 * 2**10
+
+
+def _size(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+
+
+def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(tmp_path: Path):
+    """One document of 400 KiB is written 300 times: the file does not grow with it, and what was deleted is known."""
+
+    async def run() -> None:
+        path = tmp_path / "s.db"
+        store = await SqliteStore.open(path)
+        await store.transact(guards={}, puts={"small": b"1"}, deletes=[])
+        await store.transact(guards={}, puts={}, deletes=["small"])
+        for number in range(300):
+            last = await store.transact(guards={}, puts={"large": bytes([number % 256]) * LARGE}, deletes=[])
+        assert _size(path) < FEED_BYTES + 4 * LARGEST_LOG
+        with pytest.raises(Compacted):
+            await store.changes(2)
+        batches = await store.changes(last - 20)
+        assert [batch.revision for batch in batches] == list(range(last - 19, last + 1))
+        assert await store.deleted() == {"small"}
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(tmp_path: Path):
+    path = tmp_path / "s.db"
+    with closing(sqlite3.connect(path)) as raw:
+        raw.executescript(SCHEMA)
+        rows = [(number, "large", b"x" * LARGE) for number in range(1, 200)]
+        raw.executemany("INSERT INTO change VALUES (?, ?, ?)", [*rows, (200, "gone", None)])
+        raw.execute("UPDATE head SET revision = 200")
+        raw.execute("PRAGMA user_version=1")
+        raw.commit()
+
+    async def run() -> None:
+        store = await SqliteStore.open(path)
+        assert await store.deleted() == {"gone"}
+        for _ in range(10):
+            await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        assert len(await store.changes(200)) == 10
+        await store.close()
+        before = _size(path)
+        assert before > 190 * LARGE
+        store = await SqliteStore.open(path)
+        assert _size(path) < before / 2
+        assert len(await store.changes(200)) == 10
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
+    async def run() -> None:
+        path = tmp_path / "s.db"
+        await (await SqliteStore.open(path)).close()
+        path.chmod(0o644)
+        store = await SqliteStore.open(path)
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        assert modes() == {0o600}
+        await store.close()
+
+    def modes() -> set[int]:
+        return {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
+
+    asyncio.run(run())
+
+
+def test_one_project_that_writes_much_does_not_keep_another_waiting(tmp_path: Path):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda *_: None)
+        order: list[str] = []
+
+        async def write(project: str, number: int) -> None:
+            PAYER.set(project)
+            network = Network(
+                id=f"{project}{number}", project_id=project, name="n", created_at=datetime.now(UTC), mtu=1500
+            )
+            await model.write(lambda _: Changes(puts=(network,)))
+            order.append(project)
+
+        crowd = [asyncio.create_task(write("many", number)) for number in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.create_task(write("one", 0))
+        await asyncio.gather(*crowd)
+        assert order.index("one") <= 3
+        await store.close()
+
     asyncio.run(run())

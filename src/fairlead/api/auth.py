@@ -5,14 +5,19 @@ HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617)
     user:bcrypt hash:project:role,role
 
 as `htpasswd -nB user` writes its first two columns. A bcrypt check takes tens of milliseconds by design, so what was
-right once is remembered under a key that only this process knows; the password itself is not.
+right once is remembered under a key that only this process knows; the password itself is not. Who was right before
+never waits. All other checks have turns by address and lines with an end, failures have a price, and nobody is checked
+who has hung up: strangers with wrong passwords keep themselves waiting, and not who comes for the first time.
 """
 
 import asyncio
 import base64
 import hmac
+import os
 import re
 import secrets
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +26,8 @@ from typing import TypeAlias
 import bcrypt
 
 from fairlead.api.door import Identity
+from fairlead.store.turns import Gone, TooMany, Turns
 
-Authenticate: TypeAlias = Callable[[str | None, str | None], Awaitable[Identity | None]]
-"""(Authorization header, X-Project-Id header) -> who it is; None when the caller has to say who he is."""
 ROLES = frozenset(
     {
         *("admin", "member", "reader", "service"),
@@ -33,15 +37,49 @@ ROLES = frozenset(
 )
 """Keystone's, and the older ones that Octavia has of its own."""
 REMEMBERED = 10_000
-CHECKS_AT_ONCE = 2
-"""More callers with new passwords wait: the others' requests must not wait for bcrypt."""
+CHECKS_AT_ONCE = max(1, min(2, (os.cpu_count() or 2) - 1))
+"""The others' requests must not wait for bcrypt: it has a thread, and one processor stays free."""
+WAITING, WAITING_IN_ALL = 16, 256
+"""Checks that wait, of one address and of all."""
+CHECK_PATIENCE = 10.0
+"""Seconds for which a check waits for its turn."""
+FAILURES = 30
+"""That an address has at once; each comes back after FORGIVEN seconds."""
+FORGIVEN = 2.0
+REMEMBERED_ADDRESSES = 10_000
 BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
 LONGEST_PROJECT = 36
+LONGEST_USER = 255
 DEFAULT_PROJECT = "default"
 
 
 class BadPasswordFile(Exception):
     """The message names the file, the line and what would be right."""
+
+
+class TooManyChecks(Exception):
+    """Of this address: it may come again after so many seconds."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knock:
+    """What a caller says of itself, and what is seen of it."""
+
+    authorization: str | None = None
+    project_id: str | None = None
+    """The header X-Project-Id."""
+    address: str = ""
+    """As it is counted (`entrance.counted_as`)."""
+    gone: asyncio.Event | None = None
+    """Set when it hangs up."""
+
+
+Authenticate: TypeAlias = Callable[[Knock], Awaitable[Identity | None]]
+"""Who it is; None when the caller has to say who it is. Raises TooManyChecks, and Gone when nobody waits any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +88,34 @@ class User:
     hash: bytes
 
 
-async def anybody(authorization: str | None, project_id: str | None) -> Identity | None:
-    """No authentication: everybody is the administrator, of the project that he names."""
-    named = "".join(filter(str.isprintable, project_id or ""))
+async def anybody(knock: Knock) -> Identity | None:
+    """No authentication: everybody is the administrator, of the project that they name."""
+    named = "".join(filter(str.isprintable, knock.project_id or ""))
     return Identity(user="anybody", project_id=named[:LONGEST_PROJECT] or DEFAULT_PROJECT, roles=ROLES)
+
+
+class Failures:
+    """What each address has failed lately; the table is bounded, and who failed longest ago is forgotten first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[str, float] = OrderedDict()
+        """Address -> when all of its failures are forgiven."""
+
+    def wait(self, address: str) -> float:
+        """Seconds until this address may fail again; 0 when it may now."""
+        until = self._until.get(address, 0.0)
+        return max(0.0, until - self._clock() - (FAILURES - 1) * FORGIVEN)
+
+    def add(self, address: str) -> None:
+        until = max(self._until.get(address, 0.0), self._clock()) + FORGIVEN
+        self._until[address] = until
+        self._until.move_to_end(address)
+        if len(self._until) > REMEMBERED_ADDRESSES:
+            self._until.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._until)
 
 
 def read_password_file(path: Path) -> dict[str, User]:
@@ -85,33 +147,61 @@ class HttpBasic:
     """Checks a caller against the users of a password file."""
 
     def __init__(self, users: dict[str, User]) -> None:
-        self._users = users
+        self.failures = Failures()
+        self._turns = Turns(at_once=CHECKS_AT_ONCE, of_one=CHECKS_AT_ONCE, waiting=WAITING, in_all=WAITING_IN_ALL)
         self._key = secrets.token_bytes(32)
+        self._users, self._dummy = users, _make_dummy(users)
         self._right: dict[bytes, Identity] = {}
-        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
-        costs = [int(user.hash.split(b"$")[2]) for user in users.values()]
-        self._dummy = bcrypt.hashpw(b"nobody", bcrypt.gensalt(max(costs, default=4)))
 
-    async def __call__(self, authorization: str | None, project_id: str | None) -> Identity | None:
-        credentials = _credentials(authorization)
+    async def replace(self, users: dict[str, User]) -> None:
+        """From now on these; what was right before has to be shown again."""
+        dummy = await asyncio.to_thread(_make_dummy, users)
+        self._users, self._dummy, self._right = users, dummy, {}
+
+    async def __call__(self, knock: Knock) -> Identity | None:
+        credentials = read_credentials(knock.authorization)
         if credentials is None:
             return None
         name, password = credentials
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
         if digest in self._right:
             return self._right[digest]
-        user = self._users.get(name)
-        async with self._checks:  # a name that is not there costs the same time as one that is
-            right = await asyncio.to_thread(bcrypt.checkpw, password[:72], user.hash if user else self._dummy)
+        self._forbear(knock.address)
+        try:
+            async with self._turns.turn(knock.address, CHECK_PATIENCE, knock.gone):
+                if knock.gone is not None and knock.gone.is_set():
+                    raise Gone
+                self._forbear(knock.address)  # those before it in the line may have failed
+                return await self._check(name, password, digest, knock.address)
+        except (TooMany, TimeoutError):
+            raise TooManyChecks(1) from None
+
+    def _forbear(self, address: str) -> None:
+        """Raises TooManyChecks when this address has failed too often lately."""
+        wait = self.failures.wait(address)
+        if wait > 0:
+            raise TooManyChecks(int(wait) + 1)
+
+    async def _check(self, name: str, password: bytes, digest: bytes, address: str) -> Identity | None:
+        user, right_ones = self._users.get(name), self._right
+        # a name that is not there costs the same time as one that is
+        right = await asyncio.to_thread(bcrypt.checkpw, password[:72], user.hash if user else self._dummy)
         if user is None or not right:
+            self.failures.add(address)
             return None
-        if len(self._right) >= REMEMBERED:
-            self._right.clear()
-        self._right[digest] = user.identity
-        return user.identity
+        if len(right_ones) >= REMEMBERED:
+            right_ones.clear()
+        right_ones[digest] = user.identity  # of the users that it was checked against: they may be others by now
+        return user.identity if self._users.get(name) == user else None
 
 
-def _credentials(authorization: str | None) -> tuple[str, bytes] | None:
+def _make_dummy(users: dict[str, User]) -> bytes:
+    costs = [int(user.hash.split(b"$")[2]) for user in users.values()]
+    return bcrypt.hashpw(b"nobody", bcrypt.gensalt(max(costs, default=4)))
+
+
+def read_credentials(authorization: str | None) -> tuple[str, bytes] | None:
+    """User and password of HTTP basic; None when it is none."""
     scheme, _, encoded = (authorization or "").partition(" ")
     if scheme.lower() != "basic":
         return None

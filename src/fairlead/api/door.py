@@ -141,16 +141,19 @@ def _bounded(changes: Changes) -> Changes:
     return changes
 
 
+def too_large() -> ApiError:
+    return ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
+
+
 async def read_json(request: Request) -> object:
     """The body as JSON. Raises ApiError: 400 when it is not JSON or too deep, 413 when it is larger than allowed."""
-    too_large = ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
     too_deep = ApiError(400, f"The request body has more than {DEEPEST_BODY} levels.", "MalformedRequestBody")
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > LARGEST_BODY:
-                raise too_large
+                raise too_large()
     except ClientDisconnect:
         raise ApiError(400, "The connection ended before the body did.", "MalformedRequestBody") from None
     if sum(map(body.count, b"[{,")) > MOST_VALUES:

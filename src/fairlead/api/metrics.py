@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.api.door import House, identity
+from fairlead.api.pulse import Pulse
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner
 from fairlead.model.snapshot import standing
 from fairlead.model.status import derive_provisioning_status
@@ -25,6 +26,9 @@ STANDBY_PATIENCE = 30.0
 """Seconds for which a server without the lock waits for what the one that has it should have written."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds."""
+DOORS = frozenset({"", "network", "load-balancer", "operator", "agent", "projects", "v3"})
+"""First parts of paths; empty for what is at the root itself."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class Dataplane:
 class Metrics:
     """One registry for one application, so that two in one process do not meet."""
 
-    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane]) -> None:
+    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse) -> None:
         self._registry = CollectorRegistry()
         self._dataplane = dataplane
         self._reconciler = reconciler
@@ -61,11 +65,13 @@ class Metrics:
             "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
         )
         reconciler.watch(self._observe_work)
-        self._registry.register(_State(house, reconciler, dataplane))
+        self._registry.register(_State(house, reconciler, dataplane, pulse))
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
-        door = path.split("/", 2)[1] if path.count("/") > 1 else ""
-        self._requests.labels(door, method, str(code)).observe(seconds)
+        """Under names of ours only: each that a stranger could invent would be kept for ever."""
+        first = path.split("/", 2)[1] if path.count("/") > 1 else ""
+        door = first if first in DOORS else "other"
+        self._requests.labels(door, method if method in METHODS else "other", str(code)).observe(seconds)
 
     def _timing(self, name: str, meaning: str) -> Histogram:
         return Histogram(name, meaning, ["kind"], buckets=(0.0001, 0.00025, 0.0005, *BUCKETS), registry=self._registry)
@@ -106,7 +112,8 @@ class Metrics:
 class _State(Collector):
     """Read when it is asked for: there is no second place in which a figure is kept."""
 
-    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane]) -> None:
+    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse) -> None:
+        self._pulse = pulse
         self._house = house
         self._reconciler = reconciler
         self._dataplane = dataplane
@@ -147,6 +154,12 @@ class _State(Collector):
             self._reconciler.contended(),
         )
         yield _foreign(now.foreign)
+        yield GaugeMetricFamily(
+            "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._pulse.longest
+        )
+        yield CounterMetricFamily(
+            "fairlead_loop_long_holds_total", "Times that nobody was served for 50 ms.", self._pulse.long
+        )
         yield self._owners()
         yield self._members()
 

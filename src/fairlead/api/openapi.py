@@ -4,6 +4,7 @@ Nothing is described twice. A view reads the body that its route declares (`read
 body is what is enforced; what it says of answers is held against every answer in the tests of the API.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cache
 from inspect import getdoc
@@ -27,8 +28,10 @@ from fairlead.api.door import (
     base_url,
     json_response,
     read_json,
+    too_large,
 )
 from fairlead.api.fields import Parser, Schema, object_schema
+from fairlead.store.turns import Gone, TooMany
 
 View: TypeAlias = Callable[[Request], Awaitable[Response]]
 DOCUMENT = "/openapi.json"
@@ -65,6 +68,7 @@ _WORDS = {
     412: "It has another revision than the one that If-Match asks for.",
     413: "The body is too large.",
     414: "The query string is too long.",
+    429: "Too much at once, of this project or of this address; Retry-After says when to come again.",
     501: "Asked for is what cannot be had here; the message names it.",
     503: "The store or OVN cannot be reached; nothing was written.",
 }
@@ -104,7 +108,31 @@ class Operation(Route):
             raise HTTPException(405, headers={"Allow": ", ".join(sorted(self.allowed))})
         if len(scope["query_string"]) > LONGEST_QUERY:
             raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
-        await super().handle(scope, receive, send)
+        if self.takes is not None:
+            _check_size(scope)
+        async with contextlib.AsyncExitStack() as stack:
+            await _take_turn(scope, stack)
+            await super().handle(scope, receive, send)
+
+
+def _check_size(scope: Scope) -> None:
+    """Before any of the body is read. Raises ApiError 413."""
+    declared = dict(scope["headers"]).get(b"content-length", b"")
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > LARGEST_BODY):
+        raise too_large()
+
+
+async def _take_turn(scope: Scope, stack: contextlib.AsyncExitStack) -> None:
+    """Among the requests of the caller's project, where somebody counts these. Raises ApiError 429."""
+    if "turn" not in scope:
+        return
+    try:
+        await stack.enter_async_context(scope["turn"]())
+    except (TooMany, TimeoutError):
+        text = "Too many requests of this project are waiting; send fewer at once, and try again in a second."
+        raise ApiError(429, text, "OverLimit") from None
+    except Gone:
+        raise ApiError(400, "The connection has ended.", "MalformedRequestBody") from None
 
 
 async def read_body(request: Request) -> Any:
@@ -182,6 +210,7 @@ def _answers(operation: Operation) -> Mapping[int, Schema | None]:
         401: _reference("Unauthorized"),
         **{status: _reference("Error") for status in failures},
         403: {"anyOf": [_reference("Error"), _reference("Elsewhere")]},
+        429: {"anyOf": [_reference("Error"), _reference("Unauthorized")]},
         **operation.gives,
     }
 

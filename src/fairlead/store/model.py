@@ -8,7 +8,8 @@ the store. Readers get a frozen snapshot and never wait.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -18,11 +19,20 @@ from fairlead.model.probes import derive_health, observe
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
+from fairlead.store.turns import TooMany, Turns
 
 LOG = logging.getLogger(__name__)
 ATTEMPTS = 20
 PATIENCE = 10.0
 """Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
+WAITING = 1000
+"""Changes that wait for their turn, of one project."""
+PAYER: ContextVar[str] = ContextVar("PAYER", default="")
+"""The project that asks: each has its turn to write, however much the others have to be written."""
+CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
+"""Takes the names of the owners that were written for a request."""
+OURS = ""
+"""Whose turn it is when what others wrote is taken in."""
 CLAIM = "claim/"
 PAGE = 500
 """Documents that are read at once."""
@@ -43,7 +53,7 @@ class Model:
         self._store = store
         self._check = check
         self._listeners: list[Listener] = []
-        self._writing = asyncio.Lock()
+        self._writing = Turns(at_once=1, of_one=1, waiting=WAITING)
 
     @classmethod
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
@@ -89,7 +99,7 @@ class Model:
         while True:
             try:
                 async for batch in self._store.watch(self.snapshot.revision):
-                    async with self._writing:
+                    async with self._writing.turn(OURS):
                         self._take_in(batch)
             except Compacted:
                 await self.catch_up()
@@ -103,20 +113,19 @@ class Model:
 
     async def catch_up(self) -> None:
         """Know all that is stored by now. Raises StoreUnavailable."""
-        async with self._writing:
+        async with self._writing.turn(OURS):
             await self._catch_up()
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await self._writing.acquire()
-        except TimeoutError:
-            raise StoreUnavailable(f"earlier changes have been waiting for the store for {PATIENCE:g} s") from None
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._writing.turn(PAYER.get(), PATIENCE))
+            except TimeoutError:
+                raise StoreUnavailable(f"earlier changes have been waiting for the store for {PATIENCE:g} s") from None
+            except TooMany:
+                raise StoreUnavailable(f"{WAITING} changes of this project are waiting for the store") from None
             yield
-        finally:
-            self._writing.release()
 
     async def _write(self, change: Change) -> Snapshot:
         async with self._turn():
@@ -133,6 +142,8 @@ class Model:
                 except Conflict:
                     await self._catch_up()
                 else:
+                    if (changed := CHANGED.get()) is not None:
+                        changed.extend(map(str, changes.owners))
                     await self._publish_own(changes, revision)
                     return self.snapshot
         raise StoreUnavailable(f"others wrote first {ATTEMPTS} times in a row; try again")

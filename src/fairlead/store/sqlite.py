@@ -2,13 +2,15 @@
 
 Durable: `synchronous=FULL` with a write-ahead log, so a transaction that was answered survives power loss (sqlite.org,
 "Write-Ahead Logging" and PRAGMA synchronous). One thread owns the connection, so the event loop never waits for a disk.
-The feed of changes is a table that keeps the newest `FEED` transactions.
+The feed of changes is a table that keeps the newest transactions, `FEED` of them and `FEED_BYTES` at most: who falls
+further behind reads everything again. What was deleted is remembered apart, because it takes no room.
 
 A file that was taken away acknowledges nothing: SQLite would go on writing to it, and the next start would not find it.
 A disk that is full can be read: a start on it writes nothing.
 """
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -19,6 +21,12 @@ from typing import TypeVar
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Document, StoreUnavailable
 
 FEED = 10_000
+FEED_BYTES = 32 * 2**20
+"""Of documents in the feed. A document has 1.25 MiB at most, and a follower looks five times a second."""
+TRIMMED = 32
+"""Transactions that one write takes out of the feed: it may have grown large under an earlier version."""
+SPARE = 16 * 2**20
+"""Bytes that a file may have free for what comes; with more, and more than it uses, a start gives them back."""
 POLL = 0.2
 """Seconds between two looks for the writes of another process; our own writes wake the feed at once."""
 LARGEST_LOG = 4 * 2**20
@@ -35,6 +43,15 @@ CREATE TABLE IF NOT EXISTS change (revision INTEGER, key TEXT, value BLOB, PRIMA
 CREATE TABLE IF NOT EXISTS head (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL);
 INSERT OR IGNORE INTO head VALUES (1, 0);
 """
+FEED_SCHEMA = """
+CREATE TABLE IF NOT EXISTS weight (revision INTEGER PRIMARY KEY, total INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS gone (revision INTEGER, key TEXT, PRIMARY KEY (revision, key)) WITHOUT ROWID;
+INSERT OR IGNORE INTO weight SELECT revision, sum(sum(ifnull(length(value), 0))) OVER (ORDER BY revision)
+  FROM change GROUP BY revision;
+INSERT OR IGNORE INTO gone SELECT revision, key FROM change WHERE value IS NULL;
+"""
+"""`weight` has the bytes of the feed up to each transaction, since the first. Earlier versions have neither table, and
+can go on with a file that has them."""
 _T = TypeVar("_T")
 
 
@@ -114,6 +131,9 @@ class SqliteStore:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._path.touch(mode=0o600, exist_ok=True)
+            for each in (self._path, *map(Path, (f"{self._path}-wal", f"{self._path}-shm"))):
+                if each.exists() and each.stat().st_mode & 0o077:
+                    each.chmod(0o600)
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
@@ -127,6 +147,9 @@ class SqliteStore:
         if version < VERSION:
             connection.executescript(SCHEMA)
             connection.execute(f"PRAGMA user_version={VERSION}")
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight'").fetchone():
+            connection.executescript(f"BEGIN IMMEDIATE;{FEED_SCHEMA}COMMIT;")
+        _shrink(connection)
         self._files = self._identify_files()
 
     def _identify_files(self) -> tuple[tuple[int, int], ...]:
@@ -198,11 +221,23 @@ class SqliteStore:
         self._sql.executemany(
             "INSERT INTO change VALUES (?, ?, ?)", [(revision, key, value) for key, value in changes.items()]
         )
-        self._sql.execute("DELETE FROM change WHERE revision <= ?", (revision - FEED,))
+        self._sql.executemany("INSERT OR IGNORE INTO gone VALUES (?, ?)", [(revision, key) for key in deletes])
+        self._trim_feed(revision, sum(map(len, puts.values())))
         return int(revision)
 
+    def _trim_feed(self, revision: int, added: int) -> None:
+        newest = self._sql.execute("SELECT total FROM weight ORDER BY revision DESC LIMIT 1").fetchone()
+        total = (newest[0] if newest else 0) + added
+        self._sql.execute("INSERT INTO weight VALUES (?, ?)", (revision, total))
+        oldest = self._sql.execute("SELECT revision, total FROM weight ORDER BY revision LIMIT ?", (TRIMMED,))
+        out = [each for each, bytes_then in oldest if each <= revision - FEED or bytes_then <= total - FEED_BYTES]
+        if out:
+            for table in ("change", "weight"):
+                self._sql.execute(f"DELETE FROM {table} WHERE revision <= ?", (out[-1],))  # noqa: S608 - ours
+        self._sql.execute("DELETE FROM gone WHERE revision <= ?", (revision - FEED,))
+
     def _deleted(self) -> set[str]:
-        gone = "SELECT DISTINCT key FROM change WHERE value IS NULL AND key NOT IN (SELECT key FROM document)"
+        gone = "SELECT DISTINCT key FROM gone WHERE key NOT IN (SELECT key FROM document)"
         return {key for (key,) in self._sql.execute(gone)}
 
     def _feed(self, after: int) -> list[Batch]:
@@ -220,3 +255,14 @@ class SqliteStore:
         if head > after and min(batches, default=head + 1) != after + 1:
             raise Compacted(f"the feed starts after revision {after}")
         return [Batch(revision=revision, documents=documents) for revision, documents in batches.items()]
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    """Give back what the file has free, if that is much. Not while another process has it, or the disk is full."""
+    size, free, used = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "freelist_count", "page_count")
+    )
+    if free * size > SPARE and free > used / 2:
+        with contextlib.suppress(sqlite3.OperationalError):
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

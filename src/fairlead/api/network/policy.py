@@ -10,6 +10,9 @@ from fairlead.api.network.errors import forbidden
 from fairlead.model.network import Network, Port, Router, Subnet
 from fairlead.model.snapshot import Snapshot
 
+WRITERS = frozenset({"admin", "member"})
+"""Roles that may change something: of others no body is read."""
+
 
 def sees_network(caller: Identity, network: Network) -> bool:
     return network.external or uses_network(caller, network)

@@ -142,7 +142,7 @@ class Views(Generic[R]):
 
     async def create(self, request: Request) -> Response:
         collection = self._collection
-        asked: Asked = await read_body(request)
+        asked: Asked = await self._read(request, "create")
         calls = [(self._call(request), values) for values in asked.resources]
 
         async def change(snapshot: Snapshot) -> Changes:
@@ -154,7 +154,7 @@ class Views(Generic[R]):
 
     async def update(self, request: Request) -> Response:
         collection, call = self._collection, self._call(request)
-        values = await read_body(request)
+        values = await self._read(request)
         snapshot = await self._change(request, lambda now, resource: collection.update(now, call, resource, values))
         return json_response({collection.singular: self._encode(request, snapshot, request.path_params["id"])})
 
@@ -173,11 +173,11 @@ class Views(Generic[R]):
         return Response(status_code=NO_CONTENT)
 
     async def replace_tags(self, request: Request) -> Response:
-        wanted = await read_body(request)
+        wanted = await self._read(request)
         return json_response({"tags": await self._retag(request, lambda tags: wanted)})
 
     async def add_tags(self, request: Request) -> Response:
-        wanted = await read_body(request)
+        wanted = await self._read(request)
         return json_response({"tags": await self._retag(request, lambda tags: {*tags, *wanted})}, CREATED)
 
     async def add_tag(self, request: Request) -> Response:
@@ -247,6 +247,12 @@ class Views(Generic[R]):
     def _view(self, request: Request, snapshot: Snapshot) -> View:
         return View(snapshot=snapshot, applied=self._house.applied, caller=identity(request))
 
+    async def _read(self, request: Request, verb: str = "update") -> Any:
+        """The body, of those who may change anything at all. Raises ApiError."""
+        may = bool(identity(request).roles & policy.WRITERS)
+        policy.check(may, f"{verb}_{self._collection.singular}")
+        return await read_body(request)
+
     def _call(self, request: Request) -> Call:
         house = self._house
         return Call(caller=identity(request), now=house.now(), new_id=house.new_id(), mtu=house.mtu)
@@ -254,7 +260,7 @@ class Views(Generic[R]):
 
 class RouterViews(Views[Router]):
     async def add_router_interface(self, request: Request) -> Response:
-        call, target = self._call(request), await read_body(request)
+        call, target = self._call(request), await self._read(request)
         return await self._attach(
             request,
             lambda snapshot, router: routers.add_interface(snapshot, call, router, target),
@@ -262,7 +268,7 @@ class RouterViews(Views[Router]):
         )
 
     async def remove_router_interface(self, request: Request) -> Response:
-        call, target = self._call(request), await read_body(request)
+        call, target = self._call(request), await self._read(request)
         return await self._attach(
             request,
             lambda snapshot, router: routers.remove_interface(snapshot, call, router, target),
@@ -270,11 +276,11 @@ class RouterViews(Views[Router]):
         )
 
     async def add_extraroutes(self, request: Request) -> Response:
-        call, routes = self._call(request), await read_body(request)
+        call, routes = self._call(request), await self._read(request)
         return await self._reroute(request, lambda now, router: routers.add_routes(now, call, router, routes))
 
     async def remove_extraroutes(self, request: Request) -> Response:
-        call, routes = self._call(request), await read_body(request)
+        call, routes = self._call(request), await self._read(request)
         return await self._reroute(request, lambda now, router: routers.remove_routes(now, call, router, routes))
 
     async def _attach(self, request: Request, attach: Callable[[Snapshot, Router], Attachment], verb: str) -> Response:

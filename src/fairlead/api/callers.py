@@ -1,0 +1,279 @@
+"""Before any door: who may speak at all, who calls, how many at once, and what is told of it afterwards.
+
+* While everybody is administrator (no authentication) the only fence is the loopback address. A browser on this machine
+  is behind that fence with every page that it shows: so Host must be an address at which the server listens (a page
+  whose name was made to lead here, DNS rebinding, says its own), and whatever another site started is refused.
+* A project has so many requests in the doors at once; more of its own wait in its own line, which has an end.
+* Every change, and every log-in that failed, leaves one bounded line: who, from where, what, and what became of it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlead.api.auth import LONGEST_USER, Authenticate, Knock, TooManyChecks, read_credentials
+from fairlead.api.door import Identity, json_response
+from fairlead.api.entrance import counted_as
+from fairlead.logs import AUDIT, Allowance, Seldom, cleaned
+from fairlead.reconciler.loop import CAUSE
+from fairlead.store.model import CHANGED, PAYER
+from fairlead.store.turns import Gone, Turns
+
+LOG = logging.getLogger(__name__)
+AUDIT_LOG = logging.getLogger(AUDIT)
+STRANGERS = logging.getLogger(f"{__name__}.strangers")
+"""What those did who did not say who they are: a sample of it."""
+STRANGERS_A_MINUTE, FAILED_LOGINS_A_MINUTE = 60, 120
+LONGEST_PATH = 200
+"""Characters of a path in the log."""
+MOST_OBJECTS = 20
+"""That are named in one line of the audit; the others are counted."""
+AT_ONCE, WAITING = 8, 64
+"""Requests of one project in the doors, and in its line; reads and writes apart."""
+NODES_WAITING = 4000
+"""Reports of nodes, which are all one user's and come at the same time."""
+LINE_PATIENCE = 10.0
+"""Seconds in the line."""
+WORDS = "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)s: %(status)s in %(milliseconds)s ms"
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+PROBES = frozenset({"/healthz", "/readyz"})
+"""They say "well" or "not well", to whoever asks for whatever host."""
+PUBLIC = frozenset(
+    {
+        "",
+        *PROBES,
+        "/network",
+        "/network/v2.0",
+        "/network/openapi.json",
+        "/load-balancer",
+        "/load-balancer/v2",
+        "/load-balancer/v2.0",
+        "/load-balancer/openapi.json",
+        "/operator/openapi.json",
+        "/agent/openapi.json",
+    }
+)
+"""For everybody: version documents, as in every OpenStack service, and whether the server is well."""
+STRANGER = Identity(user="", project_id="", roles=frozenset())
+STRANGERS.addFilter(Seldom(STRANGERS_A_MINUTE))
+
+
+def names_of(listen: str, more: Iterable[str], tls: bool) -> frozenset[str]:
+    """What Host may be at this address: itself with its port, `localhost` and loopback if it is one of these, and
+    `more`. A port that is the scheme's own may be left out (RFC 9110, section 4.2)."""
+    host, _, port = listen.rpartition(":")
+    hosts = {host.lower()}
+    if host == "localhost" or _is_loopback(host):
+        hosts |= {"localhost", "127.0.0.1", "[::1]"}
+    found = {f"{each}:{port}" for each in hosts} | {each.lower() for each in more}
+    return frozenset(found | (hosts if port == ("443" if tls else "80") else set()))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(kw_only=True)
+class Visit:
+    """One request, and what is known of it when it is over."""
+
+    scope: Scope
+    id: str
+    address: str
+    began: float = field(default_factory=perf_counter)
+    caller: Identity | None = None
+    objects: list[str] = field(default_factory=list)
+    """Owners that it changed."""
+    claimed: str = ""
+    """Of a log-in that failed: the user that was named."""
+    refused: bool = False
+    """Nobody was asked who calls: it was a stranger's, or went to what is for everybody."""
+
+    def facts(self, status: int) -> dict[str, object]:
+        named = self.objects[:MOST_OBJECTS]
+        more = len(self.objects) - len(named)
+        facts: dict[str, object] = {
+            "request": self.id,
+            "method": self.scope["method"],
+            "path": cleaned(self.scope["raw_path"].decode("latin-1"), LONGEST_PATH),
+            "user": self.caller.user if self.caller else cleaned(self.claimed, LONGEST_USER),
+            "project": self.caller.project_id if self.caller else "",
+            "roles": sorted(self.caller.roles) if self.caller else [],
+            "from": self.address,
+            "status": status,
+            "milliseconds": round((perf_counter() - self.began) * 1000, 1),
+            "objects": [*named, f"and {more} more"] if more else named,
+        }
+        return facts
+
+
+class Reception:
+    """The outermost application. `names` are those of `names_of`, None where any will do."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticate: Authenticate,
+        new_id: Callable[[], str],
+        observe: Callable[[str, str, int, float], None],
+        names: frozenset[str] | None = None,
+    ) -> None:
+        self._app = app
+        self._authenticate = authenticate
+        self._new_id = new_id
+        self._observe = observe
+        self._names = names
+        self._failed = Allowance(FAILED_LOGINS_A_MINUTE)
+        self._reads = Turns(of_one=AT_ONCE, waiting=WAITING)
+        self._writes = Turns(of_one=AT_ONCE, waiting=WAITING)
+        self._nodes = Turns(of_one=AT_ONCE, waiting=NODES_WAITING)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        client = scope.get("client")
+        visit = Visit(scope=scope, id=f"req-{self._new_id()}", address=client[0] if client else "")
+        CAUSE.set(visit.id)
+        CHANGED.set(visit.objects)
+
+        async def send_with_id(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message["headers"], (b"x-openstack-request-id", visit.id.encode())]
+                if message["status"] == 429 and not any(name == b"retry-after" for name, _ in headers):
+                    headers.append((b"retry-after", b"1"))
+                message["headers"] = headers
+                self._tell(visit, message["status"])
+            await send(message)
+
+        answer = await self._receive(visit, dict(scope["headers"]))
+        if answer is not None:
+            await answer(scope, receive, send_with_id)
+            return
+        await self._app(self._admitted(visit), receive, send_with_id)
+
+    async def _receive(self, visit: Visit, headers: Mapping[bytes, bytes]) -> Response | None:
+        """The refusal; None, and the caller, for who may go on."""
+        path = visit.scope["path"].rstrip("/")
+        visit.refused = True
+        if path not in PROBES and (reason := self._misled(headers)):
+            return json_response({"error": reason}, 403)
+        if path in PUBLIC:
+            visit.caller = STRANGER
+            return None
+        try:
+            visit.caller = await self._authenticate(_knock(visit, headers))
+        except TooManyChecks as error:
+            return _too_many_checks(error.seconds)
+        except Gone:
+            return Response(status_code=400)  # to nobody
+        if visit.caller is None:
+            credentials = read_credentials(_header(headers, b"authorization"))
+            visit.claimed = credentials[0] if credentials else ""
+            return _unauthorized()
+        visit.refused = False
+        return None
+
+    def _misled(self, headers: Mapping[bytes, bytes]) -> str:
+        """Why this request may not be what its sender meant; empty when nothing speaks against it."""
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._names is not None and host not in self._names:
+            return (
+                f"Host is '{cleaned(host, 100)}'; without authentication it is one of {', '.join(sorted(self._names))}"
+            )
+        if headers.get(b"sec-fetch-site", b"none").lower() not in (b"none", b"same-origin"):
+            return "a web page of another site may not call"
+        if (origin := headers.get(b"origin")) is not None and not _is_same_site(origin.decode("latin-1"), host):
+            return "a web page of another site may not call"
+        return ""
+
+    def _admitted(self, visit: Visit) -> Scope:
+        caller, scope = visit.caller, visit.scope
+        assert caller is not None  # noqa: S101 - _receive has seen to it
+        PAYER.set(caller.project_id)
+        admitted = {**scope, "identity": caller, "request_id": visit.id}
+        if not visit.refused:
+            turns = self._reads if scope["method"] in READS else self._writes
+            turns = self._nodes if scope["path"].startswith("/agent/") else turns
+            admitted["turn"] = lambda: turns.turn(caller.project_id, LINE_PATIENCE, _gone(scope))
+        return admitted
+
+    def _tell(self, visit: Visit, status: int) -> None:
+        facts, words = visit.facts(status), WORDS
+        self._observe(visit.scope["path"], visit.scope["method"], status, perf_counter() - visit.began)
+        if visit.claimed:
+            self._tell_failed(facts)
+        elif visit.refused:
+            if status >= 400:
+                STRANGERS.info(words, facts, extra={"fields": facts})
+        elif visit.scope["path"].startswith("/agent/") and status < 400:
+            LOG.debug(words, facts, extra={"fields": facts})  # each node tells something every few seconds
+        elif visit.scope["method"] not in READS:
+            objects = ", ".join(map(str, facts["objects"]))  # type: ignore[call-overload]
+            AUDIT_LOG.info(f"{words}: {objects}" if objects else words, facts, extra={"fields": facts})
+        elif status >= 400:
+            LOG.info(words, facts, extra={"fields": facts})
+
+    def _tell_failed(self, facts: dict[str, object]) -> None:
+        left_out = self._failed.left_out
+        if self._failed.take():
+            words = "%(request)s log-in failed: %(user)r from %(from)s at %(method)s %(path)s"
+            facts = {**facts, "log_in": "failed", "left_out": left_out}
+            words = f"{words} (and {left_out} more)" if left_out else words
+            AUDIT_LOG.warning(words, facts, extra={"fields": facts})
+            self._failed.left_out = 0
+
+
+def _knock(visit: Visit, headers: Mapping[bytes, bytes]) -> Knock:
+    return Knock(
+        authorization=_header(headers, b"authorization"),
+        project_id=_header(headers, b"x-project-id"),
+        address=counted_as(visit.address),
+        gone=_gone(visit.scope),
+    )
+
+
+def _gone(scope: Scope) -> Any:
+    """The event that is set when the client hangs up, where the server has one."""
+    return scope.get("extensions", {}).get("fairlead.gone", {}).get("event")
+
+
+def _is_same_site(origin: str, host: str) -> bool:
+    """Whether a page of this origin was served from where the request goes (RFC 6454)."""
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == host
+    except ValueError:  # "http://[": no browser writes that
+        return False
+
+
+def _unauthorized() -> Response:
+    """Keystone's middleware answers in these words (keystonemiddleware, auth_token)."""
+    response = _said(401, "Unauthorized", "The request you have made requires authentication.")
+    response.headers["www-authenticate"] = 'Basic realm="fairlead"'
+    return response
+
+
+def _too_many_checks(seconds: int) -> Response:
+    text = "Too many passwords of this address wait to be checked, or were wrong. Who was right before is let in."
+    response = _said(429, "Too Many Requests", text)
+    response.headers["retry-after"] = str(seconds)
+    return response
+
+
+def _said(code: int, title: str, message: str) -> Response:
+    return json_response({"error": {"code": code, "title": title, "message": message}}, code)
+
+
+def _header(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")

@@ -1,0 +1,238 @@
+"""What happens before any door: who may speak, how many at once, and what the audit says of it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlead.api import callers, network, octavia
+from fairlead.api.auth import Knock, TooManyChecks
+from fairlead.api.callers import AT_ONCE, WAITING, Reception, names_of
+from fairlead.api.door import LARGEST_BODY, ApiError, Identity, json_response
+from fairlead.api.fields import reads
+from fairlead.api.openapi import Operation, read_body
+from fairlead.logs import AUDIT, JsonFormatter
+from fairlead.store.model import CHANGED
+from harness.api import Inside
+from harness.api import play as inside_play
+
+ANN = Identity(user="ann", project_id="shop", roles=frozenset({"member"}))
+EVE = Identity(user="eve", project_id="other", roles=frozenset({"member"}))
+
+
+class Place:
+    """A door whose one view waits until it is told to go on."""
+
+    def __init__(self, names: frozenset[str] | None = None, who: Identity | None = ANN) -> None:
+        self.who = who
+        self.busy = 0
+        self.go_on = asyncio.Event()
+        self.observed: list[tuple[str, str, int]] = []
+
+        async def view(request: Request) -> Response:
+            self.busy += 1
+            await self.go_on.wait()
+            changed = CHANGED.get()
+            assert changed is not None
+            changed.append("loadbalancer/1")
+            return json_response(await read_body(request) if request.method == "POST" else {})
+
+        async def error(_: Request, error: Exception) -> Response:
+            assert isinstance(error, ApiError)
+            return json_response({"error": error.message}, error.status)
+
+        anything = reads({})(lambda value: value)
+        routes = [
+            Operation("GET", "/it", view, gives={}),
+            Operation("POST", "/it", view, gives={}, takes=anything),
+            Route("/healthz", lambda _: Response("well")),
+        ]
+        app = Starlette(routes=routes, exception_handlers={ApiError: error})
+        reception = Reception(app, self.authenticate, lambda: "1", self.observe, names)
+        transport = httpx.ASGITransport(app=reception, client=("192.0.2.9", 1))
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876")
+
+    async def authenticate(self, knock: Knock) -> Identity | None:
+        if knock.authorization == "slow":
+            raise TooManyChecks(7)
+        return EVE if knock.authorization == "eve" else self.who
+
+    def observe(self, path: str, method: str, status: int, _: float) -> None:
+        self.observed.append((path, method, status))
+
+
+def play(story: Callable[[Place], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        place = Place(**options)
+        async with place.client, asyncio.timeout(10):
+            await story(place)
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is awaited happens elsewhere
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("listen", "more", "tls", "right", "wrong"),
+    [
+        ("127.0.0.1:9876", (), False, ["127.0.0.1:9876", "localhost:9876", "[::1]:9876"], ["localhost", "evil:9876"]),
+        ("[::1]:80", (), False, ["[::1]:80", "[::1]", "localhost"], ["[::1]:9876"]),
+        ("localhost:443", ("fwd:8080",), True, ["localhost", "127.0.0.1:443", "fwd:8080"], ["fwd:443", ""]),
+        ("127.0.0.5:80", (), True, ["127.0.0.5:80", "localhost:80"], ["127.0.0.5"]),
+    ],
+)
+def test_names_of_an_address(listen: str, more: tuple[str, ...], tls: bool, right: list[str], wrong: list[str]):
+    names = names_of(listen, more, tls)
+    assert names >= set(right)
+    assert not names & set(wrong)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "LOCALHOST:9876"}, 200),
+        ({"host": "[::1]:9876"}, 200),
+        ({"host": "localhost"}, 403),
+        ({"host": "rebound.example:9876"}, 403),
+        ({"host": "rebound.example:9876", "origin": "http://rebound.example:9876"}, 403),
+        ({"host": ""}, 403),
+        ({"origin": "http://127.0.0.1:9876"}, 200),
+        ({"origin": "http://localhost:9876"}, 403),
+        ({"origin": "http://127.0.0.1:8000"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "none"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+    ],
+)
+def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: int):
+    """A page whose name was made to lead to loopback says its own name in Host; that of another site, its Origin."""
+
+    async def story(place: Place) -> None:
+        place.go_on.set()
+        assert (await place.client.get("/it", headers=headers)).status_code == status
+        assert (await place.client.get("/healthz", headers={"host": "anything"})).status_code == 200
+
+    play(story, names=names_of("127.0.0.1:9876", (), tls=False))
+
+
+def test_a_project_has_so_many_requests_at_once_and_others_are_served():
+    async def story(place: Place) -> None:
+        crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + WAITING + 10)]
+        await until(lambda: place.busy >= AT_ONCE)
+        await asyncio.sleep(0.05)
+        assert place.busy == AT_ONCE
+        other = asyncio.create_task(place.client.get("/it", headers={"authorization": "eve"}))
+        writes = asyncio.create_task(place.client.post("/it", json={}))
+        await until(lambda: place.busy >= AT_ONCE + 2)
+        place.go_on.set()
+        answers = [await each for each in crowd]
+        assert [answer.status_code for answer in answers].count(429) == 10
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.headers["retry-after"] == "1"
+        assert "Too many requests of this project" in refused.json()["error"]
+        assert ((await other).status_code, (await writes).status_code) == (200, 200)
+
+    play(story)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read():
+    async def story(place: Place) -> None:
+        async def body() -> Any:
+            raise AssertionError("nobody reads it")
+            yield b""
+
+        for size in (str(LARGEST_BODY + 1), "9" * 5000):
+            answer = await place.client.post("/it", content=body(), headers={"content-length": size})
+            assert answer.status_code == 413
+
+    play(story)
+
+
+def test_too_many_passwords_are_told_when_to_come_again():
+    async def story(place: Place) -> None:
+        answer = await place.client.get("/it", headers={"authorization": "slow"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+
+    play(story)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == AUDIT]
+
+
+def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_it(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+
+    async def story(place: Place) -> None:
+        place.go_on.set()
+        await place.client.post("/it", json={})
+        await place.client.get("/it")
+
+    play(story)
+    (line,) = lines(caplog)
+    assert line.pop("milliseconds") >= 0
+    assert line.pop("time")
+    assert line.pop("message").endswith(": loadbalancer/1")
+    assert line == {
+        "level": "INFO", "logger": AUDIT, "request": "req-1", "method": "POST", "path": "/it", "user": "ann",
+        "project": "shop", "roles": ["member"], "from": "192.0.2.9", "status": 200, "objects": ["loadbalancer/1"],
+    }  # fmt: skip
+
+
+def test_a_log_in_that_failed_leaves_a_line_and_many_leave_few(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+
+    async def story(place: Place) -> None:
+        for number in range(callers.FAILED_LOGINS_A_MINUTE + 50):
+            await place.client.get("/it", auth=(f"ann\n{number}" + "x" * 1000, "secret"))
+
+    play(story, who=None)
+    found = lines(caplog)
+    assert callers.FAILED_LOGINS_A_MINUTE <= len(found) <= callers.FAILED_LOGINS_A_MINUTE + 5
+    assert (found[0]["user"][:8], found[0]["from"], found[0]["log_in"]) == ("ann\\n0xx", "192.0.2.9", "failed")
+    assert max(len(json.dumps(line)) for line in found) < 2000
+    assert "secret" not in json.dumps(found)
+
+
+def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+
+    async def story(place: Place) -> None:
+        for number in range(500):
+            await place.client.get(f"/nothing{number}/%0Aall is well")
+
+    play(story, who=None)
+    ours = [record for record in caplog.records if record.name.startswith("fairlead")]
+    assert callers.STRANGERS_A_MINUTE <= len(ours) <= callers.STRANGERS_A_MINUTE + 5
+    assert not any("\n" in record.getMessage() for record in ours)
+
+
+@pytest.mark.parametrize(
+    ("make_door", "path"), [(network.make_door, "/v2.0/networks"), (octavia.make_door, "/v2.0/lbaas/loadbalancers")]
+)
+def test_of_who_may_change_nothing_no_body_is_read(tmp_path: Path, make_door: Any, path: str):
+    async def story(place: Inside) -> None:
+        async def body() -> Any:
+            raise AssertionError("nobody reads it")
+            yield b""
+
+        place.caller = Identity(user="r", project_id="p", roles=frozenset({"reader"}))
+        assert (await place.client.post(path, content=body())).status_code == 403
+
+    inside_play(make_door, tmp_path, story)

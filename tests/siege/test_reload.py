@@ -1,0 +1,102 @@
+"""SIGHUP on a real server: passwords and certificates are read again, and what is wrong changes nothing."""
+
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import bcrypt
+import httpx
+import pytest
+
+from fuzz.machine import Machine, machine
+from siege.attackers import NETWORK
+
+pytestmark = pytest.mark.siege
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def user(name: str, password: str) -> str:
+    return f"{name}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}:p:member\n"
+
+
+def status(server: Machine, name: str, password: str) -> int:
+    return httpx.get(f"{server.url}{NETWORK}/networks", auth=(name, password)).status_code
+
+
+def test_passwords_are_read_again(tmp_path: Path):
+    users = tmp_path / "users"
+    users.touch(mode=0o600)
+    users.write_text(user("ann", "old"))
+    options = {
+        "FAIRLEAD_SERVER_AUTHENTICATION": "http_basic",
+        "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
+        "FAIRLEAD_LOG_AUDIT": str(tmp_path / "audit"),
+    }
+    with machine(tmp_path, options) as server:
+        assert status(server, "ann", "old") == 200
+        for wrong in ("ann:x", None):
+            if wrong:
+                users.write_text(wrong)
+            else:
+                users.write_text(user("ann", "new"))
+                users.chmod(0o644)
+            server.process.send_signal(signal.SIGHUP)
+            words = "a line is user" if wrong else "everybody on this machine can open it"
+            until(lambda words=words: words in server.log.read_text())
+            assert status(server, "ann", "old") == 200
+        users.chmod(0o600)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: status(server, "ann", "old") == 401)
+        assert status(server, "ann", "new") == 200
+        (tmp_path / "audit").rename(tmp_path / "audit.1")
+        server.process.send_signal(signal.SIGHUP)
+        made = {"network": {"name": "n"}}
+        assert httpx.post(f"{server.url}{NETWORK}/networks", auth=("ann", "new"), json=made).status_code == 201
+        assert '"log_in":"failed"' in (tmp_path / "audit.1").read_text()
+        assert '"objects":["network/' in (tmp_path / "audit").read_text()
+
+
+def certificate(folder: Path, name: str) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj",
+         f"/CN={name}", "-keyout", str(folder / "key"), "-out", str(folder / "certificate")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def shown(server: Machine) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = server.url.rpartition("//")[2].split(":")
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain) as connection:
+        found = connection.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def test_certificates_are_read_again(tmp_path: Path):
+    certificate(tmp_path, "one")
+    options = {
+        "FAIRLEAD_SERVER_TLS_CERTIFICATE": str(tmp_path / "certificate"),
+        "FAIRLEAD_SERVER_TLS_KEY": str(tmp_path / "key"),
+    }
+    with machine(tmp_path, options, scheme="https") as server:
+        first = shown(server)
+        (tmp_path / "certificate").write_text("no certificate")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "what was read before goes on" in server.log.read_text())
+        assert shown(server) == first
+        certificate(tmp_path, "two")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: shown(server) != first)
+        assert server.client.get("/readyz").status_code == 200
