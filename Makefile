@@ -1,11 +1,14 @@
 # `make demo` and `make test` are all that a newcomer needs; both install what is missing first.
 PYTHON_BIN := .venv/bin
+# Debian's release whose OVN is tried beside the machine's; empty: none. And which tests: those marked lab, or ovn, a part.
+OVN ?= trixie
+OVN_TESTS ?= lab
 MARKED := not lab and not siege and not client and not fuzz and not slow
 
-.PHONY: help setup demo down test check cases mutants fuzz siege tempest bench scale lab clean format
+.PHONY: help setup demo down test check quick newest test-ovn cases mutants fuzz siege tempest bench scale lab clean format
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: ## install what is missing
 	@scripts/setup lab
@@ -23,13 +26,26 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
 	$(PYTHON_BIN)/mypy --no-error-summary
 	$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target quick newest
+
+quick: ## the unit tests and cases alone
 	$(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
 
+newest: ## the pure ones of them on the newest Python that is here
+	@scripts/newest
+
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
-	@scripts/setup lab
+	@scripts/setup ovn
+	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
 	@$(MAKE) --no-print-directory check
 	$(PYTHON_BIN)/python scripts/mutate.py
 	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow or siege'
+	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
+
+test-ovn: ## the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
+	@scripts/setup ovn
+	@root=$${ROOT:-$$(scripts/tree $(OVN))} && chroot "$$root" ovn-northd --version | head -1 && \
+		FAIRLEAD_LAB_ROOT=$$root $(PYTHON_BIN)/pytest -m '$(OVN_TESTS)' $(TESTS)
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup
@@ -71,4 +87,4 @@ format: ## format the sources
 
 clean: ## remove labs, the Python environment and caches
 	@for lab in lab demo test bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -19,7 +19,7 @@ def test_the_rows_are_those_of_the_story(story: Story) -> None:
 
 
 @pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"faults{seed}" if seed else "calm")
 def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
     for way in walks(story.states).values():
         run_walk(way, seed=seed, restarting=restarting)

@@ -11,7 +11,7 @@ import pytest
 from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult
 from lab.site import Balancer, Site, open_site
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MEMBERS = [f"m{number}" for number in range(10)]
 CLIENTS = ("near1", "near2", "far1", "far2")

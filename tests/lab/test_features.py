@@ -7,7 +7,7 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from lab.site import Balancer, Site, open_site
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MEMBERS = ("m1", "m2", "spare")
 CLIENTS = {"near": "chassis1", "far": "chassis2"}

@@ -12,7 +12,7 @@ from fairlead.lab.chassis import EXTERNAL_UPLINK
 from fairlead.lab.databases import until
 from lab.site import Balancer, Site, open_site
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MEMBERS = {"b1": "chassis1", "b2": "chassis2"}
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]

@@ -17,7 +17,7 @@ from fairlead.lab.load import Load, Target
 from fairlead.lab.service import start, stop
 from lab.site import Balancer, Site, open_site
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MEMBERS = ("m1", "m2", "m3")
 SPARE = "spare"

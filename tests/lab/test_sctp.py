@@ -12,7 +12,7 @@ from fairlead.lab import Lab
 from fairlead.lab.command import main
 from lab.site import PORT, Balancer, Site, open_site
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MEMBERS = ("sctp1", "sctp2")
 CLIENTS = ("sctp-near", "sctp-far")

@@ -11,7 +11,7 @@ from fairlead.lab.databases import until
 from fairlead.lab.service import Service, start, stop
 from lab.site import PORT, Balancer, Site, open_site
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 PATIENCE = 15.0
