@@ -6,9 +6,10 @@ A door never catches: it raises, and its application turns the exception into th
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -34,11 +35,15 @@ DEEPEST_BODY = 20
 MOST_VALUES = 100_000
 """Of a body, whatever is in them: brackets and commas, those in texts too. The largest load balancer with all tags has
 fewer; and what has many more takes longer to read than others should wait (0.9 s for 4 MiB of empty lists)."""
+LONG_BODY = 2**15
+"""Bytes: what has more may take long to read, whatever it is."""
 LONGEST_QUERY = 2**15
 """Bytes: some 800 ids to filter by."""
 LONGEST_MESSAGE = 2000
 """Characters: a message names what was wrong, and does not send it back whole."""
 JsonObject = dict[str, Any]
+_READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="body")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,9 @@ class House:
         loop = asyncio.get_running_loop()
 
         async def decide(snapshot: Snapshot) -> Changes:
-            changes = _bounded(await decided(change(snapshot)))
+            changes = await decided(change(snapshot))
+            await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
+            changes = _bounded(changes)
             return self.admit(snapshot, within_quota(self.limits, snapshot, changes))
 
         deadline = loop.time() + self.patience
@@ -145,9 +152,20 @@ def too_large() -> ApiError:
     return ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
 
 
-async def read_json(request: Request) -> object:
-    """The body as JSON. Raises ApiError: 400 when it is not JSON or too deep, 413 when it is larger than allowed."""
-    too_deep = ApiError(400, f"The request body has more than {DEEPEST_BODY} levels.", "MalformedRequestBody")
+async def read_json(request: Request, takes: Callable[[object], _T]) -> _T:
+    """The body, which is JSON, as `takes` reads it. Raises what `takes` raises, and ApiError: 400 when it is not JSON
+    or too deep, 413 when it is larger than allowed.
+
+    A large one is read beside the event loop, one at a time: the interpreter lets others have their turn (Python
+    library reference, sys.setswitchinterval).
+    """
+    body = await _read_bytes(request)
+    if len(body) <= LONG_BODY:
+        return takes(_decode(body))
+    return await asyncio.get_running_loop().run_in_executor(_READER, lambda: takes(_decode(body)))
+
+
+async def _read_bytes(request: Request) -> bytes:
     body = bytearray()
     try:
         async for chunk in request.stream():
@@ -156,10 +174,15 @@ async def read_json(request: Request) -> object:
                 raise too_large()
     except ClientDisconnect:
         raise ApiError(400, "The connection ended before the body did.", "MalformedRequestBody") from None
+    return bytes(body)
+
+
+def _decode(body: bytes) -> object:
+    too_deep = ApiError(400, f"The request body has more than {DEEPEST_BODY} levels.", "MalformedRequestBody")
     if sum(map(body.count, b"[{,")) > MOST_VALUES:
         raise ApiError(400, f"The request body has more than {MOST_VALUES} values.", "MalformedRequestBody")
     try:
-        decoded: object = msgspec.json.decode(bytes(body))
+        decoded: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"The request body is not valid JSON: {error}", "MalformedRequestBody") from None
     except RecursionError:

@@ -139,7 +139,7 @@ async def read_body(request: Request) -> Any:
     """The body, read as the route declares it. Raises ApiError."""
     operation: Operation = request.scope["operation"]
     assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
-    return operation.takes(await read_json(request))
+    return await read_json(request, operation.takes)
 
 
 def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:

@@ -202,6 +202,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=interface(network, fixed))
     down = snapshot.down.get(balancer.id, frozenset())
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
+    tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
     for each in balancer.pools:
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
@@ -212,9 +213,11 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
             continue
         for vip in balancer.vips:
             where = (transport, _selection_fields(pool, vip.address.version))
-            backends = _backends(pool, vip, down)
+            table = (listener.default_pool_id, vip.address.version)
+            if table not in tables:
+                tables[table] = _backends(pool, vip, down)
             for address in (vip.address, *_floating_addresses(snapshot, vip)):
-                service = VirtualService(vip=render_endpoint(address, listener.port), backends=backends)
+                service = VirtualService(vip=render_endpoint(address, listener.port), backends=tables[table])
                 services.setdefault(where, []).append(service)
                 yield from _admission(network.id, listener, transport, address)
     for (transport, fields), entries in services.items():

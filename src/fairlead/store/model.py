@@ -136,6 +136,7 @@ class Model:
                     return before
                 candidate = apply_changes(before, changes, before.revision + 1)
                 for owner in changes.owners:
+                    await asyncio.sleep(0)  # a large one takes long to compile: others are served between
                     self._check(candidate, owner)
                 try:
                     revision = await self._commit(before, changes)

@@ -15,8 +15,8 @@ from fairlead.model.snapshot import Changes
 from harness.api import NOON
 from harness.hold import held
 
-MOST = 0.05
-"""Seconds of processor."""
+MOST = 0.15
+"""Seconds of processor: 0.05 where nobody else wants it, and three times as long on a crowded machine."""
 PORTS = 10_000
 PER_WRITE = 1000
 

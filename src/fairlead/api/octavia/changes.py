@@ -12,6 +12,7 @@ from fairlead.api.octavia.catalog import choose
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
 from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
+from fairlead.api.steps import Steps, at_once
 from fairlead.compilers.providers import PROVIDERS
 from fairlead.model import loadbalancer as lb
 from fairlead.model.network import Port, Resource, release
@@ -53,8 +54,8 @@ def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
     return member
 
 
-def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
-    """The whole tree in one write."""
+def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
+    """The whole tree in one write. Two hundred pools are two hundred slot tables: it rests after each."""
     chosen = choose(snapshot, values)
     caller = replace(caller, birth=replace(caller.birth, provider=chosen.provider))
     specs.refuse_not_yet(values, caller.birth.provider)
@@ -74,7 +75,7 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         flavor_id=chosen.flavor_id,
         availability_zone=chosen.availability_zone,
     )
-    balancer = _with_tree(balancer, values, caller.birth)
+    balancer = yield from _with_tree(balancer, values, caller.birth)
     with_vip = apply_changes(snapshot, Changes(puts=(made.port,)), snapshot.revision)
     _check(with_vip, balancer, caller)
     ports = make_probe_ports(with_vip, balancer, caller.birth.now)
@@ -122,7 +123,7 @@ def fail_over(snapshot: Snapshot, caller: Caller, balancer_id: str) -> Changes:
 def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
     balancer = _mine(snapshot, values["loadbalancer_id"], caller)
     birth = birth_on(balancer, caller)
-    pools = _pools_of([values], birth)
+    pools = at_once(_pools_of([values], birth))
     listener = _listener_with(values, birth, pools)
     balancer = replace(balancer, listeners=(*balancer.listeners, listener), pools=(*balancer.pools, *pools.values()))
     return _put(snapshot, balancer, caller), listener.id
@@ -190,7 +191,7 @@ def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
 
     def add(pool: lb.Pool, birth: Birth) -> lb.Pool:
         member = decode.decode_member(values, birth, pool.next_ordinal)
-        decode.refuse_duplicate(pool.members, member)
+        decode.refuse_duplicate({decode.where(other) for other in pool.members}, member)
         made.append(member.id)
         return lb.with_members(pool, (*pool.members, member))
 
@@ -228,7 +229,7 @@ def replace_members(
             if key in named:
                 if key in known:
                     raise bad_request("Member must be updated only once in the same request.")
-                decode.refuse_duplicate(tuple(named.values()), named[key])
+                decode.refuse_duplicate(named, named[key])
             if key in known:
                 named[key] = replace(decode.update_member(known[key], values), updated_at=caller.birth.now)
             else:
@@ -335,10 +336,10 @@ def may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
         raise forbidden()
 
 
-def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> lb.LoadBalancer:
+def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> Steps[lb.LoadBalancer]:
     """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
     bodies = _list(values, "listeners")
-    pools = _pools_of(bodies, birth, _list(values, "pools"))
+    pools = yield from _pools_of(bodies, birth, _list(values, "pools"))
     for body in bodies:
         if body.get("default_pool_id"):
             raise not_found("Pool", body["default_pool_id"])
@@ -346,7 +347,7 @@ def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> lb.Lo
     return replace(balancer, listeners=listeners, pools=tuple(pools.values()))
 
 
-def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] = ()) -> dict[str, lb.Pool]:
+def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] = ()) -> Steps[dict[str, lb.Pool]]:
     """By name, the pools that are spelled out: in a list of their own, for a listener, or for a policy."""
     nested = []
     for body in listeners:
@@ -358,6 +359,7 @@ def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] 
         if pool.name in pools:
             raise bad_request("Pool names must be unique when creating a fully populated loadbalancer.")
         pools[pool.name] = pool
+        yield
     return pools
 
 

@@ -1,6 +1,7 @@
 """Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in."""
 
 import re
+from collections.abc import Container
 from dataclasses import replace
 
 from fairlead.api.door import ApiError
@@ -9,7 +10,7 @@ from fairlead.api.octavia.caller import Birth, common, given
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.monitors import decode_monitor
 from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
-from fairlead.model.addresses import is_destination
+from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.loadbalancer import (
     Algorithm,
     Listener,
@@ -68,14 +69,14 @@ def decode_pool(values: Values, birth: Birth) -> Pool:
         algorithm=values["lb_algorithm"],
     )
     pool = update_pool(pool, given(values))
-    members: tuple[Member, ...] = ()
+    members: dict[tuple[IPAddress, int], Member] = {}
     for body in values.get("members") or ():
         member = decode_member(body, birth, len(members))
         refuse_duplicate(members, member)
-        members = (*members, member)
+        members[where(member)] = member
     if values.get("healthmonitor") is not None:
         pool = replace(pool, health_monitor=decode_monitor(values["healthmonitor"], birth, pool.protocol))
-    return with_members(pool, members)
+    return with_members(pool, tuple(members.values()))
 
 
 def update_pool(pool: Pool, values: Values) -> Pool:
@@ -127,8 +128,13 @@ def _refuse_address(written: Written, option: str) -> None:
         raise ApiError(400, f"{written.address} is not a valid option for {option}")
 
 
-def refuse_duplicate(members: tuple[Member, ...], new: Member) -> None:
-    if any((member.address, member.port) == (new.address, new.port) for member in members):
+def where(member: Member) -> tuple[IPAddress, int]:
+    """What only one member of a pool may have."""
+    return member.address, member.port
+
+
+def refuse_duplicate(taken: Container[tuple[IPAddress, int]], new: Member) -> None:
+    if where(new) in taken:
         raise ApiError(
             409, f"Another member on this pool is already using ip {new.address} on protocol_port {new.port}"
         )

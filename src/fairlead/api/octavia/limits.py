@@ -16,6 +16,8 @@ POLICIES = 100
 """Of one listener. Ours."""
 RULES = 50
 """Of one L7 policy (octavia, common/constants.py, MAX_L7RULES_PER_L7POLICY)."""
+IN_ALL = {"members": MEMBERS, "l7policies": 1_000, "rules": 2_000, "allowed_cidrs": 4_000}
+"""Of these one request may make so many, in all lists that it has. Ours: they are decoded one by one."""
 MOST_RETRIES = 10
 UDP_CONNECT_DELAY = 3
 """Seconds: the least of a monitor of this type (octavia, common/config.py, udp_connect_min_interval_health_monitor)."""

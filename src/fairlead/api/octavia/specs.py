@@ -4,6 +4,7 @@ What a provider cannot do is its compiler's to refuse; `LOAD_BALANCER_NOT_YET` n
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from fairlead.api.fields import (
     word_of,
 )
 from fairlead.api.octavia import limits, texts
-from fairlead.api.octavia.errors import bad_field, missing_field, unknown_field
+from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import (
     Algorithm,
@@ -78,6 +79,7 @@ def under(root: str, parser: Parser[_T], form: str, *, argument: str) -> Parser[
     def parse(value: object) -> _T:
         if not isinstance(value, dict) or set(value) != {root}:
             raise ApiError(400, f'The request body should be an object with the one attribute "{root}", {form}.')
+        refuse_too_many(value[root])
         try:
             return parser(value[root])
         except UnknownField as error:
@@ -86,6 +88,22 @@ def under(root: str, parser: Parser[_T], form: str, *, argument: str) -> Parser[
             raise bad_field(BadField(root, value[root], str(error))) from None
 
     return parse
+
+
+def refuse_too_many(value: object) -> None:
+    """Counts what a tree has in all, before any of it is decoded: each of its lists may be within its own limit. Raises
+    ApiError 400."""
+    counted, level = Counter[str](), [value]
+    while level:
+        objects = [each for each in level if isinstance(each, dict)]
+        items = [(name, item) for each in objects for name, item in each.items() if isinstance(item, dict | list)]
+        for name, item in items:
+            if name in limits.IN_ALL and isinstance(item, list):
+                counted[name] += len(item)
+        level = [item for _, item in items] + [item for each in level if isinstance(each, list) for item in each]
+    for name, most in limits.IN_ALL.items():
+        if counted[name] > most:
+            raise bad_request(f"A load balancer can have at most {most} {name} in all.")
 
 
 def _read(values: Mapping[str, object], spec: Spec) -> Values:

@@ -13,6 +13,7 @@ from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
 from fairlead.api.openapi import View, read_body
+from fairlead.api.steps import in_steps
 from fairlead.compilers.providers import DEFAULT_PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import Listener, LoadBalancer
@@ -82,7 +83,9 @@ class Views:
         values = await read_body(request)
         caller = self._caller(request, values.get("tenant_id") or values.get("project_id"))
         made = self._house.new_id()
-        snapshot = await self._house.write(lambda old: changes.create_load_balancer(old, values, caller, made))
+        snapshot = await self._house.write(
+            lambda old: in_steps(changes.create_load_balancer(old, values, caller, made))
+        )
         where = encode.standing_in(self._house, snapshot, snapshot.load_balancers[made])
         return json_response({"loadbalancer": encode.encode_tree(where)}, 201)
 
