@@ -164,3 +164,26 @@ def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
                 return answer.status_code, answer.json()
 
     assert asyncio.run(run()) == (503, {"error": "the store cannot be read: the disk is gone"})
+
+
+def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
+    """Neither paths nor methods of their own invention: each would be kept for ever."""
+
+    async def run() -> tuple[str, str]:
+        async with inside(make_door, tmp_path, "") as place:
+            now = Dataplane(connected=True, writes=True)
+            app = make_app(_house(place), place.reconciler, anybody, lambda: now)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+                await client.get("/nothing/x")
+                await client.request("BREW", "/nothing/x")
+                before = (await client.get("/metrics")).text
+                for number in range(300):
+                    await client.get(f"/nothing{number}/x")
+                    await client.request(f"BREW{number}", f"/nothing{number}/x")
+                return before, (await client.get("/metrics")).text
+
+    before, after = asyncio.run(run())
+    assert 'door="other",method="GET"' in after
+    assert "nothing" not in after
+    assert "BREW" not in after
+    assert after.count("api_request_seconds_bucket") - before.count("api_request_seconds_bucket") <= 13

@@ -198,7 +198,7 @@ async def large_pools(target: Target, order: Order) -> None:
 
     async def write(number: int) -> None:
         members = [
-            {"address": f"10.8.{index // 250}.{index % 250 + 1}", "protocol_port": 80, "weight": int(index < 200),
+            {"address": f"10.8.{index // 250}.{index % 250 + 2}", "protocol_port": 80, "weight": int(index < 200),
              "name": f"{number} {'x' * 200}"}
             for index in range(1000)
         ]  # fmt: skip
@@ -223,7 +223,7 @@ async def deep_trees(target: Target, order: Order) -> None:
     """A load balancer with 60 pools of 1,000 members."""
     network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "t"}})).json()["network"]["id"]
     await target.call("POST", f"{NETWORK}/subnets", {"subnet": {"network_id": network, "cidr": "10.9.0.0/24"}})
-    members = [{"address": f"10.9.{n // 250}.{n % 250 + 1}", "protocol_port": 80} for n in range(1000)]
+    members = [{"address": f"10.9.{n // 250}.{n % 250 + 2}", "protocol_port": 80} for n in range(1000)]
     pools = [{"protocol": "TCP", "lb_algorithm": "SOURCE_IP", "members": members} for _ in range(60)]
     body = json.dumps({"loadbalancer": {"vip_network_id": network, "pools": pools}}).encode()
     await _repeat(order, order.count(20), 1, lambda _: target.call("POST", f"{BALANCER}/loadbalancers", body))

@@ -17,6 +17,14 @@ from siege.wire import summarize
 pytestmark = pytest.mark.siege
 SECONDS = float(os.environ.get("SIEGE_SECONDS", "10"))
 SHARE = float(os.environ.get("SIEGE_SHARE", "0.2"))
+SLOWEST = 4.0
+"""Seconds in which 99 of 100 honest requests are answered, on a machine that has more to do. Alone on two processors it
+is a tenth of that."""
+LONGEST_HOLD = 0.5
+"""Seconds; the same."""
+MOST_MEMORY = 150 * MIBIBYTE
+MOST_STORE = 60 * MIBIBYTE
+MOST_LINES = 1000
 EACH = [name for name in os.environ.get("SIEGE_EACH", "").split(",") if name]
 """Attackers that come alone, one after the other, each to a new server; `each` is every one of them."""
 
@@ -50,4 +58,14 @@ def test_one_kind(tmp_path: Path, name: str):
 
 def test_all_at_once(tmp_path: Path):
     with town(tmp_path) as place:
-        tell("all at once", place.besiege(list(ATTACKERS), SECONDS, SHARE))
+        report = place.besiege(list(ATTACKERS), SECONDS, SHARE)
+        tell("all at once", report)
+    for figures in (report.writes, report.reads, report.logins):
+        assert figures.failed == []
+        assert figures.part(99) < SLOWEST
+    assert report.memory < MOST_MEMORY
+    assert report.metrics_lines < MOST_LINES
+    assert report.metrics_took < SLOWEST
+    assert report.store < MOST_STORE
+    assert report.hold is not None
+    assert report.hold < LONGEST_HOLD

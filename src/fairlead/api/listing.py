@@ -123,7 +123,10 @@ def selecting(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[
         found.sort(key=partial(_sort_value, name), reverse=descending)
         yield
     page = _page(found, query)
-    items = [item.item if isinstance(item, Lazy) else item for item in page.items]
+    items = []
+    for item in page.items:
+        items.append(item.item if isinstance(item, Lazy) else item)
+        yield
     if query.fields:
         items = [{name: value for name, value in item.items() if name in query.fields} for item in items]
     return replace(page, items=items)

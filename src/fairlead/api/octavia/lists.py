@@ -12,8 +12,19 @@ from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema
-from fairlead.api.listing import LARGEST_PAGE, MOST_SORT_KEYS, BadQuery, Item, Page, Query, TagFilter, select
+from fairlead.api.listing import (
+    LARGEST_PAGE,
+    MOST_SORT_KEYS,
+    BadQuery,
+    Item,
+    Page,
+    Query,
+    TagFilter,
+    select,
+    selecting,
+)
 from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Operation, View
+from fairlead.api.steps import in_steps
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
 _WORDS: Mapping[str, Schema] = {
@@ -84,8 +95,13 @@ def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
     return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_WORDS}
 
 
-def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
-    page = _select(items, _query(request, "created_at", "id"), {**_MATCHERS, **_parents(request)})
+async def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
+    """In steps: of ten thousand items a page takes a tenth of a second, in which others are served."""
+    try:
+        matchers = {**_MATCHERS, **_parents(request)}
+        page = await in_steps(selecting(items, _query(request, "created_at", "id"), matchers))
+    except BadQuery as error:
+        raise ApiError(400, str(error)) from None
     return json_response({plural: page.items, f"{plural}_links": _links(request, page)})
 
 

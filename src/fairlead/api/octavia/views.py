@@ -29,12 +29,18 @@ ACCEPTED = 202
 class Views:
     """One method a request; what they share is the house."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, moment: Snapshot | None = None) -> None:
+        """Of what is true at this moment; without one, of what is true now."""
         self._house = house
+        self._moment = moment
 
     @property
     def _snapshot(self) -> Snapshot:
-        return self._house.model.snapshot
+        return self._moment or self._house.model.snapshot
+
+    def _now(self) -> "Views":
+        """The same views of one moment: what is looked at in steps may not change between two of them."""
+        return Views(self._house, self._snapshot)
 
     def _caller(self, request: Request, project_id: str | None = None) -> Caller:
         """Who asks, and what what he makes will get. Raises ApiError 403 when he asks for another project."""
@@ -73,11 +79,13 @@ class Views:
     # load balancers
 
     async def list_load_balancers(self, request: Request) -> Response:
+        return await list_response(request, "loadbalancers", self._now().load_balancers(request))
+
+    def load_balancers(self, request: Request) -> Iterator[Item]:
         items = self._visible(identity(request), self._narrowed(request))
         if wanted := set(request.query_params.getlist("name")):
             items = (item for item in items if item.name in wanted)
-        lazy = (self._later(item, item, encode.encode_load_balancer) for item in items)
-        return list_response(request, "loadbalancers", lazy)
+        return (self._later(item, item, encode.encode_load_balancer) for item in items)
 
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
@@ -142,11 +150,11 @@ class Views:
 
     def list_parts(self, part: Part) -> View:
         async def show_all(request: Request) -> Response:
-            return list_response(request, part.plural, self._items(part, request))
+            return await list_response(request, part.plural, self._now().parts(part, request))
 
         return show_all
 
-    def _items(self, part: Part, request: Request) -> Iterator[Item]:
+    def parts(self, part: Part, request: Request) -> Iterator[Item]:
         who = identity(request)
         if part.index is None:
             found = part.parent(self._snapshot, request.path_params, who)
