@@ -167,6 +167,12 @@ def test_many_deaths_leave_shares_that_are_no_worse_than_chance():
             assert worst_ratio(Counter(lend(table, living)), living) <= worst
 
 
+def test_a_table_that_one_less_needs_is_good_for_all():
+    members = {0: 38, 1: 71, 2: 77, 3: 193, 4: 193}
+    table = slots(deal(EMPTY, {}, members))
+    assert len(table) == LARGEST or worst_ratio(Counter(table), members) <= WORST_RATIO
+
+
 def test_nobody_is_left_without_a_slot():
     assert set(slots(deal(EMPTY, {}, {0: 256, 1: 256, 2: 1}))) == {0, 1, 2}
     assert len(set(slots(deal(EMPTY, {}, {member: 1 + 255 * (member < 3) for member in range(200)})))) == 200

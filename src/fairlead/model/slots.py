@@ -118,19 +118,14 @@ def choose_size(weights: Weights) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _choose_size(sorted_weights: tuple[int, ...]) -> int:
-    size = _smallest_size(dict(enumerate(sorted_weights)))
-    for weight in sorted(set(sorted_weights)):
-        if size < LARGEST and len(sorted_weights) > 1:
-            first = sorted_weights.index(weight)
-            rest = (*sorted_weights[:first], *sorted_weights[first + 1 :])
-            size = max(size, _smallest_size(dict(enumerate(rest))))
-    return size
-
-
-def _smallest_size(weights: Weights) -> int:
+def _choose_size(heavy: tuple[int, ...]) -> int:
+    """By the sorted weights."""
+    wholes = [dict(enumerate(heavy))]
+    for place, weight in enumerate(heavy if len(heavy) > 1 else ()):
+        if place == heavy.index(weight):
+            wholes.append(dict(enumerate((*heavy[:place], *heavy[place + 1 :]))))
     size = SMALLEST
-    while size < LARGEST and worst_ratio(apportion(weights, size), weights) > WORST_RATIO:
+    while size < LARGEST and any(worst_ratio(apportion(each, size), each) > WORST_RATIO for each in wholes):
         size *= 2
     return size
 
