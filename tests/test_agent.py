@@ -127,7 +127,8 @@ TOLD = {"interval": 10, "listeners": {"web": {"connections": 5, "errors": 0, "by
 def test_a_look_asks_whose_it_is_and_tells_all_servers(tmp_path: Path):
     servers = [Recorded(), Recorded()]
     asyncio.run(agent_of(tmp_path, servers, {WEB: counted(5)}).step())
-    asked = {"sightings": [{"place": "datapath:1", "transport": "tcp", "address": "10.0.0.10", "port": 80}]}
+    seen = [{"place": "datapath:1", "transport": "tcp", "address": "10.0.0.10", "port": 80}]
+    asked = {"chassis": "node one/2", "sightings": seen}
     assert servers[0].asked == [("/agent/sightings", asked), ("/agent/chassis/node%20one%2F2", TOLD)]
     assert servers[1].asked == [("/agent/chassis/node%20one%2F2", TOLD)]
 

@@ -178,9 +178,12 @@ class Agent:
     async def _ask_whose(self, sightings: Sequence[Sighting]) -> list[str | None]:
         found: list[str | None] = []
         for some in (sightings[i : i + MOST_SIGHTINGS] for i in range(0, len(sightings), MOST_SIGHTINGS)):
-            answer = await self._ask_one("POST", "/agent/sightings", {"sightings": list(map(_named, some))})
+            answer = await self._ask_one("POST", "/agent/sightings", self._question(some))
             found += answer["listeners"]
         return found
+
+    def _question(self, sightings: Sequence[Sighting]) -> dict[str, object]:
+        return {"chassis": self._chassis, "sightings": list(map(_named, sightings))}
 
     async def _ask_one(self, method: str, path: str, body: object) -> Any:
         """The first server that answers knows. Raises ServerError."""

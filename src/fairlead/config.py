@@ -54,7 +54,7 @@ class ServerOptions:
     password_file: str = _option(
         "",
         "For http_basic: lines of user:bcrypt hash:project:role,role; roles are admin, member, reader, and for load"
-        " balancers Octavia's own, such as load-balancer_observer.",
+        " balancers Octavia's own, such as load-balancer_observer. That of an agent ends in service:chassis,chassis.",
     )
     tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
     tls_key: str = _option("", "PEM file of its private key.")
@@ -168,7 +168,9 @@ class AgentOptions:
 
     servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
     user: str = _option(
-        "", "Who tells, where a server asks; the role is service. Over http the password can be read on the way."
+        "",
+        "Who tells, where a server asks; the role is service, for this node's chassis. Over http the password can be"
+        " read on the way.",
     )
     password_file: str = _option("", "The file that has the password and nothing else.")
     ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")

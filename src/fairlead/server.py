@@ -94,6 +94,7 @@ async def serve(configuration: Configuration) -> None:
             probes=ProbeLimits(**asdict(configuration.probes)),
             news=kernel.reconciler.news,
             locate=kernel.southbound.locate,
+            ports_on=kernel.southbound.ports_on,
         )
         stack.enter_context(_frozen())
         pulse = Pulse()

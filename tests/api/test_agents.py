@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,11 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.api import agents, octavia
 from fairlead.api.door import House, Identity
-from fairlead.api.ledger import Ledger
+from fairlead.api.ledger import MEMORY, MOST, Ledger
 from fairlead.drivers.interface import Unreachable
+from fairlead.model.network import Network, Port
 from fairlead.model.snapshot import Changes
 from fairlead.model.statistics import Figures
-from harness.api import ADMIN, Inside, inside
+from harness.api import ADMIN, NOON, Inside, inside
 from harness.documented import Documented
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, network
 
@@ -58,9 +59,11 @@ class Scene:
         answer = await self.api.call("GET", f"{ROOT}/{path}/stats")
         return answer.json()["stats"] if answer.status_code == 200 else (answer.status_code, answer.text)
 
-    async def whose(self, *sightings: tuple[str, str, str, int]) -> httpx.Response:
+    async def whose(self, *sightings: tuple[str, str, str, int], chassis: str = "") -> httpx.Response:
         words = ("place", "transport", "address", "port")
-        body = {"sightings": [dict(zip(words, each, strict=True)) for each in sightings]}
+        body: dict[str, Any] = {"sightings": [dict(zip(words, each, strict=True)) for each in sightings]}
+        if chassis:
+            body["chassis"] = chassis
         return await self.agents.post("/sightings", json=body)
 
 
@@ -70,7 +73,22 @@ Story: TypeAlias = Callable[[Scene], Awaitable[None]]
 def locate(place: str) -> str | None:
     if place == "datapath:99":
         raise Unreachable("the Southbound database is not connected")
-    return {"datapath:1": NET, "zone:vm1": NET}.get(place)
+    return {"datapath:1": NET, "zone:vm1": "vm1", "datapath:2": "other"}.get(place)
+
+
+def ports_on(chassis: str) -> frozenset[str] | None:
+    if chassis == "away":
+        raise Unreachable("the Southbound database is not connected")
+    ports = {"node1": {"vm1", "somebody-elses"}, "node2": {"vm2"}, "node3": set[str]()}
+    return frozenset(ports[chassis]) if chassis in ports else None
+
+
+def vm(name: str, network_id: str, mac: str) -> Port:
+    return Port(id=name, project_id="p", created_at=NOON, network_id=network_id, mac_address=mac)
+
+
+def agent(*chassis: str) -> Identity:
+    return Identity(user="n", project_id="ops", roles=frozenset({"service"}), chassis=frozenset(chassis))
 
 
 @pytest.fixture
@@ -79,12 +97,14 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
         clock, made = Clock(), list[Starlette]()
 
         def make(house: House) -> Starlette:
-            whole = replace(house, ledger=Ledger(clock), locate=locate)
+            whole = replace(house, ledger=Ledger(clock), locate=locate, ports_on=ports_on)
             made.append(agents.make_door(whole))
             return octavia.make_door(whole)
 
         async with inside(make, tmp_path, "/load-balancer") as api:
-            await api.model.write(lambda _: Changes(puts=(network(),)))
+            other = Network(id="other", mtu=1442, project_id="p", created_at=NOON)
+            machines = vm("vm1", NET, "02:00:00:00:00:01"), vm("vm2", "other", "02:00:00:00:00:02")
+            await api.model.write(lambda _: Changes(puts=(network(), other, *machines)))
             body = {"vip_subnet_id": SUBNET, "vip_address": "10.0.0.10", "listeners": LISTENERS}
             balancer = (await api.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": body}))["loadbalancer"]
             ids = {each["name"]: each["id"] for each in balancer["listeners"]}
@@ -185,12 +205,80 @@ def test_while_ovn_cannot_be_asked_nothing_is_said_to_be_nobodys(play):
     play(story)
 
 
-@pytest.mark.parametrize(("roles", "status"), [(["service"], 200), (["admin"], 200), (["member", "reader"], 403)])
+@pytest.mark.parametrize(("roles", "status"), [(["service"], 403), (["admin"], 200), (["member", "reader"], 403)])
 def test_only_agents_and_administrators_come_in(play, roles: list[str], status: int):
+    """An agent's user that names no chassis speaks for none."""
+
     async def story(scene: Scene) -> None:
         scene.caller = Identity(user="u", project_id="p", roles=frozenset(roles))
         assert (await scene.whose()).status_code == status
-        assert (await scene.agents.put("/chassis/n", json={"interval": 1, "listeners": {}})).status_code == status
+        answer = await scene.agents.put("/chassis/node1", json={"interval": 1, "listeners": {}})
+        assert answer.status_code == status
+        if roles == ["service"]:
+            assert "user u speaks for no chassis: let its line in the password file end in" in answer.json()["error"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("who", "chassis", "status", "words"),
+    [
+        (agent("node1"), "node1", 200, ""),
+        (agent("node1", "node2"), "node2", 200, ""),
+        (agent("node1"), "node2", 403, "user n speaks for chassis node1, and not for node2"),
+        (agent("node9"), "node9", 404, "OVN has no chassis node9"),
+        (agent("away"), "away", 503, "OVN cannot be asked: the Southbound database is not connected"),
+        (ADMIN, "node2", 200, ""),
+        (ADMIN, "node9", 404, "OVN has no chassis node9"),
+    ],
+)
+def test_an_agent_speaks_for_its_own_chassis(play, who: Identity, chassis: str, status: int, words: str):
+    async def story(scene: Scene) -> None:
+        scene.caller = who
+        one = {scene.listeners[0]: {"connections": 5}}
+        for answer in (
+            await scene.agents.put(f"/chassis/{chassis}", json={"interval": 1, "listeners": one}),
+            await scene.whose(chassis=chassis),
+        ):
+            assert (answer.status_code, answer.json().get("error", "")) == (status, words)
+        found = await scene.stats(f"loadbalancers/{scene.balancer}")
+        assert (found == {**ZEROS, "total_connections": 5}) if status == 200 else found[0] == 501
+
+    play(story)
+
+
+def test_an_agent_learns_whose_the_addresses_are_that_its_node_has(play):
+    """node1 has a machine on the network of the VIP, node2 on another one, node3 none."""
+
+    async def story(scene: Scene) -> None:
+        sightings = ("datapath:1", "tcp", "10.0.0.10", 80), ("zone:vm1", "tcp", "10.0.0.10", 81)
+        for chassis, found in (("node1", scene.listeners), ("node2", [None, None]), ("node3", [None, None])):
+            scene.caller = agent(chassis)
+            for answer in (await scene.whose(*sightings), await scene.whose(*sightings, chassis=chassis)):
+                assert answer.json() == {"listeners": found}
+        scene.caller = agent("node1", "node2")
+        answer = await scene.whose(*sightings)
+        assert answer.status_code == 400
+        assert answer.json() == {"error": "chassis is missing: which of node1, node2 asks?"}
+        scene.caller = ADMIN
+        assert (await scene.whose(*sightings)).json() == {"listeners": scene.listeners}
+        assert (await scene.whose(*sightings, chassis="node2")).json() == {"listeners": [None, None]}
+
+    play(story)
+
+
+def test_sums_that_no_node_can_have_are_not_believed(play):
+    async def story(scene: Scene) -> None:
+        async def tell(**figures: int) -> Any:
+            body = {"interval": 1, "listeners": {scene.listeners[0]: figures}}
+            return (await scene.agents.put("/chassis/node1", json=body)).json()
+
+        found = {"unknown": [], "doubtful": [scene.listeners[0]]}
+        assert await tell(connections=2**62) == found
+        assert await scene.stats(f"loadbalancers/{scene.balancer}") == ZEROS
+        assert await tell(connections=10) == {"unknown": [], "doubtful": []}
+        assert await tell(connections=2**62, active=3) == found
+        assert (await scene.stats(f"loadbalancers/{scene.balancer}"))["total_connections"] == 10
 
     play(story)
 
@@ -210,12 +298,22 @@ ONE = {"place": "datapath:1", "transport": "tcp", "address": "10.0.0.10", "port"
         ("POST", "/sightings", {"sightings": [{**ONE, "address": "x"}]}, "address: "),
         ("POST", "/sightings", {"sightings": [{**ONE, "port": 0}]}, "port: Value should be greater or equal to 1"),
         ("POST", "/sightings", {"sightings": [ONE] * 1_001}, "at most 1000 items"),
-        ("PUT", "/chassis/n", {"listeners": {}}, "interval is missing."),
-        ("PUT", "/chassis/n", {"interval": 0, "listeners": {}}, "interval: Value should be greater or equal to 1"),
-        ("PUT", "/chassis/n", {"interval": 1, "listeners": {"x": {"connections": -1}}}, "connections: Value should be"),
-        ("PUT", "/chassis/n", {"interval": 1, "listeners": {"x": {"bytes": 1}}}, "Unknown attribute: bytes"),
-        ("PUT", "/chassis/n", {"interval": 1, "listeners": {"x": {"active": None}}}, "active: A value is required."),
-        ("PUT", "/chassis/n", {"interval": 1, "listeners": []}, "listeners: Value should be an object."),
+        ("PUT", "/chassis/node1", {"listeners": {}}, "interval is missing."),
+        ("PUT", "/chassis/node1", {"interval": 0, "listeners": {}}, "interval: Value should be greater or equal to 1"),
+        (
+            "PUT",
+            "/chassis/node1",
+            {"interval": 1, "listeners": {"x": {"connections": -1}}},
+            "connections: Value should be",
+        ),
+        ("PUT", "/chassis/node1", {"interval": 1, "listeners": {"x": {"bytes": 1}}}, "Unknown attribute: bytes"),
+        (
+            "PUT",
+            "/chassis/node1",
+            {"interval": 1, "listeners": {"x": {"active": None}}},
+            "active: A value is required.",
+        ),
+        ("PUT", "/chassis/node1", {"interval": 1, "listeners": []}, "listeners: Value should be an object."),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_kept(play, method: str, path: str, body: Any, words: str):
@@ -228,12 +326,64 @@ def test_what_is_wrong_is_named_and_nothing_is_kept(play, method: str, path: str
     play(story)
 
 
+def age(_: str) -> float:
+    return 3600.0
+
+
 def test_a_ledger_forgets_what_nobody_tells_any_more():
     clock = Clock()
     ledger = Ledger(clock)
-    ledger.report("node1", {"web": Figures(connections=1)}, 10)
-    ledger.report("node1", {}, 10)
+    ledger.report("node1", {"web": Figures(connections=1)}, 10, age)
+    ledger.report("node1", {}, 10, age)
     assert ledger.total(["web"]) == Figures()
     assert ledger.nodes == 1
     clock.now += 30
     assert ledger.nodes == 0
+
+
+def test_a_ledger_forgets_a_node_that_has_been_silent_for_a_day():
+    clock = Clock()
+    ledger = Ledger(clock)
+    for node in range(100):
+        ledger.report(f"invented{node}", {"web": Figures(connections=1)}, 10, age)
+    clock.now += 30 + MEMORY
+    ledger.report("node1", {"web": Figures(connections=7)}, 10, age)
+    assert ledger.total(["web"]) == Figures(connections=107)
+    clock.now += 1
+    ledger.report("node1", {"web": Figures(connections=8)}, 10, age)
+    assert ledger.total(["web"]) == Figures(connections=8)
+    assert len(ledger) == 1
+
+
+def test_a_node_that_begins_anew_goes_on_from_what_it_had():
+    """It has lost its file; what its switch has counted before that is not counted twice."""
+    clock = Clock()
+    ledger = Ledger(clock)
+    for told, total in ((100, 100), (90, 100), (95, 105), (0, 105), (1, 106), (1, 106)):
+        ledger.report("node1", {"web": Figures(connections=told, bytes_in=5 * told)}, 10, age)
+        assert ledger.total(["web"]) == Figures(connections=total, bytes_in=5 * total)
+        clock.now += 10
+
+
+@pytest.mark.parametrize("what", [field.name for field in fields(Figures) if field.name != "active"])
+def test_a_sum_grows_by_what_a_node_can_do_since_it_told_last(what: str):
+    clock = Clock()
+    ledger = Ledger(clock)
+    most = getattr(MOST, what)
+    old = most * (3600 + 10)
+    assert ledger.report("node1", {"web": Figures(**{what: old + 1})}, 10, age) == ["web"]
+    assert ledger.total(["web"]) == Figures()
+    assert ledger.report("node1", {"web": Figures(**{what: old})}, 10, age) == []
+    clock.now += 20
+    assert ledger.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == ["web"]
+    assert ledger.total(["web"]) == Figures(**{what: old})
+    clock.now += 1  # what is not believed of one look is in the next one
+    assert ledger.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == []
+    assert ledger.total(["web"]) == Figures(**{what: old + 30 * most + 1})
+
+
+def test_so_many_connections_are_open_at_once_and_no_more():
+    ledger = Ledger(Clock())
+    assert ledger.report("node1", {"web": Figures(active=MOST.active + 1)}, 10, age) == ["web"]
+    assert ledger.report("node1", {"web": Figures(active=MOST.active)}, 10, age) == []
+    assert ledger.total(["web"]) == Figures(active=MOST.active)

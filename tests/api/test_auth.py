@@ -48,6 +48,22 @@ def test_a_right_password_is_a_user_with_project_and_roles(users):
     bob = asyncio.run(check(Knock(authorization=basic(b"bob:secret"))))
     assert bob is not None
     assert bob.roles == {"load-balancer_observer", "service"}
+    assert bob.chassis == frozenset()
+
+
+def test_a_line_may_name_the_chassis_of_an_agent(tmp_path: Path):
+    path = tmp_path / "users"
+    path.write_text(f"n1:{HASH}:ops:service:node-1\nrack:{HASH}:ops:service:node-2,node-3\nold:{HASH}:ops:service\n")
+    found = {name: user.identity.chassis for name, user in read_password_file(path).items()}
+    assert found == {"n1": {"node-1"}, "rack": {"node-2", "node-3"}, "old": frozenset()}
+
+
+@pytest.mark.parametrize("end", ["service:", "service:a,", "member:a"])
+def test_chassis_are_for_agents_and_have_names(tmp_path: Path, end: str):
+    path = tmp_path / "users"
+    path.write_text(f"n1:{HASH}:ops:{end}\n")
+    with pytest.raises(BadPasswordFile, match="users:1: the fifth column names chassis, of a user with the role"):
+        read_password_file(path)
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,61 @@ def test_a_datapath_has_the_name_of_its_switch_or_router(southbound: Server) -> 
     run(southbound, story)
 
 
+def chassis(name: str) -> Json:
+    return {
+        "op": "insert",
+        "table": "Chassis",
+        "uuid-name": f"row_{name}",
+        "row": {"name": name, "encaps": ["named-uuid", f"encap_{name}"]},
+    }
+
+
+def encap(name: str) -> Json:
+    row = {"type": "geneve", "ip": f"10.9.9.{name[1:]}", "chassis_name": name}
+    return {"op": "insert", "table": "Encap", "uuid-name": f"encap_{name}", "row": row}
+
+
+async def on(south: Southbound, port: str, uuid: str | None) -> None:
+    where = [["logical_port", "==", port]]
+    row = {"chassis": ["uuid", uuid] if uuid else ["set", []]}
+    await south.write({"op": "update", "table": "Port_Binding", "where": where, "row": row})
+
+
+def test_which_ports_a_chassis_has(southbound: Server) -> None:
+    async def story(south: Southbound) -> None:
+        [*_, two] = BINDINGS
+        gateway = {
+            **two,
+            "row": {**two["row"], "logical_port": "cr-lrp-out", "tunnel_key": 9, "type": "chassisredirect"},
+        }
+        await south.write(encap("n1"), chassis("n1"), encap("n2"), chassis("n2"), *BINDINGS, gateway)
+        await south.write(monitor(FOUR, "online"))
+        await until(lambda: south.reader.ports_on("n1") is not None)
+        assert (south.reader.ports_on("n1"), south.reader.ports_on("n3")) == (frozenset(), None)
+        found = await south.client.transact([{"op": "select", "table": "Chassis", "where": []}], 10)
+        uuids = {row["name"]: row["_uuid"][1] for row in found[0]["rows"]}
+        for port in ("vm1", "vm2", "cr-lrp-out"):
+            await on(south, port, uuids["n1"])
+        await until(lambda: south.reader.ports_on("n1") == {"vm1", "vm2", "out"})
+        await on(south, "vm1", uuids["n2"])
+        await south.write(bind("vm1", up=False), bind("vm2", up=False))
+        await south.hears(four=Health.ERROR)
+        await until(lambda: south.reader.ports_on("n2") == {"vm1"})
+        assert south.reader.ports_on("n1") == {"vm2", "out"}
+        await on(south, "vm2", None)
+        await on(south, "cr-lrp-out", None)
+        await until(lambda: south.reader.ports_on("n1") == frozenset())
+        await south.write(bind("vm1", up=True))
+        await south.hears(four=Health.ONLINE)
+        await south.write({"op": "delete", "table": "Chassis", "where": [["name", "==", "n2"]]})
+        await until(lambda: south.reader.ports_on("n2") is None)
+
+    run(southbound, story)
+
+
 def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Path) -> None:
     remotes = parse_remotes(f"unix:{tmp_path}/nowhere")
     with pytest.raises(Unreachable):
         SouthboundReader(SouthboundSettings(remotes=remotes), print).locate("datapath:1")
+    with pytest.raises(Unreachable):
+        SouthboundReader(SouthboundSettings(remotes=remotes), print).ports_on("n1")

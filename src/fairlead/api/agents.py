@@ -1,8 +1,11 @@
 """The agents' door: a node asks whose the addresses are that it has counted for, and tells the sums.
 
-For administrators and for those with the role `service`. Errors: {"error": sentence}.
+For administrators, and for users with the role `service`, who speak for the chassis that the password file names beside
+them and for no other. A chassis is one that OVN has; it learns whose an address is only where it has flows itself.
+Errors: {"error": sentence}.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, House, identity, json_response
+from fairlead.api.door import ApiError, House, Identity, identity, json_response
 from fairlead.api.fields import (
     BadField,
     Field,
@@ -37,8 +40,10 @@ from fairlead.api.fields import (
 from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body, with_document
 from fairlead.drivers.interface import DriverError
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.locality import local_places
 from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SIGHTINGS, Figures, Sighting, find_listeners
 
+LOG = logging.getLogger(__name__)
 MAY_TELL = frozenset({"admin", "service"})
 LISTENERS = 20_000
 """In one report; a body has 4 MiB."""
@@ -107,7 +112,14 @@ _SIGHTING = _object(
     }
 )
 _FIGURES = _object({each.name: Field(integer(0, LARGEST_SUM), nullable=False) for each in fields(Figures)})
-_ASKED = _whole(_object({"sightings": Field(list_of(_SIGHTING, MOST_SIGHTINGS), required=True)}))
+_ASKED = _whole(
+    _object(
+        {
+            "chassis": Field(text(LONGEST_NAME)),
+            "sightings": Field(list_of(_SIGHTING, MOST_SIGHTINGS), required=True),
+        }
+    )
+)
 _TOLD = _whole(
     _object(
         {
@@ -117,33 +129,52 @@ _TOLD = _whole(
     )
 )
 _ANSWER = object_schema({"listeners": array_schema(or_null(IDENTITY), MOST_SIGHTINGS)}, ["listeners"])
-_UNKNOWN = object_schema({"unknown": array_schema(TEXT, LISTENERS)}, ["unknown"])
+_NAMES = array_schema(TEXT, LISTENERS)
+_HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
 
 
 def make_door(house: House) -> Starlette:
     async def find(request: Request) -> Response:
-        """Whose each is: a listener, or null for what is nobody's."""
+        """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
+        by a user who has one; an administrator who leaves it out is told of all."""
         _only_agents(request)
         asked = await read_body(request)
         sightings = [Sighting(**each) for each in asked["sightings"]]
-        found = find_listeners(house.model.snapshot, ((house.locate(each.place), each) for each in sightings))
+        places = [house.locate(each.place) for each in sightings]
+        chassis = asked.get("chassis") or _only_chassis(identity(request))
+        if chassis is not None:
+            local = local_places(house.model.snapshot, _ports_of(house, request, chassis))
+            places = [place if place in local else None for place in places]
+        found = find_listeners(house.model.snapshot, zip(places, sightings, strict=True))
         return json_response({"listeners": found})
 
     async def tell(request: Request) -> Response:
-        """All sums of a node. What is told of listeners that are not there is not kept, and they are named."""
+        """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have
+        are not believed; both are named."""
         _only_agents(request)
+        chassis = request.path_params["chassis"]
+        _ports_of(house, request, chassis)
         told = await read_body(request)
-        known = house.model.snapshot.listener_owner
+        snapshot = house.model.snapshot
+        known = snapshot.listener_owner
         figures = {listener: Figures(**sums) for listener, sums in told["listeners"].items() if listener in known}
-        house.ledger.report(request.path_params["chassis"], figures, told["interval"])
-        return json_response({"unknown": [listener for listener in told["listeners"] if listener not in known]})
+
+        def age(listener: str) -> float:
+            made = snapshot.load_balancers[known[listener]].created_at
+            return max(0.0, (house.now() - made).total_seconds())
+
+        doubtful = house.ledger.report(chassis, figures, told["interval"], age)
+        if doubtful:
+            LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
+        unknown = [listener for listener in told["listeners"] if listener not in known]
+        return json_response({"unknown": unknown, "doubtful": doubtful})
 
     routes = with_document(
         "Fairlead: agents",
         object_schema({"error": TEXT}, ["error"]),
         [
             Operation("POST", "/sightings", find, takes=_ASKED, gives={200: _ANSWER}),
-            Operation("PUT", "/chassis/{chassis}", tell, takes=_TOLD, gives={200: _UNKNOWN}),
+            Operation("PUT", "/chassis/{chassis}", tell, takes=_TOLD, gives={200: _HEARD}),
         ],
     )
     handlers = {
@@ -155,8 +186,36 @@ def make_door(house: House) -> Starlette:
 
 
 def _only_agents(request: Request) -> None:
-    if not identity(request).roles & MAY_TELL:
+    """Raises ApiError."""
+    who = identity(request)
+    if not who.roles & MAY_TELL:
         raise ApiError(403, "this is for agents: the role is 'service' or 'admin'")
+    if not who.is_admin and not who.chassis:
+        raise ApiError(
+            403, f"user {who.user} speaks for no chassis: let its line in the password file end in :service:CHASSIS"
+        )
+
+
+def _only_chassis(who: Identity) -> str | None:
+    """The one that the caller has; None for an administrator, who is told of all. Raises ApiError."""
+    if who.is_admin:
+        return None
+    if len(who.chassis) > 1:
+        raise ApiError(400, f"chassis is missing: which of {', '.join(sorted(who.chassis))} asks?")
+    return next(iter(who.chassis))
+
+
+def _ports_of(house: House, request: Request, chassis: str) -> frozenset[str]:
+    """Those of a chassis for which the caller may speak. Raises ApiError, DriverError."""
+    who = identity(request)
+    if not who.is_admin and chassis not in who.chassis:
+        raise ApiError(
+            403, f"user {who.user} speaks for chassis {', '.join(sorted(who.chassis))}, and not for {chassis}"
+        )
+    ports = house.ports_on(chassis)
+    if ports is None:
+        raise ApiError(404, f"OVN has no chassis {chassis}")
+    return ports
 
 
 async def _api_error(request: Request, error: ApiError) -> Response:

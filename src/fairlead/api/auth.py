@@ -3,11 +3,13 @@
 HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617). A line of the file is
 
     user:bcrypt hash:project:role,role
+    user:bcrypt hash:project:service:chassis,chassis
 
-as `htpasswd -nB user` writes its first two columns. A bcrypt check takes tens of milliseconds by design, so what was
-right once is remembered under a key that only this process knows; the password itself is not. Who was right before
-never waits. All other checks have turns by address and lines with an end, failures have a price, and nobody is checked
-who has hung up: strangers with wrong passwords keep themselves waiting, and not who comes for the first time.
+as `htpasswd -nB user` writes its first two columns; an agent's user names the chassis for which it may speak. A bcrypt
+check takes tens of milliseconds by design, so what was right once is remembered under a key that only this process
+knows; the password itself is not. Who was right before never waits. All other checks have turns by address and lines
+with an end, failures have a price, and nobody is checked who has hung up: strangers with wrong passwords keep themselves
+waiting, and not who comes for the first time.
 """
 
 import asyncio
@@ -131,14 +133,18 @@ def read_password_file(path: Path) -> dict[str, User]:
         if not line.strip() or line.startswith("#"):
             continue
         parts = line.strip().split(":")
-        roles = frozenset(parts[3].split(",")) if len(parts) == 4 else frozenset()
+        roles = frozenset(parts[3].split(",")) if len(parts) in (4, 5) else frozenset()
+        chassis = frozenset(parts[4].split(",")) if len(parts) == 5 else frozenset()
         if parts[0] in users:
             raise BadPasswordFile(f"{path}:{number}: the user is there already")
-        if len(parts) != 4 or not BCRYPT.match(parts[1]) or not roles <= ROLES or len(parts[2]) > LONGEST_PROJECT:
+        if "" in chassis or (chassis and "service" not in roles):
+            raise BadPasswordFile(f"{path}:{number}: the fifth column names chassis, of a user with the role service")
+        if not roles or not BCRYPT.match(parts[1]) or not roles <= ROLES or len(parts[2]) > LONGEST_PROJECT:
             raise BadPasswordFile(
-                f"{path}:{number}: a line is user:bcrypt hash:project:role,role; roles are {', '.join(sorted(ROLES))}"
+                f"{path}:{number}: a line is user:bcrypt hash:project:role,role, and for an agent :chassis,chassis;"
+                f" roles are {', '.join(sorted(ROLES))}"
             )
-        identity = Identity(user=parts[0], project_id=parts[2], roles=roles)
+        identity = Identity(user=parts[0], project_id=parts[2], roles=roles, chassis=chassis)
         users[parts[0]] = User(identity=identity, hash=parts[1].encode())
     return users
 

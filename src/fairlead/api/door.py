@@ -53,6 +53,8 @@ class Identity:
     user: str
     project_id: str
     roles: frozenset[str]
+    chassis: frozenset[str] = frozenset()
+    """The nodes for which the caller's agents may speak."""
 
     @property
     def is_admin(self) -> bool:
@@ -88,6 +90,8 @@ class House:
     """What the nodes have counted."""
     locate: Callable[[str], str | None] = lambda _: None
     """The id of the network, router or port that a node calls so (`Sighting.place`). Raises DriverError."""
+    ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
+    """The ports that a node has; None for one that is not there. Raises DriverError."""
     patience: float = 2.0
     """Seconds for which a request waits for what is on its way to the dataplane."""
 

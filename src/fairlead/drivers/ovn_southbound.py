@@ -18,9 +18,15 @@ from fairlead.model.loadbalancer import Transport
 DATABASE = "OVN_Southbound"
 TABLES = {
     "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "port", "protocol", "status")),
-    "Port_Binding": TableMonitor(columns=("logical_port",), where=(["up", "==", False],)),
+    "Port_Binding": TableMonitor(
+        columns=("chassis", "logical_port", "up"), where=(["up", "==", False], ["chassis", "!=", ["set", []]])
+    ),
     "Datapath_Binding": TableMonitor(columns=("external_ids", "tunnel_key")),
+    "Chassis": TableMonitor(columns=("name",)),
 }
+GATEWAY = "cr-lrp-"
+"""Before the name of a router's port: the binding that says which chassis has the gateway (ovn-northd(8))."""
+_NOBODY: Json = ["set", []]
 _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
 """ovn-sb(5) Service_Monitor:status; empty is unknown."""
 News = Mapping[Endpoint, Health | None]
@@ -64,6 +70,15 @@ class SouthboundReader:
             return self._view.datapaths.by_key.get(int(name))
         name = name.removesuffix("_dnat").removesuffix("_snat")
         return self._view.datapaths.by_uuid.get(name, name)
+
+    def ports_on(self, chassis: str) -> frozenset[str] | None:
+        """The ports that this chassis has, a router's gateway by the port that it is; None for no such chassis.
+
+        Raises Unreachable while the database was not read.
+        """
+        if not self.connected:
+            raise Unreachable("the Southbound database is not connected")
+        return self._view.chassis.ports_on(chassis)
 
     def start(self) -> None:
         """Connect, and stay connected, in a task of the running loop."""
@@ -118,17 +133,68 @@ class _Datapaths:
                 pass
 
 
+class _Chassis:
+    """The chassis that there are, and the ports that each has."""
+
+    def __init__(self) -> None:
+        self._uuids: dict[str, str] = {}
+        """Name -> UUID."""
+        self._bound: dict[str, tuple[str, str]] = {}
+        """UUID of a Port_Binding -> UUID of the chassis, and the port."""
+        self._ports: dict[str, set[str]] = {}
+        """UUID of a chassis -> its ports."""
+
+    def ports_on(self, name: str) -> frozenset[str] | None:
+        uuid = self._uuids.get(name)
+        return None if uuid is None else frozenset(self._ports.get(uuid, ()))
+
+    def take(self, uuid: str, change: Mapping[str, Json]) -> None:
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                self._uuids[columns.get("name", "")] = uuid
+            case {"delete": _}:
+                self._uuids = {name: other for name, other in self._uuids.items() if other != uuid}
+            case _:
+                pass
+
+    def take_binding(self, uuid: str, change: Mapping[str, Json]) -> None:
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                port = columns.get("logical_port", "").removeprefix(GATEWAY)
+                self._bind(uuid, port, columns.get("chassis", _NOBODY))
+            case {"modify": {"chassis": chassis}} if uuid in self._bound:
+                self._bind(uuid, self._bound[uuid][1], chassis)
+            case {"delete": _} if uuid in self._bound:
+                self._bind(uuid, "", _NOBODY)
+                del self._bound[uuid]
+            case _:
+                pass
+
+    def _bind(self, uuid: str, port: str, chassis: Json) -> None:
+        if uuid in self._bound:
+            old, name = self._bound[uuid]
+            self._ports.get(old, set()).discard(name)
+            if not self._ports.get(old):
+                self._ports.pop(old, None)
+        found = decode_optional(chassis)
+        where = found[1] if found else ""  # ["uuid", ...]
+        self._bound[uuid] = where, port
+        if where:
+            self._ports.setdefault(where, set()).add(port)
+
+
 class _View:
     """The tables, as far as they matter; a change costs what it changes."""
 
     def __init__(self) -> None:
         self.datapaths = _Datapaths()
+        self.chassis = _Chassis()
         self._endpoints: dict[str, Endpoint] = {}
         """UUID of a Service_Monitor -> what it probes."""
         self._statuses: dict[Endpoint, str] = {}
         self._of_port: dict[str, set[Endpoint]] = {}
         self._bindings: dict[str, str] = {}
-        """UUID of a Port_Binding -> a port that no chassis has."""
+        """UUID of a Port_Binding -> its port."""
         self._unbound: set[str] = set()
 
     def health(self, endpoint: Endpoint) -> Health | None:
@@ -139,8 +205,13 @@ class _View:
     def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
         """Take what the database says. Answers the endpoints of which it says something."""
         touched: set[Endpoint] = set()
-        for uuid, change in _gone_first(tables.get("Datapath_Binding", {})):
-            self.datapaths.take(uuid, change)
+        for table, learn in (
+            ("Datapath_Binding", self.datapaths.take),
+            ("Chassis", self.chassis.take),
+            ("Port_Binding", self.chassis.take_binding),
+        ):
+            for uuid, change in _gone_first(tables.get(table, {})):
+                learn(uuid, change)
         for table, take in (("Service_Monitor", self._take_monitor), ("Port_Binding", self._take_binding)):
             for uuid, change in _gone_first(tables.get(table, {})):
                 touched.update(take(uuid, change))
@@ -177,16 +248,18 @@ class _View:
         yield endpoint
 
     def _take_binding(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
-        """Only ports without a chassis are sent: one that gets a chassis is as good as deleted."""
+        """Only ports that are down, and those that a chassis has, are sent: any other is as good as deleted."""
         match change:
             case {"initial": columns} | {"insert": columns}:
                 port = self._bindings[uuid] = columns.get("logical_port", "")
-                self._unbound.add(port)
+                up = columns.get("up", _NOBODY)
+            case {"modify": {"up": up}} if uuid in self._bindings:
+                port = self._bindings[uuid]
             case {"delete": _} if uuid in self._bindings:
-                port = self._bindings.pop(uuid)
-                self._unbound.discard(port)
+                port, up = self._bindings.pop(uuid), _NOBODY
             case _:
                 return
+        (self._unbound.add if up is False else self._unbound.discard)(port)
         yield from self._of_port.get(port, ())
 
 

@@ -23,7 +23,7 @@ ACTIONS = {
         flavor:get_all flavor:get_one availability-zone:get_all availability-zone:get_one healthmonitor:get_all
         healthmonitor:get_one l7policy:get_all l7policy:get_one l7rule:get_all l7rule:get_one listener:get_all
         listener:get_one listener:get_stats loadbalancer:get_all loadbalancer:get_one loadbalancer:get_stats
-        loadbalancer:get_status member:get_one pool:get_all pool:get_one provider:get_all""",
+        loadbalancer:get_status member:get_all member:get_one pool:get_all pool:get_one provider:get_all""",
     ONLY_ADMIN: """
         flavor:post flavor:put flavor:delete flavor-profile:get_all flavor-profile:post flavor-profile:put
         flavor-profile:get_one flavor-profile:delete availability-zone:post availability-zone:put
@@ -35,7 +35,6 @@ ACTIONS = {
         healthmonitor:post healthmonitor:put healthmonitor:delete l7policy:post l7policy:put l7policy:delete l7rule:post
         l7rule:put l7rule:delete listener:post listener:put listener:delete loadbalancer:post loadbalancer:put
         loadbalancer:delete member:post member:put member:delete pool:post pool:put pool:delete""",
-    "read or service": "member:get_all",
     READ_QUOTA: "quota:get_all quota:get_one quota:get_defaults",
     WRITE_QUOTA: "quota:put quota:delete",
 }
@@ -90,7 +89,6 @@ def allowed(rule: str, roles: frozenset[str], *, own: bool) -> bool:
         READ: read,
         WRITE: member or admin,
         ONLY_ADMIN: admin,
-        "read or service": read or "service" in roles,
         READ_QUOTA: read or quota_admin,
         WRITE_QUOTA: quota_admin,
     }[rule]

@@ -4,6 +4,9 @@
 asks about a project is answered by that rule, so nothing else has to know the table. Octavia's older role names
 (etc/policy/octavia-advanced-rbac-policy.yaml) are accepted beside those of Keystone and mean the same; with them there
 is somebody who sees everything and changes nothing, and somebody who cares for quotas only.
+
+One rule of Octavia's is not here: its role `service`, which another service of the cloud has there, may list the
+members of every pool. Here it is the role of the agents on compute nodes, who have no business with these.
 """
 
 import re
@@ -24,14 +27,12 @@ MEMBER = frozenset({"member", "load-balancer_member"})
 GLOBAL_OBSERVER = frozenset({"load-balancer_global_observer"})
 QUOTA_ADMIN = frozenset({"load-balancer_quota_admin"})
 ADMIN = frozenset({"admin", "load-balancer_admin"})
-SERVICE = frozenset({"service"})
 
 
 class Rule(StrEnum):
     """Octavia's names of its rules."""
 
     READ = "load-balancer:read"
-    READ_OR_SERVICE = "load-balancer:read or service"
     WRITE = "load-balancer:write"
     ADMIN = "load-balancer:admin"
     READ_QUOTA = "load-balancer:read-quota"
@@ -48,7 +49,6 @@ class Grant:
 
 GRANTS: Mapping[Rule, Grant] = {
     Rule.READ: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | ADMIN),
-    Rule.READ_OR_SERVICE: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | ADMIN | SERVICE),
     Rule.WRITE: Grant(own=MEMBER, everywhere=ADMIN),
     Rule.ADMIN: Grant(everywhere=ADMIN),
     Rule.READ_QUOTA: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | QUOTA_ADMIN | ADMIN),
@@ -67,6 +67,7 @@ _OPERATIONS: Mapping[Rule, list[str]] = {
             for plural in ("loadbalancers", "listeners", "pools", "healthmonitors", "l7policies", "l7policies/{}/rules")
             for one in ("", "/{}")
         ),
+        "GET /pools/{}/members",
         "GET /pools/{}/members/{}",
         "GET /loadbalancers/{}/stats",
         "GET /loadbalancers/{}/status",
@@ -75,7 +76,6 @@ _OPERATIONS: Mapping[Rule, list[str]] = {
         "GET /providers",
         *(f"GET /{plural}{one}" for plural in ("flavors", "availabilityzones") for one in ("", "/{}")),
     ],
-    Rule.READ_OR_SERVICE: ["GET /pools/{}/members"],
     Rule.WRITE: [
         *(
             operation

@@ -1,0 +1,28 @@
+"""What a node has flows of: the networks of its ports, and all that routers lead to from there.
+
+OVN gives a chassis the flows of every datapath that its own ports can reach (ovn-controller(8), "local datapaths"), so
+these are the places where it can have seen anything.
+"""
+
+from collections.abc import Iterable
+
+from fairlead.model.network import ROUTER_GATEWAY
+from fairlead.model.snapshot import NONE, Snapshot
+
+
+def local_places(snapshot: Snapshot, port_ids: Iterable[str]) -> frozenset[str]:
+    """The ids of the networks, routers and ports of a node that has these ports, whoever owns them."""
+    ports = [port for each in port_ids if (port := snapshot.ports.get(each)) is not None]
+    gateways = {port.device_id for port in ports if port.device_owner == ROUTER_GATEWAY}
+    networks, routers, todo = {port.network_id for port in ports}, set[str](), set(gateways)
+    for network_id in networks:
+        todo.update(snapshot.network_routers.get(network_id, NONE))
+    while todo:
+        router_id = todo.pop()
+        routers.add(router_id)
+        for interface in snapshot.router_interfaces.get(router_id, NONE):
+            network_id = snapshot.ports[interface].network_id
+            if network_id not in networks:
+                networks.add(network_id)
+                todo.update(set(snapshot.network_routers.get(network_id, NONE)) - routers)
+    return frozenset(networks | routers | {port.id for port in ports})
