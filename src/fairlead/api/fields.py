@@ -189,7 +189,11 @@ def whole(value: object) -> int | None:
 
 @reads({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]})
 def address(value: object) -> IPAddress:
-    return parse_address(value if isinstance(value, str) else repr(value))
+    """An IPv4 address inside an IPv6 one (RFC 4291, 2.5.5.2) is refused: no packet ever carries it."""
+    found = parse_address(value if isinstance(value, str) else repr(value))
+    if found.version == 6 and found.ipv4_mapped is not None:
+        raise ValueError(f"'{value}' is not a valid IP address: it is IPv4, and has to be written so.")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

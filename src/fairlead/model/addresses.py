@@ -11,6 +11,7 @@ from typing import TypeAlias
 IPAddress: TypeAlias = IPv4Address | IPv6Address
 IPNetwork: TypeAlias = IPv4Network | IPv6Network
 _THIS_NETWORK = IPv4Network("0.0.0.0/8")
+_MAPPED = IPv6Network("::ffff:0:0/96")
 _ALL_HOSTS = IPv4Address("255.255.255.255")
 
 
@@ -25,13 +26,19 @@ def parse_address(text: str) -> IPAddress:
 
 
 def parse_network(text: str) -> IPNetwork:
-    """The network that `text` writes in CIDR form; bits of the host are cut off. Raises ValueError."""
+    """The network that `text` writes in CIDR form; bits of the host are cut off. Raises ValueError.
+
+    One of IPv4 addresses inside IPv6 (RFC 4291, 2.5.5.2) is refused: no packet ever carries them.
+    """
     if "%" in text or "/" not in text:
         raise ValueError(f"'{text}' is not a valid IP subnet.")
     try:
-        return ip_network(text, strict=False)
+        network = ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f"'{text}' is not a valid IP subnet.") from None
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        raise ValueError(f"'{text}' is not a valid IP subnet: it is IPv4, and has to be written so.")
+    return network
 
 
 def usable_range(cidr: IPNetwork) -> tuple[IPAddress, IPAddress]:

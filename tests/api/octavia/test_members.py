@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.test_octavia import COMMON
+from api.octavia.test_octavia import COMMON, SUBNET6
 from api.octavia.test_probing import WORLD, port, tree
 from fairlead.api import octavia
 from fairlead.model.addresses import parse_address, parse_network
@@ -62,7 +62,6 @@ NOWHERE = [
     "::1",
     "ff02::1",
     "::",
-    "::ffff:10.0.0.11",
 ]
 
 
@@ -156,5 +155,57 @@ def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
         assert await statuses() == ("ERROR", "ERROR", ["ERROR"])
         await place.good("DELETE", f"{ROOT}/loadbalancers/{taker['id']}")
         assert await statuses() == ("ONLINE", "ONLINE", ["NO_MONITOR"])
+
+    door(story)
+
+
+MAPPED = "'{}' is not a valid IP {}: it is IPv4, and has to be written so."
+
+
+@pytest.mark.parametrize("text", ["::ffff:10.0.0.11", "::ffff:a00:b", "::FFFF:10.0.0.100"])
+def test_ipv4_is_not_written_as_ipv6(door, text: str):
+    """Wherever an address goes into a row."""
+
+    async def story(place: Inside) -> None:
+        made = (await place.good("POST", f"{ROOT}/loadbalancers", tree("10.0.0.11")))["loadbalancer"]
+        pool, listener = made["pools"][0]["id"], made["listeners"][0]["id"]
+        member = {"address": "10.0.0.12", "protocol_port": 80}
+        vip = {"subnet_id": SUBNET, "ip_address": text}
+        ways: list[tuple[str, str, dict[str, Any], str]] = [
+            ("address", "loadbalancers", tree(text), "POST"),
+            ("address", f"pools/{pool}/members", {"member": {**member, "address": text}}, "POST"),
+            ("monitor_address", f"pools/{pool}/members", {"member": {**member, "monitor_address": text}}, "POST"),
+            ("vip_address", "loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET, "vip_address": text}}, "POST"),
+            ("ip_address", "loadbalancers", tree(additional_vips=[vip]), "POST"),
+        ]
+        for name, path, body, method in ways:
+            said_so = await said(place, method, path, body)
+            words = f"Invalid input for field/attribute {name}. Value: '{text}'. {MAPPED.format(text, 'address')}"
+            assert said_so == (400, words)
+        for cidr in (f"{text}/104", f"{text}/96", f"{text}/128", f"{text}/127"):
+            body = {"listener": {"allowed_cidrs": ["2001:db8::/32", cidr]}}
+            status, words = await said(place, "PUT", f"listeners/{listener}", body)
+            assert status == 400
+            assert words.endswith(MAPPED.format(cidr, "subnet"))
+
+    door(story)
+
+
+def test_bits_of_the_host_are_cut_off_and_families_are_not_mixed_up(door):
+    async def story(place: Inside) -> None:
+        body = tree("10.0.0.11", "fd00::11", vip_address=VIP, additional_vips=[{"subnet_id": SUBNET6}], monitor=None)
+        made = (await place.good("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]
+        path = f"{ROOT}/listeners/{made['listeners'][0]['id']}"
+
+        async def acls(*cidrs: str) -> tuple[list[str], list[str]]:
+            shown = (await place.good("PUT", path, {"listener": {"allowed_cidrs": cidrs}}))["listener"]["allowed_cidrs"]
+            rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
+            return shown, sorted(row.partition(".src != ")[2] for row in rows if "from-lport" in row)
+
+        cut = ["10.1.0.0/24", "2001:db8::/32"]
+        assert await acls("10.1.0.9/24", "2001:db8::9/32") == (cut, ["{10.1.0.0/24}'", "{2001:db8::/32}'"])
+        assert await acls("10.1.0.9/24", "10.1.0.0/24", "::/0") == (["10.1.0.0/24", "::/0"], ["{10.1.0.0/24}'"])
+        assert await acls("0.0.0.0/0", "2001:db8::/32") == (["0.0.0.0/0", "2001:db8::/32"], ["{2001:db8::/32}'"])
+        assert await acls("0.0.0.0/0", "::/0", "10.0.0.0/8") == (["0.0.0.0/0", "::/0", "10.0.0.0/8"], [])
 
     door(story)
