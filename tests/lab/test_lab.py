@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from fairlead.lab import (
 from fairlead.lab.command import main
 from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, MissingTools, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
+from fairlead.lab.service import Service, stop
 
 pytestmark = pytest.mark.lab
 
@@ -393,7 +395,7 @@ def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Pat
     assert (other.programs / "ovn-nbctl").read_text().startswith("#!/bin/sh")
     switch = lab.exec("chassis1", ["ovs-appctl", "-t", "ovs-vswitchd", "version"])
     assert "Open vSwitch" in switch
-    with pytest.raises(LabMismatch, match="is up with the programs of /;"):
+    with pytest.raises(LabMismatch, match="is up with the programs of /, and goes on so"):
         Lab.up(other.name, chassis=1, root="")
     assert before == mounts()
     lab.down()
@@ -403,8 +405,27 @@ def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Pat
 def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
     before = lab.status()
     assert before == Lab.up(lab.name, chassis=2).status()
-    with pytest.raises(LabMismatch):
+    assert before == Lab.up(lab.name).status()
+    with pytest.raises(LabMismatch, match="is up with 2 chassis, and goes on so without --chassis;"):
         Lab.up(lab.name, chassis=3)
+
+
+def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    """To a lab with as many chassis as it has, and with all that is in it."""
+    listen = "127.0.0.1:9898"
+    assert main(["up", "--name", other.name, "--chassis", "3", "--serve", listen]) == 0
+    server = Service(url=f"http://{listen}", folder=other.directory / "fairlead")
+    for _ in range(2):
+        stop(other, server)
+        capsys.readouterr()
+        assert main(["status", "--name", other.name]) == 0
+        words = re.search("start it with: fairlead lab (.*); log", capsys.readouterr().out)
+        assert words
+        assert main(words[1].split()) == 0
+    status = Lab.open(other.name).status()
+    assert (len(status.chassis), status.is_healthy) == (3, True)
+    assert status.service[0].startswith(f"serves on {listen}")
+    assert main(["down", "--name", other.name]) == 0
 
 
 @pytest.mark.parametrize("program", ["ovs-vswitchd", "ovn-controller", "ovnsb_db", "answer"])

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlead.lab import agents, databases, programs, service, trace
 from fairlead.lab.errors import InvalidWorkload, LabError, UnknownNode
-from fairlead.lab.lab import Lab, names, take_down
+from fairlead.lab.lab import CHASSIS, Lab, names, take_down
 from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.status import LabStatus
 from fairlead.lab.trace import Address, Packet
@@ -128,7 +128,9 @@ def _progress(line: str) -> None:
 def _add_up(commands: "Subparsers") -> None:
     summary = "start a lab, leave it as it is if it is up and well, make it anew (empty) if it is not"
     parser = _add_command(commands, "up", summary, _up)
-    parser.add_argument("--chassis", type=int, default=2, metavar="N", help="number of compute nodes (2)")
+    parser.add_argument(
+        "--chassis", type=int, metavar="N", help=f"number of compute nodes ({CHASSIS}; a lab that runs: what it has)"
+    )
     parser.add_argument(
         "--serve",
         nargs="?",
@@ -167,7 +169,7 @@ def _status(arguments: argparse.Namespace) -> None:
     status = _open(arguments).status()
     print(_to_json(status) if arguments.json else "\n".join(render_status(status)))
     if not status.is_healthy:
-        raise LabError("the lab is not well; `fairlead lab up` makes it anew")
+        raise LabError(f"the lab is not well; `fairlead lab up --name {status.name}` makes it anew, with nothing in it")
 
 
 def _to_json(value: LabStatus | tuple[Workload, ...]) -> str:

@@ -58,7 +58,11 @@ class LabNotFound(LabError):
 
 
 class LabMismatch(LabError):
-    pass
+    def __init__(self, name: str, has: str, option: str) -> None:
+        super().__init__(
+            f"lab {name!r} is up with {has}, and goes on so without {option};"
+            f" `fairlead lab down --name {name}` removes it with all that is in it"
+        )
 
 
 class MissingTools(LabError):

@@ -53,6 +53,10 @@ def require_machine(root: Path | None = None) -> None:
         raise MissingTools(missing, PACKAGES)
 
 
+CHASSIS = 2
+"""Of a new lab, if nobody says how many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
     """A lab that runs."""
@@ -64,32 +68,31 @@ class Lab:
     def up(
         cls,
         name: str = "lab",
-        chassis: int = 2,
+        chassis: int | None = None,
         run_dir: Path = RUN_DIR,
         progress: Progress = be_silent,
         root: str | None = None,
     ) -> Self:
         """Bring up a lab, or find it up and well; returns when every chassis is registered and has its tunnels.
 
-        Its OVN and Open vSwitch are those of `root`; None takes what the environment says, "" the machine's own.
+        Its OVN and Open vSwitch are those of `root`; None takes what the environment says, "" the machine's own. What
+        is None, and not in the environment, is for a lab that runs what it has, and for a new one the default.
         """
         source = programs.choose_root(root)
         require_machine(source)
         layout = Layout(name=name, run_dir=run_dir)
-        nodes = plan_chassis(chassis)
         with records.locked(layout, Hold.ALONE):
             running = _running(layout)
             if running is None:
+                count = chassis or _recorded_chassis(layout) or CHASSIS
                 if remains(layout):
                     progress(f"lab {name}: it does not work any more; removing it with all that is in it")
-                progress(f"lab {name}: starting the central and {chassis} chassis")
-                running = _bring_up(layout, nodes, source, progress)
-            elif running.chassis != nodes:
-                count = len(running.chassis)
-                raise LabMismatch(f"lab {name!r} is up with {count} chassis; first: fairlead lab down --name {name}")
-            elif running.root != _name(source):
-                words = f"the programs of {running.root or 'this machine'}"
-                raise LabMismatch(f"lab {name!r} is up with {words}; first: fairlead lab down --name {name}")
+                progress(f"lab {name}: starting the central and {count} chassis")
+                running = _bring_up(layout, plan_chassis(count), source, progress)
+            elif chassis is not None and running.chassis != plan_chassis(chassis):
+                raise LabMismatch(name, f"{len(running.chassis)} chassis", "--chassis")
+            elif programs.is_chosen(root) and running.root != _name(source):
+                raise LabMismatch(name, f"the programs of {running.root or 'this machine'}", "--root")
             return cls(layout=layout, record=running)
 
     @classmethod
@@ -294,6 +297,14 @@ def _await_nodes(layout: Layout, record: LabRecord) -> None:
 def _tunnels(switch: Command) -> int:
     """An interface has an OpenFlow port once the switch has made it."""
     return len(databases.find(switch, "Interface", ("name",), "type=geneve", "ofport>0"))
+
+
+def _recorded_chassis(layout: Layout) -> int:
+    """Of a lab that was there; 0 of none."""
+    try:
+        return len(records.read_lab(layout).chassis)
+    except LabNotFound:
+        return 0
 
 
 def _name(root: Path | None) -> str:

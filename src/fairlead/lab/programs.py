@@ -41,6 +41,11 @@ def choose_root(asked: str | None) -> Path | None:
     return Path(root).resolve()
 
 
+def is_chosen(asked: str | None) -> bool:
+    """Whether anybody has said which programs."""
+    return asked is not None or ROOT_VARIABLE in os.environ
+
+
 def missing(root: Path | None, tools: Sequence[str], schemas: Sequence[Path]) -> Iterator[str]:
     """Which of these are not there. Schemas are named as their readers see them, from inside the root."""
     folders = None if root is None else os.pathsep.join(str(root / folder) for folder in FOLDERS)

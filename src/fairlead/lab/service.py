@@ -4,6 +4,8 @@ It runs on the machine itself, outside the namespaces, so that any client of the
 store, log and client configuration lie in the lab's directory.
 """
 
+import contextlib
+import re
 import subprocess
 import urllib.error
 import urllib.request
@@ -92,13 +94,22 @@ def describe(layout: Layout) -> tuple[str, ...]:
         return ()
     listen = _running(layout, service)
     if listen is None:
-        return (f"NOT running; start it with: fairlead lab up --name {layout.name} --serve; log: {service.log}",)
+        where = "" if (last := _last_listen(service)) in ("", DEFAULT_LISTEN) else f" {last}"
+        return (f"NOT running; start it with: fairlead lab up --name {layout.name} --serve{where}; log: {service.log}",)
     counting = ", ".join(agents.running(layout)) or "no chassis"
     return (
         f"serves on {listen}; log: {service.log}",
         f"agents on {counting}",
         f"for the openstack client: source {service.openrc}",
     )
+
+
+def _last_listen(service: Service) -> str:
+    """Where the last server listened, as its clients were told."""
+    with contextlib.suppress(FileNotFoundError):
+        found = re.search("endpoint: http://(.*)", (service.folder / "clouds.yaml").read_text())
+        return found[1] if found else ""
+    return ""
 
 
 def _running(layout: Layout, service: Service) -> str | None:
