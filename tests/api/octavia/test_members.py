@@ -159,9 +159,6 @@ def test_a_member_whose_address_becomes_a_vip_is_not_online(door):
     door(story)
 
 
-MAPPED = "'{}' is not a valid IP {}: it is IPv4, and has to be written so."
-
-
 @pytest.mark.parametrize("text", ["::ffff:10.0.0.11", "::ffff:a00:b", "::FFFF:10.0.0.100"])
 def test_ipv4_is_not_written_as_ipv6(door, text: str):
     """Wherever an address goes into a row."""
@@ -180,13 +177,13 @@ def test_ipv4_is_not_written_as_ipv6(door, text: str):
         ]
         for name, path, body, method in ways:
             said_so = await said(place, method, path, body)
-            words = f"Invalid input for field/attribute {name}. Value: '{text}'. {MAPPED.format(text, 'address')}"
+            words = f"Invalid input for field/attribute {name}. Value: '{text}'. Value should be IPv4 or IPv6 format"
             assert said_so == (400, words)
         for cidr in (f"{text}/104", f"{text}/96", f"{text}/128", f"{text}/127"):
             body = {"listener": {"allowed_cidrs": ["2001:db8::/32", cidr]}}
             status, words = await said(place, "PUT", f"listeners/{listener}", body)
             assert status == 400
-            assert words.endswith(MAPPED.format(cidr, "subnet"))
+            assert words.endswith("Value should be IPv4 or IPv6 CIDR format")
 
     door(story)
 
