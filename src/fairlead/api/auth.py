@@ -8,8 +8,8 @@ HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617)
 as `htpasswd -nB user` writes its first two columns; an agent's user names the chassis for which it may speak. A bcrypt
 check takes tens of milliseconds by design, so what was right once is remembered under a key that only this process
 knows; the password itself is not. Who was right before never waits. All other checks have turns by address and lines
-with an end, failures have a price, and nobody is checked who has hung up: strangers with wrong passwords keep themselves
-waiting, and not who comes for the first time.
+with an end, failures have a price, and nobody is checked who has hung up: strangers with wrong passwords keep
+themselves waiting, and not who comes for the first time.
 """
 
 import asyncio
