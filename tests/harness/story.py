@@ -14,7 +14,9 @@ The language of a model, a line each:
     probes net1 10.0.0.2
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
+    network net1 shared project=city 10.0.0.0/24
 
+Every document but `probes` and `down` may say whose it is, `project=NAME`; what says nothing is of the project demo.
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
@@ -160,7 +162,9 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
     documents: Documents = {}
     down: dict[str, frozenset[str]] = {}
     for line in text.splitlines():
-        kind, *words = line.split()
+        kind, *all_words = line.split()
+        project = next((word.removeprefix("project=") for word in all_words if word.startswith("project=")), None)
+        words = [word for word in all_words if not word.startswith("project=")]
         match kind:
             case "network":
                 made: Iterator[Aggregate] = iter([_network(*words)])
@@ -177,7 +181,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
                 continue
             case _:
                 made = _balancer(documents, before, kind, words)
-        documents |= {owner_of(aggregate): aggregate for aggregate in made}
+        whose = (each if project is None else replace(each, project_id=project) for each in made)
+        documents |= {owner_of(aggregate): aggregate for aggregate in whose}
     return documents, down
 
 
@@ -190,7 +195,7 @@ def _network(name: str, *words: str) -> Network:
             kind = SegmentType.VLAN if tag else SegmentType.FLAT
             segment = Segment(type=kind, physical_network=physical, id=int(tag) if tag else None)
             continue
-        if word == "external":
+        if word in ("external", "shared"):
             continue
         if word.startswith("gw="):
             gateway = None if word == "gw=none" else parse_address(word[3:])
@@ -199,7 +204,15 @@ def _network(name: str, *words: str) -> Network:
         cidr = parse_network(word)
         pool = AllocationPool(start=cidr[2], end=cidr[-2])
         subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
-    return Network(id=name, mtu=1442, subnets=tuple(subnets), external="external" in words, segment=segment, **COMMON)
+    return Network(
+        id=name,
+        mtu=1442,
+        subnets=tuple(subnets),
+        shared="shared" in words,
+        external="external" in words,
+        segment=segment,
+        **COMMON,
+    )
 
 
 def _fixed(documents: Documents, network_id: str, address: IPAddress) -> FixedIP:

@@ -4,9 +4,13 @@ Load balancers. A row per protocol and selection fields, because these hold for 
 keeps its entry: OVN then rejects; a missing entry would let the packet through.
 
 VIP networks. Every network that has a VIP has a load balancer group, which holds the load balancers of that network and
-is attached to every switch and router of the connected domain: the translation of a reply happens on the switch of the
+is attached to every switch and router of the project's domain: the translation of a reply happens on the switch of the
 client, so the load balancer has to be there too. Rows grow with load balancers plus attachments, never with their
 product, and a router that joins two domains moves no load balancer from group to group.
+
+Guests. A project whose VIPs are on a network of another one has a group of its own for its domain, and a second one for
+the switch of that network. There its load balancers have other rows: with the VIPs alone, which are addresses of that
+network, and of the members only those that are on it too.
 
 The VIP router. OVN answers ARP for a VIP only where a router is, and never answers ping. A hidden router on each VIP
 network, with each VIP as an address of its own, answers ARP, neighbour solicitation and echo, and resets connections to
@@ -14,6 +18,8 @@ ports without a listener. It is the only one that answers: `neighbor_responder=n
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import assert_never
 
 from fairlead.compilers.ovn_monitors import monitor_rows
@@ -51,6 +57,7 @@ from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.domain import Domain, Spans, Ways
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -63,11 +70,11 @@ from fairlead.model.network import (
     Port,
     Router,
 )
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import TRANSPORTS
 from fairlead.model.quota import Quota
 from fairlead.model.slots import LARGEST, shortest_table
-from fairlead.model.snapshot import NONE, Snapshot, connected
+from fairlead.model.snapshot import NOBODY, NONE, Snapshot, vip_network
 
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
@@ -99,7 +106,7 @@ OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
     """All rows of one owner, none for one that is gone. Raises Unsupported."""
     if owner.kind is Kind.VIP_NETWORK:
-        return by_key(_vip_network(snapshot, owner.id)) if owner.id in snapshot.network_vips else NO_ROWS
+        return by_key(_vip_network(snapshot, VipNetwork.of(owner)))
     match snapshot.find(owner):
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return NO_ROWS
@@ -121,13 +128,33 @@ def vip_router_name(network_id: str) -> str:
     return f"vip-{network_id}"
 
 
-def port_group_name(network_id: str) -> str:
-    """ovn-nb(5): it is the name of an address set too, so of letters, digits and underscores only."""
-    return f"vip_{network_id.replace('-', '_')}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The names of what the load balancers of one project on one network share in one sort of place."""
+
+    balancers: str
+    inside: str
+    """Port group with a port of every switch: what is refused for a VIP is refused on the switch of every client."""
+    outside: str | None = None
+    """Port group with the gateways of the routers: an external switch is everybody's, so there a rule may hold only for
+    what goes to these."""
 
 
-def outside_group_name(network_id: str) -> str:
-    return f"out_{network_id.replace('-', '_')}"
+def domain_groups(where: VipNetwork) -> Groups:
+    """For what is the project's own."""
+    suffix = _suffix(where)
+    return Groups(balancers=where.owner.id, inside=f"vip_{suffix}", outside=f"out_{suffix}")
+
+
+def guest_groups(where: VipNetwork) -> Groups:
+    """For the network on which the project is a guest."""
+    return Groups(balancers=f"{where.owner.id} there", inside=f"there_{_suffix(where)}")
+
+
+def _suffix(where: VipNetwork) -> str:
+    """ovn-nb(5): a port group's name is that of an address set too, so of letters, digits and underscores only."""
+    network = where.network_id.replace("-", "_")
+    return network if where.guest is None else f"{network}_{sha256(where.guest.encode()).hexdigest()[:16]}"
 
 
 def _port(port: Port) -> Iterator[LogicalSwitchPort]:
@@ -154,31 +181,45 @@ def _port(port: Port) -> Iterator[LogicalSwitchPort]:
     )
 
 
-def _vip_network(snapshot: Snapshot, network_id: str) -> Iterator[OvnRow]:
-    """The group of a network's load balancers, its attachments, and the router that answers for the VIPs.
+def _vip_network(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
+    """What all VIPs of a network share, and those of its own project; or those of a guest. The first stays as long as
+    there is any VIP, so that the last one of the network's project leaves nothing that refers to what goes."""
+    projects = snapshot.vip_projects.get(where.network_id, NOBODY)
+    if not projects or where.guest not in (None, *projects):
+        return
+    network = snapshot.networks[where.network_id]
+    ways = Ways(snapshot)
+    if where.guest is None:
+        yield from _vip_router(network)
+        yield from _domain(snapshot, where, ways.domain(network.id, network.project_id))
+        return
+    yield from _domain(snapshot, where, ways.domain(network.id, where.guest))
+    there = guest_groups(where)
+    yield LoadBalancerGroup(name=there.balancers)
+    yield SwitchGroup(switch=network.id, group=there.balancers)
+    yield PortGroup(name=there.inside)
+    yield PortGroupPort(group=there.inside, port=vip_router_name(network.id))
 
-    A port group has one port at least of every switch of the domain: what is refused for a VIP is refused on the switch
-    of every client. Another one has the routers' gateways: an external switch is everybody's, so there a rule may hold
-    only for what goes to these.
-    """
-    yield LoadBalancerGroup(name=network_id)
-    switches, routers = connected(snapshot, network_id)
-    for switch in switches:
-        yield SwitchGroup(switch=switch, group=network_id)
-    for router in routers:
-        yield RouterGroup(router=router, group=network_id)
-    yield from _vip_router(snapshot.networks[network_id])
-    group = port_group_name(network_id)
-    yield PortGroup(name=group)
-    yield PortGroupPort(group=group, port=vip_router_name(network_id))
-    outside = outside_group_name(network_id)
-    yield PortGroup(name=outside)
-    for router in routers:
-        for port in snapshot.router_interfaces.get(router, NONE):
-            yield PortGroupPort(group=group, port=port)
-        gateway = snapshot.routers[router].gateway
-        if gateway is not None:
-            yield PortGroupPort(group=outside, port=gateway.port_id)
+
+def _domain(snapshot: Snapshot, where: VipNetwork, domain: Domain) -> Iterator[OvnRow]:
+    """The project's load balancers on its own switches and routers, and the ports by which rules hold there."""
+    groups = domain_groups(where)
+    yield LoadBalancerGroup(name=groups.balancers)
+    for switch in domain.networks:
+        yield SwitchGroup(switch=switch, group=groups.balancers)
+    for router in domain.routers:
+        yield RouterGroup(router=router, group=groups.balancers)
+    yield PortGroup(name=groups.inside)
+    if where.guest is None:
+        yield PortGroupPort(group=groups.inside, port=vip_router_name(where.network_id))
+    for port in domain.interfaces:
+        yield PortGroupPort(group=groups.inside, port=port)
+    if groups.outside is not None:
+        yield PortGroup(name=groups.outside)
+        for router in domain.routers:
+            gateway = snapshot.routers[router].gateway
+            if gateway is not None:
+                yield PortGroupPort(group=groups.outside, port=gateway.port_id)
 
 
 def _vip_router(network: Network) -> Iterator[OvnRow]:
@@ -200,38 +241,70 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     for vip in balancer.vips:
         fixed = FixedIP(subnet_id=vip.subnet_id, address=vip.address)
         yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=interface(network, fixed))
-    down = snapshot.down.get(balancer.id, frozenset())
-    services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
-    tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
     for each in balancer.pools:
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
+    for place in _places(snapshot, balancer, network):
+        yield from _services(balancer, place)
+    for each in balancer.pools:
+        yield from monitor_rows(snapshot, balancer, each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Switches and routers on which a load balancer is the same."""
+
+    groups: Groups
+    suffix: str = ""
+    """Of the names of its rows there."""
+    addresses: tuple[tuple[lb.Vip, tuple[IPAddress, ...]], ...]
+    """Each VIP with all addresses that lead to what it leads to."""
+    out: frozenset[str]
+    """The members that do not serve there."""
+
+
+def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> Iterator[Place]:
+    """The project's domain; and the network that the VIPs are on, if that is another project's. There a client is not
+    led to an address that is not of the network: whose that would be is for its own routes to say."""
+    where = vip_network(snapshot, network.id, balancer.project_id)
+    down = snapshot.down.get(balancer.id, frozenset())
+    addresses = tuple((vip, (vip.address, *_floating_addresses(snapshot, vip))) for vip in balancer.vips)
+    yield Place(groups=domain_groups(where), addresses=addresses, out=down)
+    if where.guest is not None:
+        spans = Spans.of(network)
+        members = (member for pool in balancer.pools for member in pool.members)
+        elsewhere = frozenset(member.id for member in members if not spans.hold(member.address))
+        vips = tuple((vip, (vip.address,)) for vip in balancer.vips)
+        yield Place(groups=guest_groups(where), suffix="there", addresses=vips, out=down | elsewhere)
+
+
+def _services(balancer: lb.LoadBalancer, place: Place) -> Iterator[OvnRow]:
+    services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
+    tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         transport = _transport(listener)
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
-        for vip in balancer.vips:
+        for vip, addresses in place.addresses:
             where = (transport, _selection_fields(pool, vip.address.version))
             table = (listener.default_pool_id, vip.address.version)
             if table not in tables:
-                tables[table] = _backends(pool, vip, down)
-            for address in (vip.address, *_floating_addresses(snapshot, vip)):
+                tables[table] = _backends(pool, vip, place.out)
+            for address in addresses:
                 service = VirtualService(vip=render_endpoint(address, listener.port), backends=tables[table])
                 services.setdefault(where, []).append(service)
-                yield from _admission(network.id, listener, transport, address)
+                yield from _admission(place, listener, address)
     for (transport, fields), entries in services.items():
         row = LoadBalancer(
-            name="-".join([balancer.id, transport.value, *fields]),
+            name="-".join([balancer.id, transport.value, *fields, *([place.suffix] if place.suffix else [])]),
             protocol=transport.value,
             services=tuple(sorted(entries, key=lambda entry: entry.vip)),
             selection_fields=fields,
             options=OPTIONS,
         )
         yield row
-        yield GroupMember(group=network.id, load_balancer=row.name)
-    for each in balancer.pools:
-        yield from monitor_rows(snapshot, balancer, each)
+        yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
 
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
@@ -240,7 +313,7 @@ def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
     return [floating_ip.address for floating_ip in found if floating_ip.fixed_address == vip.address]
 
 
-def _admission(network_id: str, listener: lb.Listener, transport: lb.Transport, address: IPAddress) -> Iterator[Acl]:
+def _admission(place: Place, listener: lb.Listener, address: IPAddress) -> Iterator[Acl]:
     """Refuses whom the listener does not allow, before OVN looks at load balancers, without an answer.
 
     Only new connections: the packets of an established one have its member's address by then. Who comes from outside is
@@ -250,11 +323,15 @@ def _admission(network_id: str, listener: lb.Listener, transport: lb.Transport, 
     cidrs = sorted(str(cidr) for cidr in listener.allowed_cidrs if cidr.version == address.version)
     if not listener.allowed_cidrs or any(cidr.endswith("/0") for cidr in cidrs):
         return
-    words = [f"{family}.dst == {address}", f"{transport.value}.dst == {listener.port}"]
+    transport = lb.transport(listener.protocol).value
+    words = [f"{family}.dst == {address}", f"{transport}.dst == {listener.port}"]
     if cidrs:
         words.append(f"{family}.src != {{{', '.join(cidrs)}}}")
-    name, inside, outside = f"{listener.id} {address}", port_group_name(network_id), outside_group_name(network_id)
-    yield Acl(name=name, group=inside, match=" && ".join(words), priority=ACL_PRIORITY)
+    name = f"{listener.id} {address} {place.suffix}".rstrip()
+    yield Acl(name=name, group=place.groups.inside, match=" && ".join(words), priority=ACL_PRIORITY)
+    outside = place.groups.outside
+    if outside is None:
+        return
     words.insert(0, f"outport == @{outside}")
     match = " && ".join(words)
     yield Acl(name=f"{name} outside", group=outside, match=match, priority=ACL_PRIORITY, direction="to-lport")

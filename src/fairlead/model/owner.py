@@ -11,7 +11,8 @@ class Kind(StrEnum):
     ROUTER = "router"
     PORT = "port"
     VIP_NETWORK = "vip-network"
-    """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own."""
+    """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own. What
+    those of a project share that is only a guest on the network is an owner beside it: `VipNetwork`."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
     FLAVOR = "flavor"
@@ -43,6 +44,26 @@ class Owner:
         if not slash or not identity:
             raise ValueError(f"'{text}' is not an owner; one looks like loadbalancer/<id>")
         return cls(Kind(kind), identity)
+
+
+@dataclass(frozen=True, slots=True)
+class VipNetwork:
+    """What an owner of that kind is about: a network, and the guest there whose VIPs these are, if they are one's."""
+
+    network_id: str
+    guest: str | None = None
+    """A project that is not the network's."""
+
+    @property
+    def owner(self) -> Owner:
+        guest = "" if self.guest is None else f"/{self.guest}"
+        return Owner(Kind.VIP_NETWORK, f"{self.network_id}{guest}")
+
+    @classmethod
+    def of(cls, owner: Owner) -> "VipNetwork":
+        """The inverse of `owner`. No network's id has a slash: it is a UUID."""
+        network_id, slash, guest = owner.id.partition("/")
+        return cls(network_id, guest if slash else None)
 
 
 def creation_order(owner: Owner) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.domain import Ways
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import (
@@ -25,7 +26,7 @@ from fairlead.model.network import (
     Router,
     Segment,
 )
-from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, creation_order
+from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, VipNetwork, creation_order
 from fairlead.model.quota import Place, Quota, Usage, probe_rates, with_more, with_probes, with_rate
 from fairlead.model.standing import Stamps, Standing, touch
 from fairlead.model.status import Applied
@@ -37,6 +38,7 @@ Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | Cho
 Ids: TypeAlias = Map[str, None]
 """A set of ids, as the keys of a persistent map: adding one to ten thousand copies none of them."""
 NONE: Ids = Map()
+NOBODY: Map[str, Ids] = Map()
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 
@@ -74,6 +76,8 @@ class Snapshot:
     subnet_network: Map[str, str] = Map()
     network_ports: Map[str, Ids] = Map()
     network_vips: Map[str, Ids] = Map()
+    vip_projects: Map[str, Map[str, Ids]] = Map()
+    """Network -> project -> its load balancers with a VIP there."""
     network_routers: Map[str, Ids] = Map()
     network_gateways: Map[str, Ids] = Map()
     """External network -> the routers that have their gateway there."""
@@ -122,7 +126,7 @@ class Snapshot:
             *(Owner(Kind.NETWORK, identity) for identity in self.networks),
             *(Owner(Kind.ROUTER, identity) for identity in self.routers),
             *(Owner(Kind.PORT, identity) for identity in self.ports),
-            *(Owner(Kind.VIP_NETWORK, identity) for identity in self.network_vips),
+            *(owner for identity in self.network_vips for owner in vip_owners(self, identity)),
             *(Owner(Kind.LOAD_BALANCER, identity) for identity in self.load_balancers),
             *(Owner(Kind.FLOATING_IP, identity) for identity in self.floating_ips),
         ]
@@ -219,26 +223,35 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
         for snapshot in (old, new):
             owners.update(_dependents(snapshot, owner))
         owners.update(_first_or_last_vip(old, new, owner))
+        owners.update(_moved_network(old, new, owner))
     gone = {owner for owner in owners if not _exists(new, owner)}
     return (*sorted(owners - gone, key=creation_order), *sorted(gone, key=creation_order, reverse=True))
 
 
-def connected(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The networks and routers that packets of this network can reach: one connected domain."""
-    networks, routers, todo = {network_id}, set[str](), [network_id]
-    while todo:
-        for router_id in set(snapshot.network_routers.get(todo.pop(), NONE)) - routers:
-            routers.add(router_id)
-            found = {snapshot.ports[port].network_id for port in snapshot.router_interfaces.get(router_id, NONE)}
-            todo.extend(found - networks)
-            networks |= found
-    return frozenset(networks), frozenset(routers)
+def vip_network(snapshot: Snapshot, network_id: str, project_id: str) -> VipNetwork:
+    """What the VIPs of this project on this network share."""
+    own = snapshot.networks[network_id].project_id == project_id
+    return VipNetwork(network_id) if own else VipNetwork(network_id, project_id)
 
 
-def vip_networks(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """The VIP networks of the domain that this network is in."""
-    networks, _ = connected(snapshot, network_id)
-    return (Owner(Kind.VIP_NETWORK, identity) for identity in networks if identity in snapshot.network_vips)
+def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
+    """All that a network with VIPs has: first what all of them share, then what a guest's do."""
+    if network_id in snapshot.network_vips:
+        yield VipNetwork(network_id).owner
+        for project_id in snapshot.vip_projects[network_id]:
+            found = vip_network(snapshot, network_id, project_id)
+            if found.guest is not None:
+                yield found.owner
+
+
+def vip_networks(ways: Ways, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
+    """Those whose load balancers may have rows on this network or beyond it."""
+    snapshot = ways.snapshot
+    for project_id in projects:
+        for identity in ways.walk(network_id, project_id).networks:
+            found = snapshot.vip_projects.get(identity, NOBODY)
+            if project_id in found or (found and snapshot.networks[identity].project_id == project_id):
+                yield vip_network(snapshot, identity, project_id).owner
 
 
 def claims(aggregate: Aggregate) -> frozenset[str]:
@@ -271,7 +284,8 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
         case Network():
             for index in (snapshot.network_routers, snapshot.network_gateways):
                 yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NONE))
-            yield from vip_networks(snapshot, owner.id)
+            if owner.id in snapshot.network_vips:
+                yield VipNetwork(owner.id).owner
         case Router():
             yield from _vip_networks_of_router(snapshot, owner.id)
             yield from _floating_ips(snapshot.router_floating_ips, owner.id)
@@ -291,8 +305,9 @@ def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     yield from _watchers(snapshot, port)
     yield from _floating_ips(snapshot.port_floating_ips, port.id)
     if port.device_owner == ROUTER_INTERFACE:
+        ways = Ways(snapshot)
         yield Owner(Kind.ROUTER, port.device_id)
-        yield from vip_networks(snapshot, port.network_id)
+        yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))
     if port.device_owner == ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
 
@@ -312,22 +327,47 @@ def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
 
 
 def _vip_networks_of_router(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
-    for port_id in list(snapshot.router_interfaces.get(router_id, NONE))[:1]:  # it joins them all to one domain
-        yield from vip_networks(snapshot, snapshot.ports[port_id].network_id)
+    ways = Ways(snapshot)
+    for port_id in list(snapshot.router_interfaces.get(router_id, NONE))[:1]:  # a way through it leads to them all
+        yield from vip_networks(ways, snapshot.ports[port_id].network_id, ways.projects(router_id))
 
 
 def _first_or_last_vip(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
-    """A VIP network comes with the first VIP of a network and goes with the last; those between do not touch it."""
-    for balancer in (old.load_balancers.get(owner.id), new.load_balancers.get(owner.id)):
+    """What VIPs share comes with the first one and goes with the last; those between do not touch it."""
+    for snapshot in (old, new):
+        balancer = snapshot.load_balancers.get(owner.id)
         if balancer is not None:
-            network_id = balancer.vip.network_id
-            if (network_id in old.network_vips) != (network_id in new.network_vips):
-                yield Owner(Kind.VIP_NETWORK, network_id)
+            network_id, project_id = balancer.vip.network_id, balancer.project_id
+            before, after = (each.vip_projects.get(network_id, NOBODY) for each in (old, new))
+            if (project_id in before) != (project_id in after):
+                yield VipNetwork(network_id).owner
+                yield vip_network(snapshot, network_id, project_id).owner
+
+
+def _moved_network(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
+    """What depends on whose a network is and which addresses it has: where ways lead, and what its guests may have."""
+    if owner.kind is not Kind.NETWORK or _place(old, owner.id) == _place(new, owner.id):
+        return
+    for snapshot in (old, new):
+        network = snapshot.networks.get(owner.id)
+        if network is not None:
+            ways, guests = Ways(snapshot), snapshot.vip_projects.get(owner.id, NOBODY)
+            yield from vip_networks(ways, owner.id, {network.project_id, *guests, *ways.at(owner.id)})
+            for balancers in guests.values():
+                yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in balancers)
+
+
+def _place(snapshot: Snapshot, network_id: str) -> object:
+    network = snapshot.networks.get(network_id)
+    cidrs = None if network is None else tuple(subnet.cidr for subnet in network.subnets)
+    return network and (network.project_id, network.shared, network.external, cidrs)
 
 
 def _exists(snapshot: Snapshot, owner: Owner) -> bool:
     if owner.kind is Kind.VIP_NETWORK:
-        return owner.id in snapshot.network_vips
+        found = VipNetwork.of(owner)
+        projects = snapshot.vip_projects.get(found.network_id, NOBODY)
+        return bool(projects) if found.guest is None else found.guest in projects
     return snapshot.find(owner) is not None
 
 
@@ -355,6 +395,7 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
             return replace(
                 snapshot,
                 network_vips=_joined(snapshot.network_vips, aggregate.vip.network_id, identity),
+                vip_projects=_with_project(snapshot, aggregate),
                 watched=_all_joined(snapshot.watched, _watched_addresses(aggregate), identity),
                 pool_owner=snapshot.pool_owner.update({pool.id: identity for pool in aggregate.pools}),
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
@@ -397,6 +438,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 snapshot,
                 stamps=snapshot.stamps.delete(identity) if identity in snapshot.stamps else snapshot.stamps,
                 network_vips=_parted(snapshot.network_vips, aggregate.vip.network_id, identity),
+                vip_projects=_without_project(snapshot, aggregate),
                 watched=_all_parted(snapshot.watched, _watched_addresses(aggregate), identity),
                 pool_owner=_deleted(snapshot.pool_owner, (pool.id for pool in aggregate.pools)),
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
@@ -463,6 +505,18 @@ def _without_port(snapshot: Snapshot, port: Port) -> Snapshot:
     if port.network_id not in others:
         routers = _parted(routers, port.network_id, port.device_id)
     return replace(snapshot, router_interfaces=interfaces, network_routers=routers)
+
+
+def _with_project(snapshot: Snapshot, balancer: LoadBalancer) -> Map[str, Map[str, Ids]]:
+    projects = snapshot.vip_projects.get(balancer.vip.network_id, NOBODY)
+    joined = _joined(projects, balancer.project_id, balancer.id)
+    return snapshot.vip_projects.set(balancer.vip.network_id, joined)
+
+
+def _without_project(snapshot: Snapshot, balancer: LoadBalancer) -> Map[str, Map[str, Ids]]:
+    network_id = balancer.vip.network_id
+    rest = _parted(snapshot.vip_projects[network_id], balancer.project_id, balancer.id)
+    return snapshot.vip_projects.set(network_id, rest) if rest else snapshot.vip_projects.delete(network_id)
 
 
 def _monitors(balancer: LoadBalancer) -> Iterator[str]:

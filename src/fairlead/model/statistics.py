@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairlead.model.addresses import IPAddress
+from fairlead.model.domain import Ways
 from fairlead.model.loadbalancer import LoadBalancer, Transport, transport
-from fairlead.model.snapshot import NONE, Snapshot, connected
+from fairlead.model.snapshot import NONE, Snapshot
 
-Domain: TypeAlias = tuple[frozenset[str], frozenset[str]]
-"""Networks and routers that are connected."""
+Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
+"""Networks and routers from which load balancers may be in a place: those of the project that has it, and on a network
+those of its guests."""
 LONGEST_INTERVAL = 3600
 """Seconds from look to look of a node."""
 MOST_SIGHTINGS = 1000
@@ -72,19 +74,30 @@ def _find_listener(snapshot: Snapshot, domain: Domain, sighting: Sighting) -> st
 
 def _find_balancers(snapshot: Snapshot, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
     """Who has the address as a VIP, or as a floating IP that leads to his VIP."""
-    networks, routers = domain
+    networks, routers, place = domain
     ports = [snapshot.addresses.get((network, address)) for network in networks]
     floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NONE))
     ports += (snapshot.floating_ips[one].port_id for one in floating if snapshot.floating_ips[one].address == address)
     owners = (snapshot.vip_owner.get(port) for port in ports if port is not None)
-    return (snapshot.load_balancers[owner] for owner in owners if owner is not None)
+    for balancer in (snapshot.load_balancers[owner] for owner in owners if owner is not None):
+        if _is_there(snapshot, balancer, place):
+            yield balancer
+
+
+def _is_there(snapshot: Snapshot, balancer: LoadBalancer, place: str) -> bool:
+    domain = Ways(snapshot).domain(balancer.vip.network_id, balancer.project_id)
+    return place == balancer.vip.network_id or place in domain.networks or place in domain.routers
 
 
 def _domain(snapshot: Snapshot, place: str) -> Domain:
+    ways = Ways(snapshot)
     if place in snapshot.ports:
         place = snapshot.ports[place].network_id
     if place in snapshot.networks:
-        return connected(snapshot, place)
+        walk = ways.walk(place, snapshot.networks[place].project_id)
+        return walk.networks, walk.routers, place
     interfaces = iter(snapshot.router_interfaces.get(place, NONE))
-    joined = next(interfaces, None)  # it joins them all to one domain
-    return connected(snapshot, snapshot.ports[joined].network_id) if joined else (frozenset(), frozenset())
+    joined = next(interfaces, None)  # a way through it leads to them all
+    walks = [ways.walk(snapshot.ports[joined].network_id, each) for each in ways.projects(place)] if joined else []
+    networks = frozenset(network for walk in walks for network in walk.networks)
+    return networks, frozenset(router for walk in walks for router in walk.routers), place

@@ -7,7 +7,7 @@ slices, so that doors answer and changes are applied while it looks at ten thous
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -109,7 +109,7 @@ class Reconciler:
         compile_owner: Compile,
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
-        deleted: Callable[[], Awaitable[frozenset[Owner]]] = _nothing,
+        deleted: Callable[[], Awaitable[Container[Owner]]] = _nothing,
     ) -> None:
         self.statistics = Statistics()
         self._driver = driver

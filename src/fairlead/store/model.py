@@ -7,14 +7,14 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import derive_health, observe
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
@@ -36,6 +36,23 @@ OURS = ""
 CLAIM = "claim/"
 PAGE = 500
 """Documents that are read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted(Container[Owner]):
+    """Owners that a store had and has no more. What VIPs share is no document: a store had it if it had the network.
+    Who asks has seen that the model has none of it."""
+
+    documents: frozenset[Owner]
+    networks: frozenset[str]
+    """That the store has, or had."""
+
+    def __contains__(self, owner: object) -> bool:
+        if isinstance(owner, Owner) and owner.kind is Kind.VIP_NETWORK:
+            return VipNetwork.of(owner).network_id in self.networks
+        return owner in self.documents
+
+
 Change: TypeAlias = Callable[[Snapshot], Changes | Awaitable[Changes]]
 """One that takes long may rest; others who want to write wait for it, and those who read do not."""
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
@@ -104,12 +121,11 @@ class Model:
             except Compacted:
                 await self.catch_up()
 
-    async def deleted(self) -> frozenset[Owner]:
-        """Owners that this store had and has no more, as far back as it knows. Raises StoreUnavailable."""
+    async def deleted(self) -> Container[Owner]:
+        """Owners that are gone and that this store had, as far back as it knows. Raises StoreUnavailable."""
         gone = {Owner.parse(key) for key in await self._store.deleted() if not key.startswith(CLAIM)}
         networks = {owner.id for owner in gone if owner.kind is Kind.NETWORK} | set(self.snapshot.networks)
-        unused = {Owner(Kind.VIP_NETWORK, network) for network in networks - set(self.snapshot.network_vips)}
-        return frozenset(gone | unused)
+        return Deleted(documents=frozenset(gone), networks=frozenset(networks))
 
     async def catch_up(self) -> None:
         """Know all that is stored by now. Raises StoreUnavailable."""
