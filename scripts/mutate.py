@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "a router's change does not reach the VIP networks",
         "model/snapshot.py",
-        "        yield from vip_networks(snapshot, port.network_id)\n",
+        "        yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))\n",
         "",
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "the first VIP does not make its network's group",
         "model/snapshot.py",
-        "(network_id in old.network_vips) != (network_id in new.network_vips)",
+        "(project_id in before) != (project_id in after)",
         "False",
     ),
     Mutant(
@@ -186,7 +186,67 @@ MUTANTS = (
         "where = (transport, _selection_fields(pool, vip.address.version))",
         "where = (transport, ())",
     ),
-    Mutant("only the next router is attached", "model/snapshot.py", "            todo.extend(found - networks)\n", ""),
+    Mutant("only the next router is attached", "model/domain.py", "                todo.extend(found)\n", ""),
+    Mutant(
+        "ways lead through strangers' routers",
+        "model/domain.py",
+        "for network in networks if not network.shared}",
+        "for network in networks}",
+    ),
+    Mutant(
+        "a stranger's network is attached",
+        "model/domain.py",
+        "if self.snapshot.networks[each].project_id == project_id and",
+        "if",
+    ),
+    Mutant(
+        "a stranger's router is attached",
+        "model/domain.py",
+        "for each in walk.routers if self.serves_only(each, project_id)",
+        "for each in walk.routers",
+    ),
+    Mutant(
+        "a router that others use too is attached",
+        "model/domain.py",
+        "return all(network.project_id == project_id and",
+        "return any(network.project_id == project_id and",
+    ),
+    Mutant(
+        "where a subnet is another one the way goes on",
+        "model/domain.py",
+        "if means.overlap(self._subnets(router_id, start)):",
+        "if False:",
+    ),
+    Mutant(
+        "a guest leads to machines elsewhere",
+        "compilers/ovn.py",
+        "if not spans.hold(member.address)",
+        "if False",
+    ),
+    Mutant(
+        "a guest has floating IPs on another's network",
+        "compilers/ovn.py",
+        "vips = tuple((vip, (vip.address,)) for vip in balancer.vips)",
+        "vips = addresses",
+    ),
+    Mutant(
+        "guests share a group",
+        "model/owner.py",
+        'guest = "" if self.guest is None else f"/{self.guest}"',
+        'guest = "" if self.guest is None else "/guest"',
+    ),
+    Mutant(
+        "a network that is shared, or not any more, reaches nobody",
+        "model/snapshot.py",
+        "return network and (network.project_id, network.shared, network.external, cidrs)",
+        "return network and (network.project_id, network.external, cidrs)",
+    ),
+    Mutant(
+        "a network that grows does not reach its guests",
+        "model/snapshot.py",
+        "                yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in balancers)\n",
+        "                pass\n",
+    ),
     Mutant(
         "a gateway does not reach the VIP networks",
         "model/snapshot.py",

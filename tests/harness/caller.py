@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from fairlead.api import network, octavia
-from fairlead.api.auth import anybody
+from fairlead.api.auth import Authenticate, anybody
 from harness.api import inside
 from harness.documented import Documented
 from harness.served import make_whole
@@ -17,15 +17,15 @@ from harness.served import make_whole
 class Caller:
     """Calls the whole application; an answer is what the document says, short if it is an error, and never ours."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, authenticate: Authenticate = anybody) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self._documents: dict[str, Documented] = {}
-        self._runner.run(self._open(folder))
+        self._runner.run(self._open(folder, authenticate))
 
-    async def _open(self, folder: Path) -> None:
+    async def _open(self, folder: Path, authenticate: Authenticate) -> None:
         place = await self._stack.enter_async_context(inside(octavia.make_door, folder, ""))
-        house, whole = make_whole(place, anybody)
+        house, whole = make_whole(place, authenticate)
         transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://door")

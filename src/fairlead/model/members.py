@@ -7,6 +7,7 @@ router that answers for the VIP refuses it. A router, or the address of a whole 
 from collections.abc import Iterable, Iterator, Sequence
 
 from fairlead.model.addresses import is_usable
+from fairlead.model.domain import Ways
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import (
     LOAD_BALANCER_PROBE,
@@ -16,7 +17,7 @@ from fairlead.model.network import (
     Network,
     Subnet,
 )
-from fairlead.model.snapshot import Snapshot, connected, member_network
+from fairlead.model.snapshot import Snapshot, member_network
 
 _HELD = {
     LOAD_BALANCER_VIP: "a VIP, and a connection is balanced once",
@@ -31,14 +32,16 @@ one."""
 def find_obstacles(
     snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]
 ) -> Iterator[tuple[Member, str]]:
-    """The members at whose address no machine can be, and what that address is."""
+    """The members at whose address no machine can be, and what that address is. Of other projects' networks nothing is
+    said: a machine behind a router is looked for on the project's own."""
     domain: list[Network] | None = None
     for member in members:
         own = snapshot.networks.get(member_network(snapshot, balancer, member))
         networks = [own] if own else []
         if member.subnet_id is None and not any(_subnets(networks, member)):
             if domain is None:
-                domain = [snapshot.networks[each] for each in connected(snapshot, balancer.vip.network_id)[0]]
+                own_networks = Ways(snapshot).domain(balancer.vip.network_id, balancer.project_id).networks
+                domain = [snapshot.networks[each] for each in own_networks]
             networks = domain
         found = next(_obstacles(snapshot, balancer, networks, member), None)
         if found is not None:

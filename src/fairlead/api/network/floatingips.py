@@ -28,10 +28,12 @@ from fairlead.api.network.collection import (
     network_owner,
     sift_nothing,
 )
+from fairlead.api.network.gateways import is_there_for
 from fairlead.api.network.ports import STATUS, port_owner
 from fairlead.api.network.routers import router_owner
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import IPAddress, choose_mac
+from fairlead.model.domain import Ways
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -197,7 +199,7 @@ def _associated(
         return release(floating_ip), ()
     port = _port(snapshot, call, floating_ip, values["port_id"])
     fixed = _fixed(port, values.get("fixed_ip_address"))
-    router = _router(snapshot, floating_ip, port, fixed)
+    router = _router(snapshot, call, floating_ip, port, fixed)
     for other_id in snapshot.port_floating_ips.get(port.id, NONE):
         other = snapshot.floating_ips[other_id]
         same = (other.fixed_address, other.network_id) == (fixed.address, floating_ip.network_id)
@@ -243,8 +245,9 @@ def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
     return found[0]
 
 
-def _router(snapshot: Snapshot, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
-    """One that joins both networks; first the one that is the gateway of the port's subnet."""
+def _router(snapshot: Snapshot, call: Call, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
+    """One that joins both networks and is there for the floating IP's project; first the one that is the gateway of the
+    port's subnet. An administrator may have it go through another project's, if there is no other."""
     subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
     found = [
         snapshot.routers[router_id]
@@ -252,6 +255,11 @@ def _router(snapshot: Snapshot, floating_ip: FloatingIP, port: Port, fixed: Fixe
         if router_id in snapshot.network_gateways.get(floating_ip.network_id, NONE)
         and _addresses(snapshot, router_id, fixed.subnet_id)
     ]
+    balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
+    if balancer is not None:  # only there its project's load balancers are
+        found = [router for router in found if Ways(snapshot).serves_only(router.id, balancer.project_id)]
+    own = [router for router in found if is_there_for(snapshot, router, port, floating_ip.project_id)]
+    found = own or (found if call.caller.is_admin else [])
     if not found:
         raise errors.no_gateway_for_floating_ip(floating_ip.network_id, fixed.subnet_id, port.id)
     return next((router for router in found if _is_gateway(snapshot, router, subnet)), found[0])

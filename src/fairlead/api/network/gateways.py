@@ -11,7 +11,17 @@ from fairlead.api.network.collection import Call, network_owner, revised
 from fairlead.api.network.limits import INTERFACES
 from fairlead.api.network.ports import port_owner
 from fairlead.model.addresses import choose_mac
-from fairlead.model.network import ROUTER_GATEWAY, ExternalGateway, Network, Port, Router, Subnet, find_subnet
+from fairlead.model.network import (
+    ROUTER_GATEWAY,
+    ExternalGateway,
+    FloatingIP,
+    Network,
+    Port,
+    Router,
+    Subnet,
+    find_subnet,
+    release,
+)
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 
@@ -76,23 +86,23 @@ def check_way(call: Call, way: Way | None, rule: str) -> None:
 def set_gateway(snapshot: Snapshot, call: Call, router: Router, way: Way | None, port_id: str) -> Changes:
     """What is to be written besides the router, with the router as it is then first. Raises ApiError."""
     if way is None or way.network_id is None:
-        gone = _without_gateway(snapshot, router)
-        return Changes(puts=(replace(router, gateway=None),), deletes=gone, rests_on_absence=bool(gone))
+        deletes, freed = _without_gateway(snapshot, router)
+        return Changes(puts=(replace(router, gateway=None), *freed), deletes=deletes, rests_on_absence=bool(deletes))
     network = _external_network(snapshot, call, way.network_id)
     _check_addresses(network, way)
     old = router.gateway
-    deletes: tuple[Owner, ...] = ()
+    deletes, freed = (), ()
     if old is not None and old.network_id == network.id:
         port = _moved(snapshot, call, network, snapshot.ports[old.port_id], way)
     else:
-        deletes = _without_gateway(snapshot, router)
+        deletes, freed = _without_gateway(snapshot, router)
         port = _new_port(snapshot, call, network, router, way, port_id)
         check_new_subnets(snapshot, replace(router, gateway=None), subnets_of(snapshot, port))
     snat = True if way.enable_snat is None else way.enable_snat
     changed = replace(router, gateway=ExternalGateway(network_id=network.id, port_id=port.id, enable_snat=snat))
     ports = () if snapshot.ports.get(port.id) == port else (port,)
     reads = (network_owner(network.id),)
-    return Changes(puts=(changed, *ports), deletes=deletes, reads=reads, rests_on_absence=bool(deletes))
+    return Changes(puts=(changed, *ports, *freed), deletes=deletes, reads=reads, rests_on_absence=bool(deletes))
 
 
 def _external_network(snapshot: Snapshot, call: Call, network_id: str) -> Network:
@@ -111,13 +121,31 @@ def _check_addresses(network: Network, way: Way) -> None:
             raise errors.bad_resource("router", f"External IP {wanted.address} is the same as the gateway IP")
 
 
-def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[Owner, ...]:
-    """The port of the gateway, if it may go. Raises ApiError 409."""
+def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, ...], tuple[FloatingIP, ...]]:
+    """The port of the gateway, if it may go, and the floating IPs that are free then. Raises ApiError 409."""
     if router.gateway is None:
-        return ()
-    if snapshot.router_floating_ips.get(router.id, NONE):
+        return (), ()
+    through = floating_ips_through(snapshot, router)
+    if any(keeps(snapshot, router, each) for each in through):
         raise errors.gateway_in_use_by_floating_ip(router.id, router.gateway.network_id)
-    return (port_owner(router.gateway.port_id),)
+    return (port_owner(router.gateway.port_id),), tuple(release(each) for each in through)
+
+
+def floating_ips_through(snapshot: Snapshot, router: Router) -> list[FloatingIP]:
+    return [snapshot.floating_ips[each] for each in snapshot.router_floating_ips.get(router.id, NONE)]
+
+
+def keeps(snapshot: Snapshot, router: Router, floating_ip: FloatingIP) -> bool:
+    """Whether the router has to stay as it is for the floating IP's sake. A stranger's leads nowhere instead."""
+    port = snapshot.ports.get(floating_ip.port_id or "")
+    return port is not None and is_there_for(snapshot, router, port, floating_ip.project_id)
+
+
+def is_there_for(snapshot: Snapshot, router: Router, port: Port, project_id: str) -> bool:
+    """Whether a floating IP of the project may go through the router to a port: it is the project's, or on a network
+    that is the project's alone, where nobody but an administrator can have put it."""
+    network = snapshot.networks[port.network_id]
+    return router.project_id == project_id or (network.project_id == project_id and not network.shared)
 
 
 def _moved(snapshot: Snapshot, call: Call, network: Network, port: Port, way: Way) -> Port:

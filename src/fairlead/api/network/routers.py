@@ -35,6 +35,8 @@ from fairlead.api.network.gateways import (
     check_new_subnets,
     check_way,
     encode_gateway,
+    floating_ips_through,
+    keeps,
     read_way,
     router_ports,
     router_subnets,
@@ -46,7 +48,7 @@ from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import choose_mac
-from fairlead.model.network import ROUTER_INTERFACE, FixedIP, Port, Route, Router, Subnet
+from fairlead.model.network import ROUTER_INTERFACE, FixedIP, FloatingIP, Port, Route, Router, Subnet, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import NONE, Changes, Snapshot, apply_changes
 
@@ -227,13 +229,13 @@ def remove_interface(snapshot: Snapshot, call: Call, router: Router, target: Tar
         subnet for subnet in subnets_of(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}
     ]
     _check_unrouted(router, gone)
-    _check_no_floating_ip(snapshot, router, gone)
+    freed = _freed(snapshot, router, gone)
     written = replace(router, updated_at=call.now)
     if fixed_ips:
         rest = revised(port, call.now, {"fixed_ips": tuple(fixed_ips)})
-        changes = Changes(puts=(written, rest), rests_on_absence=True)
+        changes = Changes(puts=(written, rest, *freed), rests_on_absence=True)
     else:
-        changes = Changes(puts=(written,), deletes=(port_owner(port.id),), rests_on_absence=True)
+        changes = Changes(puts=(written, *freed), deletes=(port_owner(port.id),), rests_on_absence=True)
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
 
 
@@ -304,12 +306,16 @@ def _check_unrouted(router: Router, gone: list[Subnet]) -> None:
             raise errors.interface_in_use_by_route(router.id, subnet.id)
 
 
-def _check_no_floating_ip(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> None:
-    found = (snapshot.floating_ips[identity] for identity in snapshot.router_floating_ips.get(router.id, NONE))
-    for floating_ip in found:
+def _freed(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> tuple[FloatingIP, ...]:
+    """The floating IPs that lead nowhere without these subnets. Raises ApiError 409 for one that needs the router."""
+    freed = []
+    for floating_ip in floating_ips_through(snapshot, router):
         for subnet in gone:
             if floating_ip.fixed_address is not None and floating_ip.fixed_address in subnet.cidr:
-                raise errors.interface_in_use_by_floating_ip(router.id, subnet.id)
+                if keeps(snapshot, router, floating_ip):
+                    raise errors.interface_in_use_by_floating_ip(router.id, subnet.id)
+                freed.append(release(floating_ip))
+    return tuple(freed)
 
 
 def _check_routes(snapshot: Snapshot, router: Router) -> None:

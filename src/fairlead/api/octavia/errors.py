@@ -45,6 +45,11 @@ def forbidden() -> ApiError:
     return ApiError(403, "Policy does not allow this request to be performed.")
 
 
+def disallowed(rule: str) -> ApiError:
+    """What Neutron says where Octavia asks it for something that the caller may not have."""
+    return ApiError(403, f"{rule} is disallowed by policy")
+
+
 def bad_field(error: BadField) -> ApiError:
     return ApiError(
         400, f"Invalid input for field/attribute {error.name}. Value: '{_shown(error.value)}'. {error.reason}"

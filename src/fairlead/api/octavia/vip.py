@@ -1,12 +1,13 @@
 """Where a VIP comes from: a port that is given, or an address of a subnet or network, taken when it is written."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia.caller import Caller
-from fairlead.api.octavia.errors import bad_request, missing_subresource
+from fairlead.api.octavia.errors import bad_request, disallowed, missing_subresource
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, choose_mac, is_usable
 from fairlead.model.loadbalancer import Vip
@@ -33,8 +34,10 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         subnet = _choose_subnet(snapshot, network, values.get("vip_address"))
     else:
         raise bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.")
+    more_values = values.get("additional_vips") or ()
+    _check_choice(network, [values.get("vip_address"), *(entry.get("ip_address") for entry in more_values)], caller)
     fixed = _fixed(snapshot, network, subnet, values.get("vip_address"), balancer_id)
-    more = [_additional(snapshot, network, entry, balancer_id) for entry in values.get("additional_vips") or ()]
+    more = [_additional(snapshot, network, entry, caller, balancer_id) for entry in more_values]
     _refuse_twice([fixed, *more])
     port = Port(
         id=birth.new_id(),
@@ -77,13 +80,19 @@ def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id:
     return VipPort(tuple(_vip(used, each) for each in (*fixed, *more)), used, is_new=False)
 
 
-def _additional(snapshot: Snapshot, network: Network, entry: Values, balancer_id: str) -> FixedIP:
+def _check_choice(network: Network, addresses: Iterable[IPAddress | None], caller: Caller) -> None:
+    """On a network that is only shared, which address a VIP gets is not for the guest to say: what holds for a port's
+    `fixed_ips` holds for a VIP. Raises ApiError 403."""
+    if any(addresses) and not caller.identity.may_change(network.project_id):
+        raise disallowed("(rule:create_port and (rule:create_port:fixed_ips:ip_address))")
+
+
+def _additional(snapshot: Snapshot, network: Network, entry: Values, caller: Caller, balancer_id: str) -> FixedIP:
     """A further address of the port that will be made."""
     subnet = find_subnet(network, entry["subnet_id"])
     if subnet is None:
-        if entry["subnet_id"] in snapshot.subnet_network:
-            raise bad_request("All VIP subnets must belong to the same network.")
-        raise missing_subresource("Subnet", entry["subnet_id"])
+        _find_subnet(snapshot, entry["subnet_id"], caller)
+        raise bad_request("All VIP subnets must belong to the same network.")
     if entry.get("port_id") is not None:
         raise bad_request("port_id of additional_vips: all VIPs are on one port; name it as vip_port_id.")
     return _fixed(snapshot, network, subnet, entry.get("ip_address"), balancer_id)
@@ -108,13 +117,18 @@ def _vip(port: Port, fixed: FixedIP) -> Vip:
 
 
 def _subnet(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Network, Subnet]:
-    subnet_id = values["vip_subnet_id"]
+    network, subnet = _find_subnet(snapshot, values["vip_subnet_id"], caller)
+    if values.get("vip_network_id") not in (None, network.id):
+        raise bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network.")
+    return network, subnet
+
+
+def _find_subnet(snapshot: Snapshot, subnet_id: str, caller: Caller) -> tuple[Network, Subnet]:
+    """Raises ApiError 400; one that the caller may not see is none."""
     network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
     subnet = find_subnet(network, subnet_id) if network else None
     if network is None or subnet is None or not may_use(network, caller.identity):
         raise missing_subresource("Subnet", subnet_id)
-    if values.get("vip_network_id") not in (None, network.id):
-        raise bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network.")
     return network, subnet
 
 

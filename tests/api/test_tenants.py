@@ -1,0 +1,218 @@
+"""Tenants apart, at both doors: what another one has can be neither used, nor held, nor told from what is not there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.api.auth import ROLES, Knock
+from fairlead.api.door import Identity
+from harness.caller import Caller
+
+NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
+NOWHERE = "99999999-0000-4000-8000-000000000009"
+
+
+async def by_name(knock: Knock) -> Identity | None:
+    """A tenant is called as their project; nobody in particular is the administrator."""
+    if knock.authorization is None:
+        return Identity(user="admin", project_id="city", roles=ROLES)
+    who = knock.authorization
+    return Identity(user=who, project_id=who, roles=frozenset({"member", "reader"}))
+
+
+class Town:
+    """square is shared; alice and bob have a network each, and alice a router that joins hers and square to public."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.public, _ = self.network("", "203.0.113.0/24", **{"router:external": True})
+        self.square, self.square_subnet = self.network("", "10.5.0.0/24", shared=True)
+        self.alices, self.alices_subnet = self.network("alice", "10.0.0.0/24")
+        self.bobs, self.bobs_subnet = self.network("bob", "10.0.0.0/24")
+        self.alices_router = self.router("alice", self.square)
+
+    def send(self, who: str, method: str, path: str, body: Any = None) -> httpx.Response:
+        headers = {"Authorization": who} if who else {}
+        return self.caller.send(method, path, json=body, headers=headers)
+
+    def make(self, who: str, singular: str, door: str = NETWORK, **attributes: Any) -> Any:
+        answer = self.send(who, "POST", f"{door}/{singular}s", {singular: attributes})
+        assert answer.status_code == 201, answer.text
+        return answer.json()[singular]
+
+    def network(self, who: str, cidr: str, **attributes: Any) -> tuple[str, str]:
+        made = self.make(who, "network", **attributes)["id"]
+        return made, self.make(who, "subnet", network_id=made, cidr=cidr)["id"]
+
+    def router(self, who: str, network_id: str) -> str:
+        """With a gateway, and a port on this network."""
+        made = self.make(who, "router", external_gateway_info={"network_id": self.public})["id"]
+        port = self.make(who, "port", network_id=network_id)["id"]
+        self.send(who, "PUT", f"{NETWORK}/routers/{made}/add_router_interface", {"port_id": port})
+        return str(made)
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    caller = Caller(tmp_path, by_name)
+    yield Town(caller)
+    caller.close()
+
+
+def message(answer: httpx.Response) -> str:
+    body = answer.json()
+    return str(body["NeutronError"]["message"] if "NeutronError" in body else body["faultstring"])
+
+
+@pytest.mark.parametrize("what", ["a machine", "a VIP"])
+def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: str):
+    """Nor does it keep the router from being changed."""
+    if what == "a VIP":
+        port = town.make("bob", "loadbalancer", BALANCER, vip_subnet_id=town.square_subnet)["vip_port_id"]
+    else:
+        port = town.make("bob", "port", network_id=town.square)["id"]
+    body = {"floatingip": {"floating_network_id": town.public, "port_id": port}}
+    refused = town.send("bob", "POST", f"{NETWORK}/floatingips", body)
+    assert (refused.status_code, message(refused)) == (
+        404,
+        f"External network {town.public} is not reachable from subnet {town.square_subnet}.  Therefore, cannot "
+        f"associate Port {port} with a Floating IP.",
+    )
+    own = town.router("bob", town.square)
+    made = town.send("bob", "POST", f"{NETWORK}/floatingips", body).json()["floatingip"]
+    assert made["router_id"] == own
+    refused = town.send("bob", "PUT", f"{NETWORK}/routers/{own}", {"router": {"external_gateway_info": None}})
+    assert refused.status_code == 409
+    for_alice = {"router": {"external_gateway_info": None}}
+    assert town.send("alice", "PUT", f"{NETWORK}/routers/{town.alices_router}", for_alice).status_code == 200
+
+
+@pytest.mark.parametrize("change", ["gateway", "interface"])
+def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town, change: str):
+    """Its owner changes it, and the floating IP of the other project leads nowhere."""
+    port = town.make("bob", "port", network_id=town.square)["id"]
+    made = town.make("", "floatingip", floating_network_id=town.public, port_id=port, project_id="bob")
+    assert made["router_id"] == town.alices_router
+    path = f"{NETWORK}/routers/{town.alices_router}"
+    if change == "gateway":
+        answer = town.send("alice", "PUT", path, {"router": {"external_gateway_info": None}})
+    else:
+        body = {"subnet_id": town.square_subnet}
+        answer = town.send("alice", "PUT", f"{path}/remove_router_interface", body)
+    assert answer.status_code == 200
+    shown = town.send("bob", "GET", f"{NETWORK}/floatingips/{made['id']}").json()["floatingip"]
+    assert (shown["port_id"], shown["router_id"]) == (None, None)
+
+
+def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(town: Town):
+    """Nobody else can have put it there; a floating IP holds it as any other does."""
+    router = town.make("", "router", external_gateway_info={"network_id": town.public})["id"]
+    path = f"{NETWORK}/routers/{router}"
+    town.send("", "PUT", f"{path}/add_router_interface", {"subnet_id": town.bobs_subnet})
+    balancer = town.make("bob", "loadbalancer", BALANCER, vip_subnet_id=town.bobs_subnet)
+    for port in (town.make("bob", "port", network_id=town.bobs)["id"], balancer["vip_port_id"]):
+        made = town.make("bob", "floatingip", floating_network_id=town.public, port_id=port)
+        assert made["router_id"] == router
+    refused = town.send("", "PUT", f"{path}/remove_router_interface", {"subnet_id": town.bobs_subnet})
+    assert refused.status_code == 409
+
+
+def test_a_guest_does_not_choose_the_address_of_a_vip(town: Town):
+    """As with a port's fixed_ips: it is for the network's owner and the administrator to say."""
+    rule = "(rule:create_port and (rule:create_port:fixed_ips:ip_address)) is disallowed by policy"
+    fixed = [{"subnet_id": town.square_subnet, "ip_address": "10.5.0.77"}]
+    refused = town.send("bob", "POST", f"{NETWORK}/ports", {"port": {"network_id": town.square, "fixed_ips": fixed}})
+    assert (refused.status_code, message(refused)) == (403, rule)
+    where = {"vip_subnet_id": town.square_subnet}
+    for body in (
+        {**where, "vip_address": "10.5.0.77"},
+        {"vip_network_id": town.square, "vip_address": "10.5.0.77"},
+        {**where, "additional_vips": [{"subnet_id": town.square_subnet, "ip_address": "10.5.0.77"}]},
+    ):
+        refused = town.send("bob", "POST", f"{BALANCER}/loadbalancers", {"loadbalancer": body})
+        assert (refused.status_code, message(refused)) == (403, rule)
+    assert town.make("bob", "loadbalancer", BALANCER, **where)["vip_address"].startswith("10.5.0.")
+    assert town.make("", "loadbalancer", BALANCER, **where, vip_address="10.5.0.77")["vip_address"] == "10.5.0.77"
+    own = {"vip_subnet_id": town.bobs_subnet, "vip_address": "10.0.0.77"}
+    assert town.make("bob", "loadbalancer", BALANCER, **own)["vip_address"] == "10.0.0.77"
+
+
+def asked(town: Town) -> dict[str, tuple[str, str, Any, str]]:
+    """What names something of another tenant's: method, path, body, and the id in it."""
+    pool = town.make(
+        "bob",
+        "loadbalancer",
+        BALANCER,
+        vip_subnet_id=town.bobs_subnet,
+        pools=[{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}],
+    )["pools"][0]["id"]
+    router = town.make("bob", "router")["id"]
+    port = town.make("alice", "port", network_id=town.alices)["id"]
+    balancers, subnet = f"{BALANCER}/loadbalancers", town.alices_subnet
+    more = {"vip_subnet_id": town.bobs_subnet, "additional_vips": [{"subnet_id": subnet}]}
+    member = {"address": "10.0.0.5", "protocol_port": 80, "subnet_id": subnet}
+    interfaces, floating = f"{NETWORK}/routers/{router}/add_router_interface", {"floating_network_id": town.public}
+    gateway = {"external_gateway_info": {"network_id": town.alices}}
+    return {
+        "vip_subnet_id": ("POST", balancers, {"loadbalancer": {"vip_subnet_id": subnet}}, subnet),
+        "vip_network_id": ("POST", balancers, {"loadbalancer": {"vip_network_id": town.alices}}, town.alices),
+        "vip_port_id": ("POST", balancers, {"loadbalancer": {"vip_port_id": port}}, port),
+        "additional_vips": ("POST", balancers, {"loadbalancer": more}, subnet),
+        "member": ("POST", f"{BALANCER}/pools/{pool}/members", {"member": member}, subnet),
+        "members": ("PUT", f"{BALANCER}/pools/{pool}/members", {"members": [member]}, subnet),
+        "interface by subnet": ("PUT", interfaces, {"subnet_id": subnet}, subnet),
+        "interface by port": ("PUT", interfaces, {"port_id": port}, port),
+        "gateway": ("POST", f"{NETWORK}/routers", {"router": gateway}, town.alices),
+        "floating IP of a port": (
+            "POST",
+            f"{NETWORK}/floatingips",
+            {"floatingip": {**floating, "port_id": port}},
+            port,
+        ),
+        "floating network": (
+            "POST",
+            f"{NETWORK}/floatingips",
+            {"floatingip": {"floating_network_id": town.alices}},
+            town.alices,
+        ),
+        "floating IP of a subnet": (
+            "POST",
+            f"{NETWORK}/floatingips",
+            {"floatingip": {**floating, "subnet_id": subnet}},
+            subnet,
+        ),
+        "port": ("POST", f"{NETWORK}/ports", {"port": {"network_id": town.alices}}, town.alices),
+        "port's subnet": (
+            "POST",
+            f"{NETWORK}/ports",
+            {"port": {"network_id": town.bobs, "fixed_ips": [{"subnet_id": subnet}]}},
+            subnet,
+        ),
+        "subnet": (
+            "POST",
+            f"{NETWORK}/subnets",
+            {"subnet": {"network_id": town.alices, "cidr": "10.8.0.0/24"}},
+            town.alices,
+        ),
+    }
+
+
+def test_what_a_stranger_has_is_not_told_from_what_is_not_there(town: Town):
+    for name, (method, path, body, identity) in asked(town).items():
+        answers = []
+        for known in (identity, NOWHERE):
+            answer = town.send("bob", method, path, _naming(body, identity, known))
+            assert 400 <= answer.status_code < 500, (name, answer.text)
+            answers.append((answer.status_code, message(answer).replace(known, "X")))
+        assert answers[0] == answers[1], name
+
+
+def _naming(body: Any, old: str, new: str) -> Any:
+    if isinstance(body, dict):
+        return {key: _naming(value, old, new) for key, value in body.items()}
+    if isinstance(body, list):
+        return [_naming(each, old, new) for each in body]
+    return new if body == old else body
