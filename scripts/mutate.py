@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant(
         "additional VIPs without listeners",
         "compilers/ovn.py",
-        "for vip in balancer.vips:\n            where",
-        "for vip in [balancer.vip]:\n            where",
+        "for vip, addresses in place.addresses:",
+        "for vip, addresses in place.addresses[:1]:",
     ),
     Mutant("who may connect is not looked at", "compilers/ovn.py", "if not listener.allowed_cidrs or", "if True or"),
     Mutant("an error outlives its cure", "model/status.py", "applied.error is not None", "applied.error != applied"),
@@ -74,14 +74,14 @@ MUTANTS = (
     Mutant(
         "a router's interface does not reach the router",
         "model/snapshot.py",
-        "if port.device_owner == ROUTER_INTERFACE:\n        yield Owner(Kind.ROUTER, port.device_id)",
-        "if port.device_owner == ROUTER_INTERFACE:\n        yield from ()",
+        "        ways = Ways(snapshot)\n        yield Owner(Kind.ROUTER, port.device_id)\n",
+        "        ways = Ways(snapshot)\n",
     ),
     Mutant(
         "affected looks only at the new model",
         "model/snapshot.py",
-        "for snapshot in (old, new):",
-        "for snapshot in (new,):",
+        "for snapshot in (old, new):\n            owners.update(_dependents",
+        "for snapshot in (new,):\n            owners.update(_dependents",
     ),
     Mutant(
         "the first VIP does not make its network's group",
@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "a stranger's network is attached",
         "model/domain.py",
-        "if self.snapshot.networks[each].project_id == project_id and",
-        "if",
+        "if snapshot.networks[each].project_id == project_id and not",
+        "if not",
     ),
     Mutant(
         "a stranger's router is attached",
