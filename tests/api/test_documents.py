@@ -103,7 +103,7 @@ def test_every_attribute_of_the_network_door_is_in_its_document(doors, collectio
     known = collection.attributes
     assert attributes("post", path, "requestBody") == {name for name in known if known[name].post}
     assert attributes("put", path + "/{id}", "requestBody") == {name for name in known if known[name].put}
-    assert attributes("get", path + "/{id}", "responses", "200") == set(known)
+    assert attributes("get", path + "/{id}", "responses", "200") == {name for name in known if known[name].shows}
 
 
 @pytest.mark.parametrize(

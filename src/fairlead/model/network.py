@@ -89,6 +89,8 @@ class Network(Resource):
     external: bool = False
     """Every project may have router gateways and floating IPs on it."""
     segment: Segment | None = None
+    port_security_enabled: bool = True
+    """What new ports have, unless they are made otherwise."""
     subnets: tuple[Subnet, ...] = ()
 
 

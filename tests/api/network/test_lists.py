@@ -178,9 +178,69 @@ def test_what_is_not_here_is_an_empty_list(door: Door):
     assert door.good("GET", "/qos/policies") == {"policies": []}
     assert door.good("GET", "/agents") == {"agents": []}
     assert door.refused("GET", "/agents/x")[:2] == (404, "HTTPNotFound")
-    assert door.refused("POST", "/agents", {}) == (
+    assert door.refused("POST", "/network-ip-availabilities", {}) == (
         405,
         "HTTPMethodNotAllowed",
         "The method POST is not allowed for this resource.",
     )
     assert door.refused("GET", "/bogus") == (404, "HTTPNotFound", "The resource could not be found.")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("security-groups", "security groups"),
+        ("security-group-rules", "security groups"),
+        ("qos/policies", "QoS policies"),
+        ("subnetpools", "subnet pools"),
+        ("rbac-policies", "RBAC policies"),
+        ("trunks", "trunks"),
+        ("address-groups", "address groups"),
+        ("segments", "segments"),
+        ("local_ips", "local IPs"),
+    ],
+)
+def test_what_is_not_here_is_refused_by_name(door: Door, path: str, words: str):
+    status, kind, message = door.refused("POST", f"/{path}", {"anything": {"name": "x"}})
+    assert (status, kind) == (501, "HTTPNotImplemented")
+    assert message.startswith(f"This is not supported: {words}")
+    for method in ("PUT", "DELETE"):
+        assert door.refused(method, f"/{path}/x", {} if method == "PUT" else None)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("plural", "attribute", "value", "words"),
+    [
+        ("networks", "qos_policy_id", "x", "QoS policies are not supported"),
+        ("networks", "dns_domain", "example.org.", "DNS names are not supported"),
+        ("networks", "vlan_transparent", True, "VLANs of workloads are not supported"),
+        ("networks", "availability_zone_hints", ["az"], "availability zones are not supported"),
+        ("subnets", "subnetpool_id", "x", "subnet pools are not supported; give a cidr"),
+        ("subnets", "prefixlen", 26, "subnet pools are not supported; give a cidr"),
+        ("subnets", "segment_id", "x", "segments are not supported"),
+        ("ports", "security_groups", ["x"], "security groups are not supported; give an empty list"),
+        ("ports", "qos_policy_id", "x", "QoS policies are not supported"),
+        ("ports", "trunk_details", {"sub_ports": []}, "trunks are not supported"),
+        ("ports", "dns_name", "vm", "DNS names are not supported"),
+        ("routers", "external_gateways", [{}], "several gateways are not supported; give external_gateway_info"),
+        ("routers", "enable_ndp_proxy", True, "the NDP proxy is not supported"),
+        ("routers", "flavor_id", "x", "flavors are not supported"),
+        ("floatingips", "qos_policy_id", "x", "QoS policies are not supported"),
+    ],
+)
+def test_an_attribute_of_what_is_not_here_is_refused_by_name(
+    door: Door, place: dict[str, Any], plural: str, attribute: str, value: object, words: str
+):
+    needs = {"subnets": {"network_id": place["net"]}, "ports": {"network_id": place["net"]}}
+    needs["floatingips"] = {"floating_network_id": place["net"]}
+    body = {plural.removesuffix("s"): {**needs.get(plural, {}), attribute: value}}
+    told = (400, "HTTPBadRequest", f"Invalid input for {attribute}. Reason: {words}.")
+    assert door.refused("POST", f"/{plural}", body) == told
+
+
+def test_what_an_attribute_is_without_its_extension_may_be_said(door: Door):
+    """And it is not shown, as there is none."""
+    net = door.make("network", dns_domain="", vlan_transparent=False)
+    assert {"dns_domain", "vlan_transparent", "segments"} & net.keys() == set()
+    port = door.make("port", network_id=net["id"], dns_name="", numa_affinity_policy=None)
+    assert {"dns_name", "numa_affinity_policy"} & port.keys() == set()

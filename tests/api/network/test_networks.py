@@ -465,3 +465,50 @@ def test_addresses_are_counted(door: Door, net: dict[str, Any], subnet: dict[str
     assert (found["total_ips"], found["used_ips"]) == (253, 1)
     shown = door.good("GET", f"/network-ip-availabilities/{net['id']}")
     assert shown == {"network_ip_availability": found}
+
+
+def test_port_security_of_a_network_is_that_of_its_new_ports(door: Door):
+    net = door.make("network", port_security_enabled=False)
+    assert net["port_security_enabled"] is False
+    old = door.make("port", network_id=net["id"])
+    assert old["port_security_enabled"] is False
+    assert door.make("port", network_id=net["id"], port_security_enabled=True)["port_security_enabled"] is True
+    assert door.set("network", net, port_security_enabled=True)["port_security_enabled"] is True
+    assert door.make("port", network_id=net["id"])["port_security_enabled"] is True
+    assert door.good("GET", f"/ports/{old['id']}")["port"]["port_security_enabled"] is False
+    assert door.good("GET", "/networks?port_security_enabled=False") == {"networks": []}
+
+
+VLAN = {"provider:network_type": "vlan", "provider:physical_network": "physnet", "provider:segmentation_id": 7}
+
+
+def test_one_segment_is_the_same_as_provider_attributes(door: Door):
+    made = door.make("network", segments=[VLAN], **{"router:external": True})
+    assert {name: made[name] for name in VLAN} == VLAN
+    assert door.make("network", segments=[])["provider:network_type"] is None
+    for segments, attributes, told in (
+        (
+            [VLAN, VLAN],
+            {},
+            (400, "HTTPBadRequest", "Invalid input for segments. Reason: several segments of one network are not "
+             "supported; give one."),
+        ),
+        (
+            [VLAN],
+            VLAN,
+            (400, "SegmentsSetInConjunctionWithProviders", "Segments and provider values cannot both be set."),
+        ),
+        (
+            [{**VLAN, "provider:segmentation_id": 4095}],
+            {},
+            (400, "HTTPBadRequest", "Invalid input for segments. Reason: '4095' is too large - must be no larger than "
+             "'4094'."),
+        ),
+    ):  # fmt: skip
+        assert door.refused("POST", "/networks", {"network": {"segments": segments, **attributes}}) == told
+    told = (
+        403,
+        "PolicyNotAuthorized",
+        "(rule:create_network and (rule:create_network:segments)) is disallowed by policy",
+    )
+    assert door.refused("POST", "/networks", {"network": {"segments": [VLAN]}}, "ann") == told

@@ -233,7 +233,11 @@ SUBNET = {"subnet_id": "FOUR"}
         ),
         ({"network_id": NOBODY}, f"404 NetworkNotFound: Network {NOBODY} could not be found."),
         ({"binding:vif_type": "ovs"}, "400 HTTPBadRequest: Attribute 'binding:vif_type' not allowed in POST"),
-        ({"dns_name": "vm"}, "400 HTTPBadRequest: Unrecognized attribute(s) 'dns_name'"),
+        (
+            {"dns_name": "vm"},
+            "400 HTTPBadRequest: Invalid input for dns_name. Reason: DNS names are not supported.",
+        ),
+        ({"numa": "vm"}, "400 HTTPBadRequest: Unrecognized attribute(s) 'numa'"),
     ],
 )
 def test_a_port_that_cannot_be(door: Door, net: dict[str, Any], attributes: dict[str, Any], error: str):

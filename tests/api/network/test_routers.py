@@ -58,8 +58,7 @@ def test_a_router_says_all_that_clients_show(door: Door):
     ("attributes", "message"),
     [
         ({"routes": []}, "Attribute 'routes' not allowed in POST"),
-        ({"ha": True}, "Unrecognized attribute(s) 'ha'"),
-        ({"distributed": True}, "Unrecognized attribute(s) 'distributed'"),
+        ({"high": True}, "Unrecognized attribute(s) 'high'"),
         (
             {"external_gateway_info": {"enable_snat": False}},
             "Invalid input for external_gateway_info. Reason: Validation of dictionary's keys failed. Expected keys: "
@@ -242,3 +241,17 @@ def test_routes_that_cannot_be(door: Door, router: dict[str, Any], net: dict[str
     add(door, router, subnet_id=net["subnets"][0])
     status, kind, message = door.refused("PUT", f"/routers/{router['id']}", {"router": {"routes": routes}})
     assert (status, f"{kind}: {message.replace(router['id'], 'ROUTER')}") == (400, error)
+
+
+@pytest.mark.parametrize("name", ["distributed", "ha"])
+def test_whether_a_router_is_distributed_is_for_an_administrator_to_say(door: Door, name: str):
+    """Every router of OVN is; what is said changes nothing, and nothing is said of it."""
+    made = door.make("router", **{name: False})
+    assert name not in made
+    door.set("router", made, **{name: True})
+    door.make("router", caller="ann", **{name: None})
+    told = (403, "PolicyNotAuthorized", f"(rule:create_router and (rule:create_router:{name})) is disallowed by policy")
+    for value in (True, False):
+        assert door.refused("POST", "/routers", {"router": {name: value}}, "ann") == told
+    status, _, message = door.refused("POST", "/routers", {"router": {name: "maybe"}})
+    assert (status, message) == (400, f"Invalid input for {name}. Reason: 'maybe' is not a valid boolean value.")

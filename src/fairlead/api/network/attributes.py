@@ -30,7 +30,8 @@ POST, PUT = "POST", "PUT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
-    """`post` and `put` say who may give it; `sifts` says whether a list can be filtered by it."""
+    """`post` and `put` say who may give it; `sifts` says whether a list can be filtered by it, `shows` whether answers
+    have it."""
 
     parse: Parser[Any] = parsers.name
     post: bool = True
@@ -38,6 +39,7 @@ class Attribute:
     required: bool = False
     nullable: bool = False
     sifts: bool = True
+    shows: bool = True
 
 
 Attributes = Mapping[str, Attribute]
@@ -48,6 +50,12 @@ class Asked(NamedTuple):
 
     resources: list[Values]
     several: bool
+
+
+def refused(*values: object, because: str, put: bool = True) -> Attribute:
+    """One that Neutron has, with an extension that is not here: no other than these values may be given."""
+    parse = parsers.only(*values, because=because)
+    return Attribute(parse=parse, put=put, nullable=True, sifts=False, shows=False)
 
 
 def read_only(schema: Schema, *, sifts: bool = True) -> Attribute:
@@ -75,6 +83,7 @@ def shown(attributes: Attributes) -> Mapping[str, Schema]:
     return {
         name: or_null(attribute.parse.schema) if attribute.nullable else attribute.parse.schema
         for name, attribute in attributes.items()
+        if attribute.shows
     }
 
 

@@ -40,26 +40,33 @@ EXTENSIONS: Mapping[str, str] = {
     "standard-attr-timestamp": "Resource timestamps",
     "tag-ports-during-bulk-creation": "Tag Ports During Bulk Creation",
 }
-NOTHING: Mapping[str, str] = {
-    "address-groups": "address_groups",
-    "address-scopes": "address_scopes",
-    "agents": "agents",
-    "availability_zones": "availability_zones",
-    "default-security-group-rules": "default_security_group_rules",
-    "flavors": "flavors",
-    "metering/metering-label-rules": "metering_label_rules",
-    "metering/metering-labels": "metering_labels",
-    "qos/policies": "policies",
-    "qos/rule-types": "rule_types",
-    "rbac-policies": "rbac_policies",
-    "security-group-rules": "security_group_rules",
-    "security-groups": "security_groups",
-    "segments": "segments",
-    "service-providers": "service_providers",
-    "subnetpools": "subnetpools",
-    "trunks": "trunks",
+_GROUPS = "security groups; allowed_cidrs of a listener says who may connect"
+NOTHING: Mapping[str, tuple[str, str]] = {
+    "address-groups": ("address_groups", "address groups"),
+    "address-scopes": ("address_scopes", "address scopes"),
+    "agents": ("agents", "agents"),
+    "availability_zones": ("availability_zones", "availability zones"),
+    "default-security-group-rules": ("default_security_group_rules", "security groups"),
+    "flavors": ("flavors", "flavors"),
+    "local_ips": ("local_ips", "local IPs"),
+    "log/logs": ("logs", "logs of packets"),
+    "metering/metering-label-rules": ("metering_label_rules", "metering"),
+    "metering/metering-labels": ("metering_labels", "metering"),
+    "ndp_proxies": ("ndp_proxies", "the NDP proxy"),
+    "qos/policies": ("policies", "QoS policies"),
+    "qos/rule-types": ("rule_types", "QoS policies"),
+    "rbac-policies": ("rbac_policies", "RBAC policies; `shared` shares a network with every project"),
+    "security-group-rules": (
+        "security_group_rules",
+        _GROUPS,
+    ),
+    "security-groups": ("security_groups", _GROUPS),
+    "segments": ("segments", "segments; provider attributes say what an external network is"),
+    "service-providers": ("service_providers", "service providers"),
+    "subnetpools": ("subnetpools", "subnet pools; give a subnet its cidr"),
+    "trunks": ("trunks", "trunks"),
 }
-"""Path -> key of what there is none of: a list is empty, and an item is not found."""
+"""Path -> key of what there is none of (a list is empty, an item is not found), and what is said to who makes one."""
 _RESOURCES = ("network", "subnet", "port", "router", "floatingip")
 _EXTENSION: Schema = object_schema(
     {**dict.fromkeys(("alias", "name", "description", "updated"), TEXT), "links": array_schema({}, 0)}
@@ -86,10 +93,11 @@ def discovery_routes() -> list[Operation]:
         Operation("GET", "/extensions", _extensions, gives={200: object_schema({"extensions": _EXTENSIONS})}),
         Operation("GET", "/extensions/{alias}", _extension, gives={200: object_schema({"extension": _EXTENSION})}),
     ]
-    for path, key in NOTHING.items():
+    for path, (key, what) in NOTHING.items():
         routes += [
             Operation("GET", f"/{path}", _none_of(key), gives={200: object_schema({key: array_schema({}, 0)})}),
-            Operation("GET", f"/{path}/{{id}}", _no_item, gives={}),
+            Operation("POST", f"/{path}", _not_here(what), gives={}),
+            *(Operation(verb, f"/{path}/{{id}}", _no_item, gives={}) for verb in ("GET", "PUT", "DELETE")),
         ]
     return routes
 
@@ -124,6 +132,13 @@ def _none_of(key: str) -> Callable[[Request], Awaitable[Response]]:
         return json_response({key: []})
 
     return empty
+
+
+def _not_here(what: str) -> Callable[[Request], Awaitable[Response]]:
+    async def refuse(request: Request) -> Response:
+        raise ApiError(501, f"This is not supported: {what}", "HTTPNotImplemented")
+
+    return refuse
 
 
 async def _no_item(request: Request) -> Response:

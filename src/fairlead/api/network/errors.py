@@ -124,6 +124,10 @@ def vips_on_network(network_id: str) -> ApiError:
     return ApiError(409, text, "NetworkInUse")
 
 
+def segments_and_provider() -> ApiError:
+    return ApiError(400, "Segments and provider values cannot both be set.", "SegmentsSetInConjunctionWithProviders")
+
+
 def segment_in_use(physical_network: str, tag: int | None) -> ApiError:
     if tag is None:
         text = f"Unable to create the flat network. Physical network {physical_network} is in use."

@@ -1,15 +1,18 @@
 """Networks. A network with its subnets is one document: deleting it deletes them.
 
 External networks are made by administrators, flat or as a VLAN of a physical network; every project sees them. Not
-here, and refused: provider attributes of other networks, QoS policies, availability zones, port security as a default
-for new ports, a default external network.
+here, and refused: provider attributes of other networks, several segments of one, QoS policies, availability zones, a
+default external network.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from fairlead.api.door import Identity
-from fairlead.api.fields import NULL, Values, array_schema
+from fairlead.api.fields import NULL, Parser, Values, array_schema, object_schema, or_null, reads
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.attributes import STANDARD, Attribute, read_only
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Call,
@@ -41,6 +44,26 @@ from fairlead.model.snapshot import NONE, Changes, Snapshot
 _PROVIDER = ("provider:network_type", "provider:physical_network", "provider:segmentation_id")
 HIDDEN = frozenset(_PROVIDER)
 """Only an administrator sees what a network is outside OVN."""
+_TAG = parsers.integer(1, LARGEST_VLAN)
+_PROVIDED: Mapping[str, Parser[Any]] = dict(
+    zip(_PROVIDER, (parsers.word_of(SegmentType), parsers.name, _TAG), strict=True)
+)
+
+
+@reads(array_schema(object_schema({name: or_null(parser.schema) for name, parser in _PROVIDED.items()}), 1))
+def _segments(value: object) -> Values | None:
+    """One segment, which is the same as the provider attributes of the network."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ValueError("it is a list of segments")
+    if len(value) > 1:
+        raise ValueError("several segments of one network are not supported; give one")
+    unknown = sorted(str(name) for each in value for name in each if name not in _PROVIDED)
+    if unknown:
+        raise ValueError(f"a segment has {', '.join(_PROVIDER)}, and not {', '.join(unknown)}")
+    given = [(name, item) for each in value for name, item in each.items() if item is not None]
+    return {name: _PROVIDED[name](item) for name, item in given}
+
+
 ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
@@ -48,14 +71,15 @@ ATTRIBUTES = {
     "shared": Attribute(parse=parsers.boolean),
     "status": read_only(TEXT),
     "subnets": read_only(array_schema(IDENTITY, SUBNETS), sifts=False),
-    "port_security_enabled": Attribute(
-        parse=parsers.only(True, because="port security is switched off port by port, not for a network")
-    ),
+    "port_security_enabled": Attribute(parse=parsers.boolean),
     "router:external": Attribute(parse=parsers.boolean),
     "is_default": Attribute(parse=parsers.only(False, because="a default external network is not supported")),
     "provider:network_type": Attribute(parse=parsers.word_of(SegmentType), put=False, nullable=True),
     "provider:physical_network": Attribute(put=False, nullable=True),
-    "provider:segmentation_id": Attribute(parse=parsers.integer(1, LARGEST_VLAN), put=False, nullable=True),
+    "provider:segmentation_id": Attribute(parse=_TAG, put=False, nullable=True),
+    "segments": Attribute(parse=_segments, put=False, nullable=True, sifts=False, shows=False),
+    "dns_domain": refused("", because="DNS names are not supported"),
+    "vlan_transparent": refused(False, because="VLANs of workloads are not supported", put=False),
     "qos_policy_id": Attribute(parse=parsers.only(because="QoS policies are not supported"), nullable=True),
     "ipv4_address_scope": read_only(NULL),
     "ipv6_address_scope": read_only(NULL),
@@ -75,7 +99,7 @@ def encode_network(view: View, network: Network) -> Item:
         "shared": network.shared,
         "status": BUILD_STATUS[view.status(owner)],
         "subnets": [subnet.id for subnet in network.subnets],
-        "port_security_enabled": True,
+        "port_security_enabled": network.port_security_enabled,
         "router:external": network.external,
         "is_default": False,
         "provider:network_type": segment and segment.type.value,
@@ -93,7 +117,7 @@ def encode_network(view: View, network: Network) -> Item:
 def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     standard = born(call, values)
     policy.check(call.caller.may_change(standard["project_id"]), "create_network")
-    names = ("shared", "router:external", *_PROVIDER)
+    names = ("shared", "router:external", "segments", *_PROVIDER)
     _check_admin(call, "create_network", {name for name in names if values.get(name)})
     network = Network(
         **standard,
@@ -101,14 +125,15 @@ def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
         mtu=values.get("mtu") or call.mtu,
         shared=values.get("shared", False),
         external=values.get("router:external", False),
-        segment=_segment(snapshot, values),
+        segment=_segment(snapshot, _provided(values)),
+        port_security_enabled=values.get("port_security_enabled", True),
     )
     return Changes(puts=(network,))
 
 
 def update_network(snapshot: Snapshot, call: Call, network: Network, values: Values) -> Changes:
     _check_admin(call, "update_network", {"shared", "router:external"} & values.keys())
-    fields = given(values, ["name", "description", "admin_state_up", "shared"])
+    fields = given(values, ["name", "description", "admin_state_up", "shared", "port_security_enabled"])
     if "mtu" in values:
         fields["mtu"] = values["mtu"] or call.mtu
     if "router:external" in values:
@@ -140,6 +165,14 @@ def check_mtu(network: Network) -> None:
     """IPv6 asks more of a link than IPv4. Raises ApiError 409."""
     if network.mtu < LEAST_MTU_IPV6 and any(subnet.cidr.version == 6 for subnet in network.subnets):
         raise errors.mtu_too_small(network.id, LEAST_MTU_IPV6)
+
+
+def _provided(values: Values) -> Values:
+    """With the provider attributes that a list of one segment says. Raises ApiError 400."""
+    segment = values.get("segments") or {}
+    if segment and any(values.get(name) is not None for name in _PROVIDER):
+        raise errors.segments_and_provider()
+    return {**values, **segment}
 
 
 def _segment(snapshot: Snapshot, values: Values) -> Segment | None:

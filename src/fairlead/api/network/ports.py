@@ -12,7 +12,7 @@ from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.allocation import Interface, Wanted, choose_fixed_ips
-from fairlead.api.network.attributes import STANDARD, Attribute, read_only
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
     Call,
     Collection,
@@ -84,6 +84,12 @@ ATTRIBUTES = {
         parse=parsers.only([], because="DHCP options are not supported"), nullable=True, sifts=False
     ),
     "qos_policy_id": Attribute(parse=parsers.only(because="QoS policies are not supported"), nullable=True),
+    "dns_name": refused("", because="DNS names are not supported"),
+    "dns_domain": refused("", because="DNS names are not supported"),
+    "numa_affinity_policy": refused(because="NUMA affinity is not supported"),
+    "device_profile": refused(because="device profiles are not supported", put=False),
+    "hints": refused({}, because="hints are not supported"),
+    "trunk_details": refused(because="trunks are not supported"),
 }
 
 
@@ -135,7 +141,7 @@ def create_port(snapshot: Snapshot, call: Call, values: Values) -> Changes:
         device_id=values.get("device_id") or "",
         device_owner=values.get("device_owner") or "",
         host=values.get("binding:host_id") or "",
-        port_security_enabled=values.get("port_security_enabled", True),
+        port_security_enabled=values.get("port_security_enabled", network.port_security_enabled),
     )
     return Changes(puts=(port,), reads=(network_owner(network.id),))
 

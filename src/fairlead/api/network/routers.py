@@ -2,7 +2,7 @@
 
 An interface is a port with `device_owner` network:router_interface. Adding or taking one away writes the router too:
 so two servers that decide about the same router, or about one that is being deleted, cannot both succeed. Not here, and
-refused: distributed and HA routers (OVN's are both), several external gateways, QoS policies, flavors.
+refused: several external gateways, QoS policies, flavors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from fairlead.api.door import Identity, JsonObject
 from fairlead.api.fields import Parser, Schema, Values, array_schema, object_schema, reads
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.attributes import STANDARD, Attribute, read_only
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Call,
@@ -58,6 +58,13 @@ ATTRIBUTES = {
     "status": read_only(TEXT),
     "routes": Attribute(parse=parsers.routes(EXTRA_ROUTES), post=False, nullable=True, sifts=False),
     "external_gateway_info": Attribute(parse=read_way, nullable=True, sifts=False),
+    "distributed": Attribute(parse=parsers.boolean, nullable=True, sifts=False, shows=False),
+    "ha": Attribute(parse=parsers.boolean, nullable=True, sifts=False, shows=False),
+    "external_gateways": refused([], because="several gateways are not supported; give external_gateway_info"),
+    "enable_ndp_proxy": refused(False, because="the NDP proxy is not supported"),
+    "enable_default_route_bfd": refused(False, because="BFD is not supported"),
+    "enable_default_route_ecmp": refused(False, because="several gateways are not supported"),
+    "qos_policy_id": refused(because="QoS policies are not supported"),
     "flavor_id": Attribute(parse=parsers.only(because="flavors are not supported"), put=False, nullable=True),
     "availability_zone_hints": Attribute(
         parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
@@ -101,11 +108,13 @@ def create_router(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     standard = born(call, values)
     policy.check(call.caller.may_change(standard["project_id"]), "create_router")
     router, way = Router(**standard, admin_state_up=values.get("admin_state_up", True)), _way(values)
+    _check_kind(call, values, "create_router")
     check_way(call, way, "create_router")
     return set_gateway(snapshot, call, router, way, str(uuid5(UUID(call.new_id), "gateway")))
 
 
 def update_router(snapshot: Snapshot, call: Call, router: Router, values: Values) -> Changes:
+    _check_kind(call, values, "update_router")
     fields = given(values, ["name", "description", "admin_state_up"])
     if "routes" in values:
         fields["routes"] = values["routes"] or ()
@@ -115,6 +124,13 @@ def update_router(snapshot: Snapshot, call: Call, router: Router, values: Values
     if "external_gateway_info" not in values:
         return put_router(snapshot, changed)
     return _update_gateway(snapshot, call, changed, _way(values))
+
+
+def _check_kind(call: Call, values: Values, rule: str) -> None:
+    """Whether a router is distributed, and highly available, is for an administrator to say, as in Neutron; here it is
+    OVN's: each is both, whatever was said, and answers say neither. Raises ApiError 403."""
+    asked = {name for name in ("distributed", "ha") if values.get(name) is not None}
+    policy.check_attributes(call.caller.is_admin, rule, asked)
 
 
 def _way(values: Values) -> Way | None:

@@ -11,7 +11,7 @@ from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import allocation, errors, limits, parsers, policy
-from fairlead.api.network.attributes import STANDARD, Attribute
+from fairlead.api.network.attributes import STANDARD, Attribute, refused
 from fairlead.api.network.collection import (
     Call,
     Collection,
@@ -53,6 +53,8 @@ ATTRIBUTES = {
     "ipv6_ra_mode": Attribute(parse=parsers.word_of(Ipv6Mode), put=False, nullable=True),
     "subnetpool_id": Attribute(parse=parsers.only(because=_NO_POOLS), put=False, nullable=True),
     "use_default_subnetpool": Attribute(parse=parsers.only(False, because=_NO_POOLS), put=False),
+    "prefixlen": refused(because=_NO_POOLS, put=False),
+    "dns_publish_fixed_ip": refused(False, because="DNS names are not supported"),
     "segment_id": Attribute(parse=parsers.only(because="segments are not supported"), nullable=True),
     "service_types": Attribute(parse=parsers.only([], because="service types are not supported"), sifts=False),
 }
