@@ -1,7 +1,7 @@
 """`fairlead`: the one command. Configuration is read here and handed on as values.
 
 Results go to standard output, complaints to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage;
-`plan` and `show` answer 3 when the dataplane is not as it should be.
+`plan` and `show` answer 3 when the dataplane is not as it should be, `trace` when the packet does not arrive.
 """
 
 import argparse
@@ -26,6 +26,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead plan              what would change in OVN now; writes nothing
   fairlead show web          rows of one owner beside what OVN has
   fairlead resync            believe nothing, look at every owner again
+  fairlead trace             what OVN would do with a packet, and who decides
   fairlead config            every option, as a file
   fairlead lab up            several OVN compute nodes on this machine
 """
@@ -65,6 +66,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_server(commands)
     _add_agent(commands)
     _add_operator_commands(commands)
+    _add_trace(commands)
     config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
     config.set_defaults(run=_config)
     add_lab(commands)
@@ -89,6 +91,11 @@ def _add_agent(commands: Any) -> None:
 
 
 def _add_configuration(command: argparse.ArgumentParser) -> None:
+    _add_configuration_file(command)
+    command.add_argument("--check", action="store_true", help="only say whether the configuration is right")
+
+
+def _add_configuration_file(command: Any) -> None:
     command.add_argument(
         "--config",
         type=Path,
@@ -96,7 +103,6 @@ def _add_configuration(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="TOML; `fairlead config` prints all options (environment FAIRLEAD_CONFIG; /etc/fairlead/fairlead.toml)",
     )
-    command.add_argument("--check", action="store_true", help="only say whether the configuration is right")
 
 
 def _add_operator_commands(commands: Any) -> None:
@@ -112,12 +118,43 @@ def _add_operator_commands(commands: Any) -> None:
     resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
     resync.set_defaults(run=_resync)
     for command in (plan, show, resync):
-        command.add_argument("--json", action="store_true", help="for programs")
-        command.add_argument(
-            "--url",
-            default=os.environ.get("FAIRLEAD_URL", "http://127.0.0.1:9876"),
-            help="the server (environment FAIRLEAD_URL; %(default)s); FAIRLEAD_USER and FAIRLEAD_PASSWORD say who asks",
-        )
+        _add_server_address(command)
+
+
+def _add_server_address(command: Any) -> None:
+    command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument(
+        "--url",
+        default=os.environ.get("FAIRLEAD_URL", "http://127.0.0.1:9876"),
+        help="the server (environment FAIRLEAD_URL; %(default)s); FAIRLEAD_USER and FAIRLEAD_PASSWORD say who asks",
+    )
+
+
+def _add_trace(commands: Any) -> None:
+    trace = commands.add_parser(
+        "trace",
+        help="what OVN would do with a packet, and who decides",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="""What OVN would do with a packet that a port sends: ovn-trace's output,
+and a last line that says which load balancer, listener and members it leads to, or who refuses it.
+
+  fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10:80
+  fairlead trace --from web-client --to [fd00::10]:53 --protocol udp --json
+  fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10 --protocol icmp
+""",
+        epilog="Of several members ovn-trace follows one, whichever; Open vSwitch chooses by a hash of the real packet."
+        "\nExit code 3 when the packet does not arrive. Needs ovn-trace (Debian's ovn-common) and OVN's databases.",
+    )
+    trace.add_argument("--from", dest="sender", required=True, metavar="PORT", help="id of the port that sends")
+    trace.add_argument("--to", required=True, metavar="ADDRESS:PORT", help="where to; for icmp an address alone")
+    trace.add_argument("--protocol", choices=("tcp", "udp", "sctp", "icmp"), default="tcp", help="(tcp)")
+    trace.add_argument("--source", metavar="ADDRESS", help="the sender's address, if it has several or OVN knows none")
+    trace.add_argument("--via", metavar="ADDRESS", help="the sender's gateway, if its switch has several routers")
+    trace.add_argument("--northbound", metavar="DB", help="another one than the configuration's")
+    trace.add_argument("--southbound", "--db", metavar="DB", help="the same")
+    _add_configuration_file(trace)
+    _add_server_address(trace)
+    trace.set_defaults(run=_trace)
 
 
 def _server(arguments: argparse.Namespace) -> int:
@@ -224,13 +261,55 @@ def _resync(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _trace(arguments: argparse.Namespace) -> int:
+    from fairlead import tracing
+    from fairlead.dataplane.ovn_trace import Echo, Untraceable
+    from fairlead.drivers import ovn_tracer
+    from fairlead.drivers.ovsdb import Tls
+    from fairlead.drivers.ovsdb_protocol import OvsdbError, parse_remotes
+    from fairlead.model.addresses import parse_address
+
+    options = read_configuration(arguments.config, os.environ).ovn
+    try:
+        destination, packet = tracing.parse_target(arguments.to, arguments.protocol)
+        source, via = (parse_address(text) if text else None for text in (arguments.source, arguments.via))
+        settings = ovn_tracer.TracerSettings(
+            northbound=parse_remotes(arguments.northbound or options.northbound),
+            southbound=parse_remotes(arguments.southbound or options.southbound),
+            tls=Tls(private_key=options.private_key, certificate=options.certificate, ca=options.ca)
+            if options.private_key
+            else None,
+        )
+    except ValueError as error:
+        raise BadConfiguration(f"trace: {error}") from None
+    question = ovn_tracer.Question(
+        port=arguments.sender, destination=destination, packet=packet, source=source, via=via
+    )
+    try:
+        answer = asyncio.run(ovn_tracer.trace(settings, question))
+    except (Untraceable, OvsdbError, OSError) as error:
+        raise Failure(str(error)) from None
+    number = 0 if isinstance(packet, Echo) else packet.port
+    names = tracing.find_names(answer, number, arguments.protocol, _server_of(arguments))
+    if arguments.json:
+        print(json.dumps(tracing.encode(answer, names), indent=2))
+    else:
+        print(answer.trace)
+        print(f"{arguments.to} {arguments.protocol}: {tracing.summarize(answer, names)}")
+    return 0 if answer.verdict.outcome in tracing.ARRIVES else DIFFERENT
+
+
+def _server_of(arguments: argparse.Namespace) -> Server:
+    user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
+    return Server(url=arguments.url, user=user, password=password)
+
+
 def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
     """Ask the server. Raises Failure with the server's own sentence."""
     if not is_url(arguments.url):
         raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
-    user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
     try:
-        return Server(url=arguments.url, user=user, password=password).ask(method, path)
+        return _server_of(arguments).ask(method, path)
     except ServerError as error:
         raise Failure(str(error)) from None
 

@@ -5,82 +5,35 @@ the next hop, which is the destination or the gateway, the MAC that OVN would an
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface
-from typing import assert_never
 
+from fairlead.dataplane.ovn_trace import (
+    OPTIONS,
+    Echo,
+    Neighbour,
+    Packet,
+    Sctp,
+    Sender,
+    Tcp,
+    Udp,
+    Untraceable,
+)
+from fairlead.dataplane.ovn_trace import choose_mac as choose_mac_of
+from fairlead.dataplane.ovn_trace import compose_microflow as compose
 from fairlead.lab.databases import Row, find, southbound
 from fairlead.lab.errors import Unreachable
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import Command
 from fairlead.lab.workload import Workload
 
-SOURCE_PORT = 32768
-CT_NEW = 4  # a packet that crosses two switches and a router meets no more translations
-OPTIONS = ("--ct=new",) * CT_NEW
-
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tcp:
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Udp:
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sctp:
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Echo:
-    """An ICMP echo request."""
-
-
-Packet = Tcp | Udp | Sctp | Echo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A port on the workload's switch; `of_router` tells a router's port from another workload's."""
-
-    mac: str
-    addresses: tuple[Interface, ...]
-    of_router: bool
+__all__ = ["OPTIONS", "Address", "Echo", "Packet", "Sctp", "Tcp", "Udp"]
 
 
 def compose_microflow(source: Workload, destination: Address, packet: Packet, next_hop_mac: str) -> str:
-    version = destination.version
-    terms = (
-        f'inport == "{source.port_id}"',
-        f"eth.src == {source.mac}",
-        f"eth.dst == {next_hop_mac}",
-        f"ip{version}.src == {choose_interface(source, destination).ip}",
-        f"ip{version}.dst == {destination}",
-        "ip.ttl == 64",
-        *_packet_terms(packet, version),
-    )
-    return " && ".join(terms)
-
-
-def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
-    match packet:
-        case Tcp(port=port):
-            return (f"tcp.src == {SOURCE_PORT}", f"tcp.dst == {port}")
-        case Udp(port=port):
-            return (f"udp.src == {SOURCE_PORT}", f"udp.dst == {port}")
-        case Sctp(port=port):
-            return (f"sctp.src == {SOURCE_PORT}", f"sctp.dst == {port}")
-        case Echo():
-            return (f"icmp{version}.type == {8 if version == 4 else 128}", f"icmp{version}.code == 0")
-        case _:
-            assert_never(packet)
+    address = choose_interface(source, destination).ip
+    return compose(Sender(port_id=source.port_id, mac=source.mac, address=address), destination, packet, next_hop_mac)
 
 
 def choose_interface(source: Workload, destination: Address) -> Interface:
@@ -110,14 +63,11 @@ def choose_next_hop(source: Workload, destination: Address) -> Address:
 
 
 def choose_mac(neighbours: Sequence[Neighbour], next_hop: Address) -> str:
-    """The owner's; an address without an owner is a VIP, for which a router of the switch answers."""
-    for neighbour in neighbours:
-        if any(next_hop == interface.ip for interface in neighbour.addresses):
-            return neighbour.mac
-    for neighbour in neighbours:
-        if neighbour.of_router and any(next_hop in interface.network for interface in neighbour.addresses):
-            return neighbour.mac
-    raise Unreachable(f"no port on the switch has {next_hop}, and no router there would answer for it")
+    """Raises Unreachable."""
+    try:
+        return choose_mac_of(neighbours, next_hop)
+    except Untraceable as error:
+        raise Unreachable(str(error)) from None
 
 
 def read_neighbours(layout: Layout, source: Workload) -> tuple[Neighbour, ...]:

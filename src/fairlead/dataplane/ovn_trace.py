@@ -1,0 +1,230 @@
+"""A packet as ovn-trace(8) takes it, and what came of it as ovn-trace says it: text in and text out, no I/O.
+
+ovn-trace follows one packet through the logical flows. Where a load balancer has several backends it takes one of
+them, whichever: the real choice is made by Open vSwitch from a hash of the packet. So a Verdict has all of them, each
+with the number of slots that lead to it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import TypeAlias, assert_never
+
+from fairlead.model.addresses import IPAddress
+
+SOURCE_PORT = 32768
+CT_NEW = 4  # a packet that crosses two switches and a router meets no more translations
+OPTIONS = ("--ct=new",) * CT_NEW
+Interface: TypeAlias = IPv4Interface | IPv6Interface
+
+
+class Untraceable(Exception):
+    """No packet can be made of what was asked; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tcp:
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Udp:
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sctp:
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """An ICMP echo request."""
+
+
+Packet: TypeAlias = Tcp | Udp | Sctp | Echo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    port_id: str
+    mac: str
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A port on the sender's switch; `of_router` tells a router's port from a machine's."""
+
+    mac: str
+    addresses: tuple[Interface, ...]
+    of_router: bool
+
+
+def compose_microflow(sender: Sender, destination: IPAddress, packet: Packet, next_hop_mac: str) -> str:
+    version = destination.version
+    terms = (
+        f'inport == "{sender.port_id}"',
+        f"eth.src == {sender.mac}",
+        f"eth.dst == {next_hop_mac}",
+        f"ip{version}.src == {sender.address}",
+        f"ip{version}.dst == {destination}",
+        "ip.ttl == 64",
+        *_packet_terms(packet, version),
+    )
+    return " && ".join(terms)
+
+
+def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
+    match packet:
+        case Tcp(port=port):
+            return (f"tcp.src == {SOURCE_PORT}", f"tcp.dst == {port}")
+        case Udp(port=port):
+            return (f"udp.src == {SOURCE_PORT}", f"udp.dst == {port}")
+        case Sctp(port=port):
+            return (f"sctp.src == {SOURCE_PORT}", f"sctp.dst == {port}")
+        case Echo():
+            return (f"icmp{version}.type == {8 if version == 4 else 128}", f"icmp{version}.code == 0")
+        case _:
+            assert_never(packet)
+
+
+def choose_mac(neighbours: Sequence[Neighbour], next_hop: IPAddress) -> str:
+    """The owner's; an address without an owner is a VIP, for which a router of the switch answers. Raises
+    Untraceable."""
+    for neighbour in neighbours:
+        if any(next_hop == interface.ip for interface in neighbour.addresses):
+            return neighbour.mac
+    for neighbour in neighbours:
+        if neighbour.of_router and any(next_hop in interface.network for interface in neighbour.addresses):
+            return neighbour.mac
+    raise Untraceable(f"no port on the switch has {next_hop}, and no router there would answer for it")
+
+
+def choose_next_hop(neighbours: Sequence[Neighbour], source: IPAddress, destination: IPAddress) -> IPAddress:
+    """As the machine's own kernel would, if its subnet is what the routers on its switch say. Raises Untraceable.
+
+    A machine's gateway is not known to OVN: of several routers it is taken to be the one with the lowest address.
+    """
+    owned = {interface.ip for each in neighbours for interface in each.addresses}
+    links = [interface for each in neighbours if each.of_router for interface in each.addresses]
+    links = [interface for interface in links if source in interface.network]
+    if destination in owned or any(destination in link.network for link in links):
+        return destination
+    if not links:
+        raise Untraceable(f"{destination} is not on the switch, and no router there has an address beside {source}")
+    return min(link.ip for link in links)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A logical flow that the packet met."""
+
+    pipeline: str
+    table: int
+    stage: str
+    priority: int
+    uuid: str
+    """The first eight digits."""
+    actions: str
+
+
+class Outcome(StrEnum):
+    ANSWERED = "answered"
+    """By a router: it came back to the sender."""
+    BALANCED = "balanced"
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+    NOBODY = "nobody"
+    """A router asks who has the address, and OVN has no answer."""
+    NO_LISTENER = "no listener"
+    NO_MEMBER = "no member"
+    REFUSED = "refused"
+    """By an ACL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    outcome: Outcome
+    step: Step | None = None
+    """The one that decided."""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Backend -> how many of the slots lead to it."""
+    port: str = ""
+    """Where the packet went in the end."""
+
+
+_WAY = re.compile(r"^(ingress|egress)\(dp=")
+_FLOW = re.compile(r"^\s*(\d+)\. (\w+)(?: \([^)]*\))?: .*, priority (\d+), uuid ([0-9a-f]{8})$")
+_OUTPUT = re.compile(r'/\* output to "([^"]*)", type "([^"]*)" \*/')
+_BACKENDS = re.compile(r"ct_lb(?:_mark)?\(backends=([^;)]*)")
+
+
+def parse_steps(text: str) -> Iterator[Step]:
+    """The flows of ovn-trace's output, in order."""
+    pipeline, found, actions = "", None, list[str]()
+    for line in [*text.splitlines(), "ingress(dp="]:
+        way, flow = _WAY.match(line), _FLOW.match(line)
+        if found is not None and (way or flow):
+            table, stage, priority, uuid = found
+            yield Step(
+                pipeline=pipeline,
+                table=int(table),
+                stage=stage,
+                priority=int(priority),
+                uuid=uuid,
+                actions=" ".join(actions),
+            )
+            found, actions = None, []
+        if way:
+            pipeline = way[1]
+        elif flow:
+            found = flow.groups()
+        else:
+            actions.append(line.strip())
+
+
+def judge(text: str, sender: str) -> Verdict:
+    """What came of the packet of this port. The first that refuses it has the word."""
+    steps = list(parse_steps(text))
+    balanced: Verdict | None = None
+    for place, step in enumerate(steps):
+        backends = _BACKENDS.search(step.actions)
+        if backends is not None:
+            slots = Counter(each.strip() for each in backends[1].split(","))
+            balanced = balanced or Verdict(outcome=Outcome.BALANCED, step=step, slots=dict(slots))
+            continue
+        outcome = _refusal(step)
+        if outcome is not None:
+            return Verdict(outcome=outcome, step=_blame(steps[: place + 1]))
+    ends = [port for port, kind in _OUTPUT.findall(text) if kind != "patch"]
+    port = ends[-1] if ends else ""
+    if balanced is not None:
+        return Verdict(outcome=Outcome.BALANCED, step=balanced.step, slots=balanced.slots, port=port)
+    if not ends:
+        return Verdict(outcome=Outcome.DROPPED, step=steps[-1] if steps else None)
+    return Verdict(outcome=Outcome.ANSWERED if port == sender else Outcome.DELIVERED, port=port)
+
+
+def _refusal(step: Step) -> Outcome | None:
+    drops = re.search(r"\bdrop\b", step.actions) is not None
+    if "_acl" in step.stage and (drops or "reject" in step.actions):
+        return Outcome.REFUSED
+    if "reject" in step.actions:
+        return Outcome.NO_MEMBER
+    if re.search(r"\b(tcp_reset|sctp_abort|icmp[46]) \{", step.actions):
+        return Outcome.NO_LISTENER
+    if re.search(r"\b(arp|nd_ns) \{", step.actions) and step.stage.endswith("_arp_request"):
+        return Outcome.NOBODY
+    return Outcome.DROPPED if drops else None
+
+
+def _blame(steps: Sequence[Step]) -> Step:
+    """From OVN 23.06 on an ACL is evaluated in one stage, and what it says is done in the next."""
+    if steps[-1].stage.endswith("_acl_action"):
+        evaluated = [step for step in steps if step.stage.endswith(("_acl_eval", "_acl_after_lb_eval"))]
+        return evaluated[-1] if evaluated else steps[-1]
+    return steps[-1]
