@@ -224,7 +224,7 @@ class World:
                         "lb_algorithm": random.choice(["SOURCE_IP", "SOURCE_IP_PORT"]),
                         "members": [
                             {"address": f"10.0.0.{number}", "protocol_port": 80, "weight": random.randrange(257)}
-                            for number in range(1, random.randrange(2, 8))
+                            for number in range(2, random.randrange(3, 9))  # the first is the gateway
                         ],
                     },
                 }
