@@ -3,15 +3,20 @@
 import asyncio
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from immutables import Map
 
-from fairlead.config import OvnOptions
-from fairlead.server import Kernel, _open_socket, compile_owner
+from fairlead.compilers.providers import compile_owner, parse_names
+from fairlead.config import BadConfiguration, OvnOptions
+from fairlead.model.snapshot import Snapshot
+from fairlead.server import Kernel, _open_socket, refuse_strangers
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.balancer import some_balancer
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
@@ -38,6 +43,16 @@ def test_an_address_in_use_is_named():
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen on {listen}: Address already in use"):
             _open_socket(listen)
+
+
+def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
+    """What it meant could only be guessed, and every row of theirs with it."""
+    whole = some_balancer("0", "p")
+    balancers = [replace(whole, id=str(number), provider=name) for number, name in enumerate(("gold", "ovn", "gold"))]
+    snapshot = Snapshot(load_balancers=Map({each.id: each for each in balancers}))
+    refuse_strangers(snapshot, parse_names("ovn=ovn,gold=ovn", "ovn"))
+    with pytest.raises(BadConfiguration, match=r"load balancers are stored with other names: 'gold' \(2\); name these"):
+        refuse_strangers(snapshot, parse_names("ovn=ovn", "ovn"))
 
 
 class UnreadableModel(Model):

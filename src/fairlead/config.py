@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.client import is_url
+from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS, parse_names
 from fairlead.drivers.ovsdb_protocol import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.quota import LARGEST_QUOTA, PROBE_LIMITS, UNLIMITED
@@ -163,6 +164,18 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOptions:
+    """What tenants choose by `--provider`. Some clients switch features by the name, so there may be several."""
+
+    names: str = _option(
+        DEFAULT_NAMES,
+        f"NAME=IMPLEMENTATION, with commas; there is {', '.join(IMPLEMENTATIONS)}. A name that a load balancer has must"
+        " stay.",
+    )
+    default: str = _option(DEFAULT_NAME, "The name that a load balancer gets if none is asked for.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """`fairlead agent`, on a compute node: it counts for statistics. A server reads none of this."""
 
@@ -206,6 +219,7 @@ class Configuration:
     network: NetworkOptions = NetworkOptions()
     quota: QuotaOptions = QuotaOptions()
     probes: ProbeOptions = ProbeOptions()
+    providers: ProviderOptions = ProviderOptions()
     agent: AgentOptions = AgentOptions()
     log: LogOptions = LogOptions()
 
@@ -217,6 +231,7 @@ SECTIONS: Mapping[str, Any] = {
     "network": NetworkOptions,
     "quota": QuotaOptions,
     "probes": ProbeOptions,
+    "providers": ProviderOptions,
     "agent": AgentOptions,
     "log": LogOptions,
 }
@@ -370,6 +385,10 @@ def _check(configuration: Configuration) -> None:
         if not UNLIMITED <= getattr(configuration.quota, option.name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"quota.{option.name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
     _check_probes(configuration.probes)
+    try:
+        parse_names(configuration.providers.names, configuration.providers.default)
+    except ValueError as error:
+        raise BadConfiguration(f"providers: {error}") from None
     _check_agent(configuration.agent)
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")

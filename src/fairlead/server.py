@@ -15,6 +15,7 @@ import socket
 import ssl
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -32,9 +33,8 @@ from fairlead.api.entrance import Entrance, Guests
 from fairlead.api.metrics import Dataplane
 from fairlead.api.pulse import Pulse
 from fairlead.api.wire import BoundedHttp
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.providers import Names, compile_owner, parse_names
 from fairlead.config import BadConfiguration, Configuration, OvnOptions, ServerOptions, check_secrets, split_listen
-from fairlead.dataplane.rows import Rows
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
@@ -65,11 +65,6 @@ STORE_PAUSE = 1.0
 """Seconds until a store that could not be read is tried again: nothing else says that it can be read now."""
 
 
-def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
-    """One dataplane so far, so one compiler: a load balancer's provider is checked at the door."""
-    return PROVIDERS["ovn"].compile(snapshot, owner)
-
-
 async def serve(configuration: Configuration) -> None:
     """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
     check_secrets(configuration)
@@ -81,6 +76,8 @@ async def serve(configuration: Configuration) -> None:
         empty = Snapshot(gateway_chassis=configuration.ovn.gateways)
         model = await Model.load(store, compile_owner, empty)
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
+        providers = parse_names(configuration.providers.names, configuration.providers.default)
+        refuse_strangers(model.snapshot, providers)
         kernel = Kernel(model, configuration.ovn)
         await stack.enter_async_context(kernel)
         house = House(
@@ -90,6 +87,7 @@ async def serve(configuration: Configuration) -> None:
             new_id=lambda: str(uuid.uuid4()),
             mtu=configuration.network.mtu,
             resync_owner=kernel.reconciler.distrust,
+            providers=providers,
             limits=Limits(**asdict(configuration.quota)),
             probes=ProbeLimits(**asdict(configuration.probes)),
             news=kernel.reconciler.news,
@@ -104,6 +102,17 @@ async def serve(configuration: Configuration) -> None:
             *(house, kernel.reconciler, authenticate, kernel.dataplane), names=_names(configuration.server), pulse=pulse
         )
         await _listen(app, configuration, authenticate)
+
+
+def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
+    """Raises BadConfiguration for load balancers whose provider's name is gone: what it meant is not known any more.
+
+    Nothing has been written then: their rows stay as they are, and connections go on.
+    """
+    unknown = Counter(each.provider for each in snapshot.load_balancers.values() if each.provider not in providers)
+    if unknown:
+        found = ", ".join(f"'{name}' ({count})" for name, count in sorted(unknown.items()))
+        raise BadConfiguration(f"providers.names: load balancers are stored with other names: {found}; name these too")
 
 
 class Kernel:

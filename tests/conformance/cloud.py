@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from conformance.keystone import PASSWORD, PROJECTS, Keystone, basic, make_app, write_password_file
 from fairlead.api.auth import HttpBasic, read_password_file
 from fairlead.api.network import make_door
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.providers import IMPLEMENTATIONS
 from fuzz.machine import machine
 from harness.api import compile_anything, inside
 from harness.served import Announced, make_whole
@@ -59,7 +59,7 @@ project_networks_reachable = true
 
 [load_balancer]
 provider = ovn
-enabled_provider_drivers = ovn:{description}
+enabled_provider_drivers = fairlead:{description},ovn:{description}
 RBAC_test_type = {rbac}
 test_with_ipv6 = {ipv6}
 log_user_roles = false
@@ -98,7 +98,7 @@ def write_configuration(folder: Path, address: str, *, rbac: str, ipv6: bool, ev
         "folder": folder,
         "address": address,
         "password": PASSWORD,
-        "description": PROVIDERS["ovn"].description,
+        "description": IMPLEMENTATIONS["ovn"].description,
         "rbac": rbac,
         "ipv6": ipv6,
         "all": everything,
@@ -124,7 +124,7 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
     passwords = folder / "passwords"
     write_password_file(passwords)
     provider = replace(
-        PROVIDERS["ovn"],
+        IMPLEMENTATIONS["ovn"],
         compile=compile_anything,
         flavor_capabilities=FLAVOR_CAPABILITIES,
         availability_zone_capabilities=ZONE_CAPABILITIES,
@@ -138,7 +138,7 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
             work.cancel()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PROVIDERS, "ovn", provider)  # type: ignore[arg-type]
+        patch.setitem(IMPLEMENTATIONS, "ovn", provider)  # type: ignore[arg-type]
         with serving(doors) as server, keystone(server, counted) as address:
             yield address
 

@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 from fairlead.api.auth import ROLES
 from fairlead.api.door import House, Identity
 from fairlead.api.ledger import Ledger
-from fairlead.compilers.providers import PROVIDERS, Compile
+from fairlead.compilers import providers
+from fairlead.compilers.providers import Compile
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import FakeDriver
@@ -36,7 +37,7 @@ _DOCUMENTED: dict[object, Documented] = {}
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
-    return PROVIDERS["ovn"].compile(snapshot, owner)
+    return providers.compile_owner(snapshot, owner)
 
 
 def compile_anything(snapshot: Snapshot, owner: Owner) -> Rows:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers import providers
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.addresses import IPAddress, parse_address, parse_network
 from fairlead.model.loadbalancer import (
@@ -138,7 +138,7 @@ def render_state(snapshot: Snapshot) -> str:
     lines: list[str] = []
     for owner in sorted(snapshot.owners(), key=creation_order):
         try:
-            rows = PROVIDERS["ovn"].compile(snapshot, owner)
+            rows = providers.compile_owner(snapshot, owner)
         except Unsupported as refusal:
             lines.append(f"refused {owner}: {refusal}")
         else:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers import providers
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Changes, affected, apply_changes
@@ -94,7 +94,7 @@ class World:
     def _fresh(self) -> Reconciler:
         return Reconciler(
             driver=self.driver,
-            compile_owner=PROVIDERS["ovn"].compile,
+            compile_owner=providers.compile_owner,
             snapshot=lambda: self.snapshot,
             clock=lambda: self.now,
         )

@@ -79,7 +79,7 @@ def load_balancers(site: Site, lb: Any) -> str:
         is_admin_state_up=False,
     )
     has(made, name="sdk-web", description="first", vip_address=VIP, vip_subnet_id=subnet.id, tags=["gold"])
-    has(made, provider="ovn", is_admin_state_up=False, listeners=[], pools=[], vip_network_id=subnet.network_id)
+    has(made, provider="fairlead", is_admin_state_up=False, listeners=[], pools=[], vip_network_id=subnet.network_id)
     has(made, flavor_id=None, availability_zone=None, vip_qos_policy_id=None, vip_sg_ids=[])
     port = site.cloud.network.get_port(made.vip_port_id)
     assert {fixed["ip_address"] for fixed in port.fixed_ips} == {VIP, VIP6}
@@ -347,7 +347,7 @@ def zones(site: Site, lb: Any) -> None:
     ):
         has(shown, name="sdk-east", availability_zone_profile_id=profile.id, description="d", is_enabled=True)
     made = lb.create_load_balancer(name="sdk-z", vip_subnet_id=site.subnet("sdk-v4").id, availability_zone="sdk-east")
-    has(made, availability_zone="sdk-east", provider="ovn")
+    has(made, availability_zone="sdk-east", provider="fairlead")
     has(lb.update_availability_zone("sdk-east", description="e", is_enabled=False), description="e", is_enabled=False)
     with refused(400, "is not allowed in this deployment: sdk-east"):
         lb.create_load_balancer(name="sdk-y", vip_subnet_id=site.subnet("sdk-v4").id, availability_zone="sdk-east")
@@ -363,8 +363,8 @@ def zones(site: Site, lb: Any) -> None:
 
 
 def providers(lb: Any) -> None:
-    (provider,) = lb.providers()
-    assert (provider.name, "Open vSwitch" in provider.description) == ("ovn", True)
+    found = [(provider.name, "Open vSwitch" in provider.description) for provider in lb.providers()]
+    assert found == [("fairlead", True), ("ovn", True)]
     assert list(lb.provider_flavor_capabilities("ovn")) == []
     with refused(400, "Provider 'amphora' is not enabled."):
         list(lb.provider_flavor_capabilities("amphora"))

@@ -16,6 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.ledger import Ledger
+from fairlead.compilers import providers
+from fairlead.compilers.providers import Names
 from fairlead.model.allowance import within_quota
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
@@ -80,6 +82,8 @@ class House:
     resync_owner: Callable[[Owner], None]
     news: Callable[[Owner, int], Awaitable[None]]
     """Returns when this generation of the owner has been applied, or when anything has become of it."""
+    providers: Names = providers.DEFAULT
+    """What tenants may choose."""
     limits: Limits = NO_LIMITS
     """Of projects that have no quota of their own."""
     probes: ProbeLimits = PROBE_LIMITS

@@ -117,7 +117,10 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
         case Port() as port:
             return by_key(_port(port))
         case lb.LoadBalancer() as balancer:
-            return by_key(_load_balancer(snapshot, balancer))
+            try:
+                return by_key(_load_balancer(snapshot, balancer))
+            except Unsupported as refused:  # in the name that the tenant knows
+                raise Unsupported(refused.option, balancer.provider) from None
         case FloatingIP() as floating_ip:
             return by_key(floating_ip_rows(snapshot, floating_ip))
         case unknown:

@@ -11,11 +11,11 @@ import pytest
 
 from fairlead.api import octavia
 from fairlead.compilers import providers
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.providers import IMPLEMENTATIONS
 from fairlead.model.snapshot import Changes
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from harness.api import Inside, inside
-from harness.octavia import NOBODY, ROOT, SUBNET, caller, make, network, play_octavia, said
+from harness.octavia import NET, NOBODY, ROOT, SUBNET, caller, make, network, play_octavia, said
 
 FAMILIES = ("flavor", "availability_zone")
 
@@ -203,14 +203,15 @@ def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
 
 def test_the_description_of_a_provider_can_stand_in_a_configuration():
     """Octavia's, and its clients', lists of providers are name:description,name:description."""
-    assert not [provider for provider in PROVIDERS.values() if set(provider.description) & set(",:")]
+    assert not [provider for provider in IMPLEMENTATIONS.values() if set(provider.description) & set(",:")]
 
 
 def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     other = providers.Provider(
-        description="another", compile=PROVIDERS["ovn"].compile, flavor_capabilities={"size": "How large."}
+        description="another", compile=IMPLEMENTATIONS["ovn"].compile, flavor_capabilities={"size": "How large."}
     )
-    monkeypatch.setitem(PROVIDERS, "other", other)  # type: ignore[arg-type]
+    monkeypatch.setitem(IMPLEMENTATIONS, "other", other)  # type: ignore[arg-type]
+    monkeypatch.setitem(providers.DEFAULT.implementations, "other", "other")  # type: ignore[arg-type]
 
     async def story(place: Inside) -> None:
         names = Names("flavor")
@@ -225,10 +226,10 @@ def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: 
         refusal = (400, f"Flavor '{flavor}' is not compatible with provider 'ovn'")
         assert await said(place, "POST", "loadbalancers", {"loadbalancer": {**lb, "provider": "ovn"}}) == refusal
         assert (await make(place, "loadbalancers", "loadbalancer", **lb))["provider"] == "other"
-        monkeypatch.setitem(PROVIDERS, "other", replace(other, flavor_capabilities={}))  # type: ignore[arg-type]
+        monkeypatch.setitem(IMPLEMENTATIONS, "other", replace(other, flavor_capabilities={}))  # type: ignore[arg-type]
         words = "Provider 'other' does not support a requested option: flavor_data size"
         assert await said(place, "POST", "loadbalancers", {"loadbalancer": lb}) == (501, words)
-        monkeypatch.setitem(PROVIDERS, "other", other)  # type: ignore[arg-type]
+        monkeypatch.setitem(IMPLEMENTATIONS, "other", other)  # type: ignore[arg-type]
         zones = Names("availability_zone")
         await zones.make(place, (await zones.make_profile(place))["id"])
         refusal = (400, "Availability zone 'gold' is not compatible with provider 'other'")
@@ -238,15 +239,63 @@ def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: 
     play_octavia(tmp_path, story)
 
 
+def test_two_names_lead_to_one_provider(tmp_path: Path):
+    """Clients switch features by the name, so each load balancer keeps the one by which it was asked for."""
+
+    async def story(place: Inside) -> None:
+        lb = {"vip_subnet_id": SUBNET}
+        assert (await make(place, "loadbalancers", "loadbalancer", **lb))["provider"] == "fairlead"
+        for name in ("ovn", "fairlead"):
+            made = await make(place, "loadbalancers", "loadbalancer", **lb, provider=name)
+            assert made["provider"] == name
+            body = {"listener": {"loadbalancer_id": made["id"], "protocol": "HTTP", "protocol_port": 80}}
+            words = f"Provider '{name}' does not support a requested option: protocol HTTP"
+            assert await said(place, "POST", "listeners", body) == (501, words)
+        zones = Names("availability_zone")
+        zone = await zones.make(place, (await zones.make_profile(place))["id"])
+        made = await make(place, "loadbalancers", "loadbalancer", **lb, availability_zone=zone["name"])
+        assert made["provider"] == "fairlead"
+        refusal = (400, "Provider 'amphora' is not enabled.")
+        assert await said(place, "POST", "loadbalancers", {"loadbalancer": {**lb, "provider": "amphora"}}) == refusal
+
+    play_octavia(tmp_path, story)
+
+
+def test_an_availability_zone_says_where_vips_may_be(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        zones = Names("availability_zone")
+        lb = {"vip_subnet_id": SUBNET, "availability_zone": "gold"}
+        refusal = (
+            400,
+            "Validation failure: Supplied VIP network_id is not allowed by the configuration of this deployment.",
+        )
+        elsewhere = await zones.make_profile(place, availability_zone_data=f'{{"valid_vip_networks": ["{SUBNET}"]}}')
+        await zones.make(place, elsewhere["id"])
+        assert await said(place, "POST", "loadbalancers", {"loadbalancer": lb}) == refusal
+        await place.good("DELETE", f"{ROOT}/availabilityzones/gold")
+        here = await zones.make_profile(place, availability_zone_data=f'{{"valid_vip_networks": ["x", "{NET}"]}}')
+        await zones.make(place, here["id"])
+        made = await make(place, "loadbalancers", "loadbalancer", **lb)
+        assert (made["availability_zone"], made["vip_network_id"]) == ("gold", NET)
+        body = {"name": "n", "provider_name": "ovn", "availability_zone_data": '{"valid_vip_networks": "x"}'}
+        words = "x is not a valid option for availability_zone_data valid_vip_networks; it is a list of ids"
+        bad = {"availability_zone_profile": body}
+        assert await said(place, "POST", "availabilityzoneprofiles", bad) == (400, words)
+
+    play_octavia(tmp_path, story)
+
+
 def test_providers_and_amphorae(tmp_path: Path):
     async def story(place: Inside) -> None:
-        description = PROVIDERS["ovn"].description
+        description = IMPLEMENTATIONS["ovn"].description
         assert await place.good("GET", f"{ROOT}/providers") == {
-            "providers": [{"name": "ovn", "description": description}]
+            "providers": [{"name": name, "description": description} for name in ("fairlead", "ovn")]
         }
-        assert await place.good("GET", f"{ROOT}/providers?fields=name") == {"providers": [{"name": "ovn"}]}
-        for root in ("flavor_capabilities", "availability_zone_capabilities"):
-            assert await place.good("GET", f"{ROOT}/providers/ovn/{root}") == {root: []}
+        found = await place.good("GET", f"{ROOT}/providers?fields=name&name=ovn")
+        assert found == {"providers": [{"name": "ovn"}]}
+        for root, known in (("flavor_capabilities", []), ("availability_zone_capabilities", ["valid_vip_networks"])):
+            found = await place.good("GET", f"{ROOT}/providers/ovn/{root}")
+            assert [each["name"] for each in found[root]] == known
             assert await said(place, "GET", f"providers/nope/{root}") == (400, "Provider 'nope' is not enabled.")
         assert (await place.call("GET", f"{ROOT}/amphorae")).status_code == 404
         for prefix in ("/v2/octavia", "/v2.0/octavia"):

@@ -29,7 +29,7 @@ def test_a_load_balancer_from_create_to_delete(cli: Shell):
     good("network create net -f json")
     good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
     made = good("loadbalancer create --name web --vip-subnet-id sub --vip-address 10.0.0.10 --tag t --wait -f json")
-    assert (made["vip_address"], made["provisioning_status"], made["provider"]) == ("10.0.0.10", "ACTIVE", "ovn")
+    assert (made["vip_address"], made["provisioning_status"], made["provider"]) == ("10.0.0.10", "ACTIVE", "fairlead")
     bad("loadbalancer create --name no --vip-subnet-id sub --vip-address 10.0.0.10", "already in use: 10.0.0.10")
     bad("loadbalancer create --name no --vip-subnet-id nothing", "Unable to locate nothing in subnets")
 
@@ -49,7 +49,7 @@ def test_a_load_balancer_from_create_to_delete(cli: Shell):
     assert good("loadbalancer member list app -f json")[0]["operating_status"] == "NO_MONITOR"
     tree = good("loadbalancer status show web")["loadbalancer"]
     assert tree["listeners"][0]["pools"][0]["members"][0]["name"] == "one"
-    assert good("loadbalancer provider list -f json")[0]["name"] == "ovn"
+    assert good("loadbalancer provider list -f json")[0]["name"] == "fairlead"
 
     good("loadbalancer set web --name shop --description d --disable --wait")
     assert good("loadbalancer show shop -f json")["operating_status"] == "OFFLINE"

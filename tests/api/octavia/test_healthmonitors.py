@@ -174,5 +174,5 @@ def test_what_the_provider_cannot_do_is_refused_by_it_and_not_written(ovn: Door)
     balancer = ovn.make("lb", vip_subnet_id=SUBNET)["id"]
     pool = ovn.make("pool", loadbalancer_id=balancer, protocol="TCP", lb_algorithm="ROUND_ROBIN")["id"]
     told = ovn.bad("POST", "/healthmonitors", {"healthmonitor": {"pool_id": pool, **WEB}})
-    assert told == (501, "Provider 'ovn' does not support a requested option: health monitors of type HTTP")
+    assert told == (501, "Provider 'fairlead' does not support a requested option: health monitors of type HTTP")
     assert "healthmonitor_id" not in ovn.show("pool", pool)

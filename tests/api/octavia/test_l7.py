@@ -226,7 +226,7 @@ def test_ovn_refuses_them_by_name_and_writes_nothing(ovn: Door):
     balancer = ovn.make("lb", vip_subnet_id=SUBNET)["id"]
     listener = ovn.make("listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)["id"]
     told = ovn.bad("POST", "/l7policies", {"l7policy": {"listener_id": listener, "action": "REJECT"}})
-    assert told == (501, "Provider 'ovn' does not support a requested option: L7 policies")
+    assert told == (501, "Provider 'fairlead' does not support a requested option: L7 policies")
     assert not ovn.place.model.snapshot.l7policy_owner
 
 

@@ -109,7 +109,7 @@ def test_an_address_that_no_machine_can_have_is_refused_by_name(door, member: di
         for where in ({"vip_address": VIP}, {"vip_subnet_id": ROUTED, "vip_address": "10.4.0.100"}):
             await place.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET, **where}})
         body = tree(member, monitor=None, vip_address="10.0.0.101")
-        words = f"Provider 'ovn' does not support a requested option: member {member['address']}: {what}"
+        words = f"Provider 'fairlead' does not support a requested option: member {member['address']}: {what}"
         assert await said(place, "POST", "loadbalancers", body) == (501, words)
         body = tree("10.0.0.11", monitor=None, vip_address="10.0.0.101")
         made = (await place.good("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]

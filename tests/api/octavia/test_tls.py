@@ -169,5 +169,5 @@ def test_what_does_not_fit_is_told(anything: Door, more: dict[str, Any], words: 
 )
 def test_ovn_refuses_each_by_its_name(ovn: Door, kind: str, more: dict[str, Any], option: str):
     body = (listener if kind == "listener" else pool)(ovn, **more)
-    words = f"Provider 'ovn' does not support a requested option: {option}"
+    words = f"Provider 'fairlead' does not support a requested option: {option}"
     assert ovn.bad("POST", f"/{kind}s", body) == (501, words)

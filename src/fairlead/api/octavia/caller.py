@@ -8,6 +8,7 @@ from typing import Any
 from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import specs
+from fairlead.compilers.providers import Names
 from fairlead.model.owner import Owner
 from fairlead.model.status import Applied
 
@@ -31,6 +32,7 @@ class Caller:
     identity: Identity
     birth: Birth
     applied: Callable[[Owner], Applied]
+    providers: Names
 
 
 def common(values: Values) -> dict[str, Any]:

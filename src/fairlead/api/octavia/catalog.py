@@ -19,7 +19,7 @@ from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, invalid_option, missing_subresource, not_found
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
-from fairlead.compilers.providers import DEFAULT_PROVIDER, PROVIDERS, Provider
+from fairlead.compilers.providers import VIP_NETWORKS, Names, Provider
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
 from fairlead.model.owner import Kind, Owner
@@ -124,49 +124,55 @@ class Chosen(NamedTuple):
     provider: str
     flavor_id: str | None
     availability_zone: str | None
+    vip_networks: frozenset[str] | None
+    """Where its VIP may be; None is anywhere."""
     reads: tuple[Owner, ...]
 
 
-def choose(snapshot: Snapshot, values: Values) -> Chosen:
+def choose(providers: Names, snapshot: Snapshot, values: Values) -> Chosen:
     """The flavor's provider, the one that is named, or the default one. Raises ApiError 400."""
     wanted, flavor_id, zone = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))
     reads = []
+    vip_networks: frozenset[str] | None = None
     if flavor_id is not None:
-        provider = _provider_of(FLAVORS, snapshot, flavor_id, "Invalid flavor_id.")
+        provider, _ = _provider_of(providers, FLAVORS, snapshot, flavor_id, "Invalid flavor_id.")
         reads.append(Owner(Kind.FLAVOR, flavor_id))
         if wanted not in (None, provider):
             raise ApiError(400, f"Flavor '{flavor_id}' is not compatible with provider '{wanted}'")
         wanted = provider
-    chosen: str = wanted or DEFAULT_PROVIDER
-    find_provider(chosen)
+    chosen: str = wanted or providers.default
+    find_provider(providers, chosen)
     if zone is not None:
-        provider = _provider_of(ZONES, snapshot, zone, "Invalid availability zone.")
+        provider, metadata = _provider_of(providers, ZONES, snapshot, zone, "Invalid availability zone.")
+        vip_networks = frozenset(metadata[VIP_NETWORKS]) if VIP_NETWORKS in metadata else None
         reads.append(Owner(Kind.AVAILABILITY_ZONE, zone))
-        if provider != chosen:
+        if not providers.are_one(provider, chosen):
             raise ApiError(400, f"Availability zone '{zone}' is not compatible with provider '{chosen}'")
-    return Chosen(chosen, flavor_id, zone, tuple(reads))
+    return Chosen(chosen, flavor_id, zone, vip_networks, tuple(reads))
 
 
-def find_provider(name: str) -> Provider:
+def find_provider(providers: Names, name: str) -> Provider:
     """Raises ApiError 400."""
-    if name not in PROVIDERS:
+    if name not in providers:
         raise ApiError(400, f"Provider '{name}' is not enabled.")
-    return PROVIDERS[name]
+    return providers[name]
 
 
-def _provider_of(family: Family, snapshot: Snapshot, key: str, unknown: str) -> str:
+def _provider_of(
+    providers: Names, family: Family, snapshot: Snapshot, key: str, unknown: str
+) -> tuple[str, JsonObject]:
     offer = family.offers(snapshot).get(key)
     if offer is None:
         raise bad_request(unknown)
     if not offer.enabled:
         raise ApiError(400, f"The selected {family.root} is not allowed in this deployment: {key}")
     profile = family.profiles(snapshot)[offer.profile_id]
-    _check_profile(family, profile)  # the provider may have known more when it was written
-    return profile.provider
+    return profile.provider, _check_profile(providers, family, profile)  # the provider may have known more before
 
 
-def _check_profile(family: Family, profile: Profile) -> None:
-    """Raises ApiError 400 for what is no JSON object or no provider, Unsupported for what the provider cannot."""
+def _check_profile(providers: Names, family: Family, profile: Profile) -> JsonObject:
+    """What it says. Raises ApiError 400 for what is no JSON object or no provider, Unsupported for what the provider
+    cannot."""
     option = family.metadata
     try:
         metadata = msgspec.json.decode(profile.metadata.encode())
@@ -174,9 +180,13 @@ def _check_profile(family: Family, profile: Profile) -> None:
         raise invalid_option(profile.metadata, option) from None
     if not isinstance(metadata, dict):
         raise invalid_option(profile.metadata, option)
-    known = family.capabilities(find_provider(profile.provider))
+    known = family.capabilities(find_provider(providers, profile.provider))
     for name in sorted(metadata.keys() - known.keys()):
         raise Unsupported(f"{option} {name}", profile.provider)
+    networks = metadata.get(VIP_NETWORKS, [])
+    if not isinstance(networks, list) or not all(isinstance(each, str) for each in networks):
+        raise invalid_option(networks, f"{option} {VIP_NETWORKS}; it is a list of ids")
+    return metadata
 
 
 def catalog_routes(house: House) -> list[Operation]:
@@ -354,7 +364,7 @@ class _Profiles(_Views):
     async def create(self, request: Request) -> Response:
         values = await read_body(request)
         profile = self._family.make_profile(id=self._house.new_id(), **self._attributes(values))
-        _check_profile(self._family, profile)
+        _check_profile(self._house.providers, self._family, profile)
         await self._house.write(lambda _: Changes(puts=(profile,)))
         return self._answer(profile, 201)
 
@@ -374,7 +384,7 @@ class _Profiles(_Views):
             if set(values) - {"name"}:
                 self._refuse_use(old, profile.id)
             changed: Any = replace(profile, **self._attributes(values))
-            _check_profile(self._family, changed)
+            _check_profile(self._house.providers, self._family, changed)
             return Changes(puts=(changed,), rests_on_absence=True)
 
         return self._answer(self._find(await self._house.write(change), request))

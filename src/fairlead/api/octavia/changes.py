@@ -8,12 +8,11 @@ from fairlead.api.door import ApiError, Identity, Pending
 from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, l7, limits, specs
 from fairlead.api.octavia.caller import Birth, Caller
-from fairlead.api.octavia.catalog import choose
+from fairlead.api.octavia.catalog import choose, find_provider
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
 from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.api.steps import Steps, at_once
-from fairlead.compilers.providers import PROVIDERS
 from fairlead.model import loadbalancer as lb
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
@@ -56,10 +55,12 @@ def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
 
 def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
     """The whole tree in one write. Two hundred pools are two hundred slot tables: it rests after each."""
-    chosen = choose(snapshot, values)
+    chosen = choose(caller.providers, snapshot, values)
     caller = replace(caller, birth=replace(caller.birth, provider=chosen.provider))
     specs.refuse_not_yet(values, caller.birth.provider)
     made = choose_vip(snapshot, values, caller, balancer_id)
+    if chosen.vip_networks is not None and made.port.network_id not in chosen.vip_networks:
+        raise bad_request("Supplied VIP network_id is not allowed by the configuration of this deployment.")
     balancer = lb.LoadBalancer(
         id=balancer_id,
         project_id=caller.birth.project_id,
@@ -419,7 +420,7 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
         _check_new_member(snapshot, balancer, member, caller)
-    PROVIDERS[balancer.provider].check(snapshot, balancer)
+    find_provider(caller.providers, balancer.provider).check(snapshot, balancer)
 
 
 def _check_size(balancer: lb.LoadBalancer) -> None:

@@ -12,7 +12,7 @@ from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family, find_provider
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import Plain, unpaged
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Operation, View
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.providers import Names
 
 _DESCRIBED: Mapping[str, Schema] = {"name": TEXT, "description": TEXT}
 _QUERY: Mapping[str, Schema] = {"fields": TEXTS, **dict.fromkeys(_DESCRIBED, TEXTS)}
@@ -33,11 +33,11 @@ _AMPHORAE = Plain(
 )
 
 
-def provider_routes() -> list[Operation]:
+def provider_routes(names: Names) -> list[Operation]:
     return [
-        Operation("GET", "/providers", _list_providers, gives={200: _described("providers")}, query=_QUERY),
-        _capabilities("flavor_capabilities", FLAVORS),
-        _capabilities("availability_zone_capabilities", ZONES),
+        Operation("GET", "/providers", _list(names), gives={200: _described("providers")}, query=_QUERY),
+        _capabilities(names, "flavor_capabilities", FLAVORS),
+        _capabilities(names, "availability_zone_capabilities", ZONES),
     ]
 
 
@@ -53,15 +53,18 @@ def amphora_routes() -> list[Operation]:
     ]
 
 
-async def _list_providers(request: Request) -> Response:
-    providers = ({"name": name, "description": provider.description} for name, provider in PROVIDERS.items())
-    return json_response({"providers": unpaged(request, providers)})
+def _list(names: Names) -> View:
+    async def show_all(request: Request) -> Response:
+        providers = ({"name": name, "description": names[name].description} for name in names)
+        return json_response({"providers": unpaged(request, providers)})
+
+    return show_all
 
 
-def _capabilities(root: str, family: Family) -> Operation:
+def _capabilities(names: Names, root: str, family: Family) -> Operation:
     async def show(request: Request) -> Response:
         """The keys that a profile of this provider may have."""
-        known = family.capabilities(find_provider(request.path_params["name"]))
+        known = family.capabilities(find_provider(names, request.path_params["name"]))
         items = ({"name": name, "description": words} for name, words in known.items())
         return json_response({root: unpaged(request, items)})
 

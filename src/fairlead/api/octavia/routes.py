@@ -24,7 +24,7 @@ def resource_routes(house: House) -> list[Operation]:
         *(operation for part in PARTS for operation in _part_routes(views, part)),
         _member_batch(views),
         Operation("GET", "/listeners/{id}/stats", views.show_listener_stats, gives=_STATS, fails=[501]),
-        *provider_routes(),
+        *provider_routes(house.providers),
         *quota_routes(house),
         *catalog_routes(house),
     ]

@@ -14,7 +14,6 @@ from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
 from fairlead.api.openapi import View, read_body
 from fairlead.api.steps import in_steps
-from fairlead.compilers.providers import DEFAULT_PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import Listener, LoadBalancer
 from fairlead.model.network import Resource
@@ -48,8 +47,9 @@ class Views:
         project = project_id or who.project_id
         if not who.may_change(project):
             raise forbidden()
-        birth = Birth(project_id=project, now=self._house.now(), new_id=self._house.new_id, provider=DEFAULT_PROVIDER)
-        return Caller(identity=who, birth=birth, applied=self._house.applied)
+        house = self._house
+        birth = Birth(project_id=project, now=house.now(), new_id=house.new_id, provider=house.providers.default)
+        return Caller(identity=who, birth=birth, applied=house.applied, providers=house.providers)
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
         """Those that the caller may see; of these ids only, where the query names some."""
