@@ -1,0 +1,125 @@
+"""What Kubernetes' cloud provider asks for, in the form in which its library (gophercloud) writes it, on OVN.
+
+The bodies are those of cloud-provider-openstack's `createOctaviaLoadBalancer`, `buildListenerCreateOpt`,
+`buildPoolCreateOpt`, `buildMonitorCreateOpts` and `buildBatchUpdateMemberOpts`.
+"""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from api.octavia.house import ROOT, SUBNET, Door
+
+NAME = "kube_service_kubernetes_default_web"
+TIMEOUTS = {
+    "timeout_client_data": 50000,
+    "timeout_member_connect": 5000,
+    "timeout_member_data": 50000,
+    "timeout_tcp_inspect": 0,
+}
+
+
+def members(*numbers: int) -> list[dict[str, Any]]:
+    return [
+        {"address": f"10.0.0.{number}", "protocol_port": 30080, "name": f"node{number}", "subnet_id": SUBNET}
+        for number in numbers
+    ]
+
+
+def service(provider: str, **listener: object) -> dict[str, Any]:
+    """Of one port, with nodes 11 and 12."""
+    monitor = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3}
+    pool = {
+        "name": f"pool_0_{NAME}",
+        "protocol": "TCP",
+        "lb_algorithm": "ROUND_ROBIN",
+        "session_persistence": {"type": "SOURCE_IP"},
+        "members": members(11, 12),
+        "healthmonitor": {"name": f"monitor_0_{NAME}", **monitor},
+    }
+    whole = {
+        "name": f"listener_0_{NAME}",
+        "protocol": "TCP",
+        "protocol_port": 80,
+        "connection_limit": -1,
+        "tags": [NAME],
+        "default_pool": pool,
+        **listener,
+    }
+    words = "Kubernetes external service default/web from cluster kubernetes"
+    balancer = {"name": NAME, "description": words, "provider": provider, "tags": [NAME], "vip_subnet_id": SUBNET}
+    return {"loadbalancer": {**balancer, "listeners": [whole]}}
+
+
+def test_the_newest_version_stands_last(ovn: Door):
+    """Features are switched on by it: access lists from 2.12 on, availability zones from 2.14, and more."""
+    versions = ovn.run(ovn.place.call("GET", "/")).json()["versions"]
+    numbers = [tuple(map(int, version["id"].removeprefix("v").split("."))) for version in versions]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] >= (2, 16)
+
+
+def test_a_service_from_its_beginning_to_its_end(ovn: Door):
+    cidrs = ["192.0.2.0/24", "198.51.100.0/24"]
+    asked = service("fairlead", allowed_cidrs=cidrs, **TIMEOUTS)
+    made = ovn.good("POST", "/loadbalancers", asked)["loadbalancer"]
+    ovn.rest()
+    ovn.ids["lb"] = made["id"]
+    assert made["provider"] == "fairlead"
+    (listener,) = made["listeners"]
+    assert {name: listener[name] for name in TIMEOUTS} == TIMEOUTS
+    (found,) = ovn.good("GET", f"/loadbalancers?name={NAME}")["loadbalancers"]
+    assert (found["id"], found["provisioning_status"]) == (made["id"], "ACTIVE")
+    (found,) = ovn.good("GET", "/listeners?loadbalancer_id={lb}")["listeners"]
+    assert (found["allowed_cidrs"], found["tags"]) == (cidrs, [NAME])
+    (pool,) = ovn.good("GET", "/pools?loadbalancer_id={lb}")["pools"]
+    ovn.ids |= {"pool": pool["id"], "listener": found["id"], "monitor": pool["healthmonitor_id"]}
+    ovn.good("PUT", "/pools/{pool}/members", {"members": members(12, 13)})
+    ovn.rest()
+    names = {member["name"] for member in ovn.good("GET", "/pools/{pool}/members")["members"]}
+    assert names == {"node12", "node13"}
+    ovn.good("PUT", "/healthmonitors/{monitor}", {"healthmonitor": {"delay": 10, "timeout": 5, "max_retries": 2}})
+    ovn.rest()
+    ovn.good("PUT", "/listeners/{listener}", {"listener": {"allowed_cidrs": cidrs[:1], "timeout_client_data": 1000}})
+    ovn.rest()
+    ovn.good("PUT", "/pools/{pool}", {"pool": {"lb_algorithm": "SOURCE_IP_PORT", "session_persistence": None}})
+    ovn.rest()
+    ovn.good("DELETE", "/loadbalancers/{lb}?cascade=true")
+    assert ovn.good("GET", f"/loadbalancers?name={NAME}")["loadbalancers"] == []
+
+
+def test_by_the_name_ovn_it_asks_for_less(ovn: Door):
+    """No access list, no time-outs; what it asks for is the same otherwise."""
+    made = ovn.good("POST", "/loadbalancers", service("ovn"))["loadbalancer"]
+    assert (made["provider"], made["listeners"][0]["allowed_cidrs"]) == ("ovn", None)
+
+
+def test_what_cannot_be_had_is_named_and_leaves_nothing(ovn: Door):
+    """`externalTrafficPolicy: Local` asks for HTTP by any name but ovn; `x-forwarded-for` makes a listener HTTP."""
+    asked = service("fairlead")
+    asked["loadbalancer"]["listeners"][0]["default_pool"]["healthmonitor"]["type"] = "HTTP"
+    words = "Provider 'fairlead' does not support a requested option: health monitors of type HTTP"
+    assert ovn.bad("POST", "/loadbalancers", asked) == (501, words)
+    forwarded = service("fairlead", protocol="HTTP", insert_headers={"X-Forwarded-For": "true"})
+    forwarded["loadbalancer"]["listeners"][0]["default_pool"]["protocol"] = "HTTP"
+    words = "Provider 'fairlead' does not support a requested option: protocol HTTP"
+    assert ovn.bad("POST", "/loadbalancers", forwarded) == (501, words)
+    assert ovn.good("GET", "/loadbalancers")["loadbalancers"] == []
+
+
+def test_pages_are_followed_by_their_links(ovn: Door):
+    """gophercloud follows `next` as it is written, until a page has none."""
+    made = {ovn.make("lb", vip_subnet_id=SUBNET)["id"] for _ in range(5)}
+    seen, path = list[str](), "/loadbalancers?limit=2"
+    while path:
+        page = ovn.good("GET", path)
+        assert len(page["loadbalancers"]) <= 2
+        seen += [each["id"] for each in page["loadbalancers"]]
+        links = [urlsplit(link["href"]) for link in page["loadbalancers_links"] if link["rel"] == "next"]
+        path = f"{links[0].path.partition(ROOT)[2]}?{links[0].query}" if links else ""
+    assert (len(seen), set(seen)) == (5, made)
+
+
+def test_quotas_have_no_prefix(ovn: Door):
+    """gophercloud asks for `v2.0/quotas/PROJECT`, beside `v2.0/lbaas/...`."""
+    answer = ovn.run(ovn.place.call("GET", "/v2.0/quotas/demo")).json()["quota"]
+    assert answer["loadbalancer"] == answer["load_balancer"]
