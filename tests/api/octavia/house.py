@@ -167,6 +167,6 @@ class Door:
         for pool in tree["pools"]:
             self.ids[pool["name"]] = pool["id"]
             self.ids |= {member["name"]: member["id"] for member in pool["members"]}
-            self.ids |= {"monitor": pool["healthmonitor"]["id"]} if "healthmonitor" in pool else {}
+            self.ids |= {"monitor": pool["healthmonitor"]["id"]} if pool["healthmonitor"] else {}
         self.ids["pool"] = self.ids["app"]
         return tree

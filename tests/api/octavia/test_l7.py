@@ -189,7 +189,7 @@ COMPARISON = f"{INVALID}invalid comparison type for rule type"
         ("FILE_TYPE", "REGEX", None, "x|y", ""),
         ("PATH", "EQUAL_TO", None, "a b", "Error parsing L7Rule: Invalid characters in comparison value"),
         ("PATH", "EQUAL_TO", None, None, "Mandatory field missing."),
-        ("PATH", "EQUAL_TO", None, "a\nb", "Value should have no line breaks."),
+        ("PATH", "EQUAL_TO", None, "a\nb", "Value should match the pattern"),
         (CERT, "EQUAL_TO", "a", "true", f'{INVALID}L7rule type {CERT} does not use the "key" field.'),
         (CERT, "EQUAL_TO", None, "no", f"{INVALID}L7rule value no is not a boolean True string."),
         (CERT, "REGEX", None, "True", f"{INVALID}L7rule type {CERT} only supports the EQUAL_TO compare type."),

@@ -91,6 +91,13 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "l7policy", URL, 400, "Invalid L7 Policy arguments: redirect_url must not be None"),
     ("POST", "l7policy", {**URL, "redirect_url": "x"}, 400,
      f"{FIELD} redirect_url. Value: 'x'. Value must be a valid URL string"),
+    ("POST", "rule /l7policies/{policy}/rules", {"type": "PATH", "compare_type": "REGEX", "value": ""}, 400,
+     "Error parsing L7Rule: Invalid L7 Rule: L7 rule type requires a value"),
+    ("POST", "rule /l7policies/{policy}/rules", {"type": "PATH", "compare_type": "REGEX", "value": "a\nb"}, 400,
+     f"{FIELD} value. Value: 'a\nb'. Value should match the pattern ^[^\\r\\n]*$"),
+    ("PUT", "members /pools/{app}/members", {"address": "10.0.0.11", "protocol_port": 80, "colour": "red"}, 400,
+     "Unknown attribute for argument members_.members: colour"),
+    ("PUT", "quota/demo", {"colour": 1}, 400, "Unknown attribute for argument quotas.quota: colour"),
     ("PUT", "l7policy/{policy}", {"action": None}, 400, "Invalid L7 Policy action specified: None"),
     ("POST", "loadbalancer", {"vip_subnet_id": SUBNET, "vip_address": "x"}, 400,
      f"{FIELD} vip_address. Value: 'x'. Value should be IPv4 or IPv6 format"),
@@ -104,10 +111,12 @@ REFERENCES = ("{lb}", "{front}", "{metrics}", "{app}")
 
 
 def call(door: Door, method: str, where: str, values: dict[str, Any]) -> tuple[int, str]:
-    root, _, identity = where.partition("/")
+    """`where` is the root element, with an id behind it or with a path of its own."""
+    root, _, path = where.partition(" ")
+    root, _, identity = root.partition("/")
+    path = path or f"/{PATHS.get(root, f'{root}s')}" + (f"/{identity}" if identity else "")
     filled = {name: value.format(**door.ids) if value in REFERENCES else value for name, value in values.items()}
-    path = f"/{PATHS.get(root, f'{root}s')}" + (f"/{identity}" if identity else "")
-    return door.bad(method, path, {root: filled})
+    return door.bad(method, path, {root: [filled] if root == "members" else filled})
 
 
 @pytest.fixture

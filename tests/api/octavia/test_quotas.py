@@ -51,7 +51,7 @@ def test_the_bodies_are_octavias(tmp_path: Path):
     [
         ({"quota": {"pool": -2}}, "field/attribute pool. Value: '-2'. Value should be greater or equal to -1"),
         ({"quota": {"pool": 2_000_000_001}}, "Value should be lower or equal to 2000000000"),
-        ({"quota": {"router": 1}}, "Unknown attribute for argument quota.quota: router"),
+        ({"quota": {"router": 1}}, "Unknown attribute for argument quotas.quota: router"),
         ({}, 'the one attribute "quota"'),
     ],
 )

@@ -81,7 +81,7 @@ LOAD_BALANCER = _shown(
     listeners=_ids_of(limits.LISTENERS),
     pools=_ids_of(limits.POOLS),
 )
-ABSENT = frozenset({"healthmonitor_id", "healthmonitor"})
+ABSENT = frozenset({"healthmonitor_id"})
 """Attributes that are not there when there is nothing to show."""
 _NAMED_BY_PLACE = frozenset({"healthmonitor_id", "loadbalancers"})
 """Attributes that listeners and pools do not have inside the answer to a single-call create: their place tells it. The
@@ -99,7 +99,7 @@ def whole(shown: Shown, **nested: Schema) -> Schema:
 
 
 _POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), limits.RULES))
-_MONITOR_IN_TREE = whole(_without(HEALTH_MONITOR, {"pools"}))
+_MONITOR_IN_TREE = or_null(whole(_without(HEALTH_MONITOR, {"pools"})))
 _POOL_IN_TREE = whole(
     _without(POOL, _NAMED_BY_PLACE),
     members=array_schema(whole(MEMBER), limits.MEMBERS),
@@ -168,7 +168,7 @@ def _pool_in_tree(where: Standing, pool: Pool) -> JsonObject:
     monitor = pool.health_monitor
     return {
         **_without(encode_pool(where, pool), _NAMED_BY_PLACE),
-        **({"healthmonitor": _without(encode_monitor(where, pool, monitor), {"pools"})} if monitor else {}),
+        "healthmonitor": _without(encode_monitor(where, pool, monitor), {"pools"}) if monitor else None,
         "members": [encode_member(where, pool, member) for member in pool.members],
     }
 

@@ -115,6 +115,8 @@ def has_room(policy: L7Policy) -> bool:
 
 def _problem(rule: L7Rule) -> str | None:
     """What is wrong with it, in Octavia's words."""
+    if not rule.value:
+        return "Invalid L7 Rule: L7 rule type requires a value"
     match rule.type:
         case L7RuleType.HEADER | L7RuleType.COOKIE:
             if not rule.key:

@@ -102,7 +102,7 @@ def _met(resource: str) -> ApiError:
 
 def quota_routes(house: House) -> list[Operation]:
     views = _Views(house)
-    update = specs.body("quota", QUOTA_PUT, argument="quota")
+    update = specs.body("quota", QUOTA_PUT, argument="quotas")
     one = {200: _ONE}
     return [
         Operation("GET", "/quotas", views.list, gives={200: _LIST.answer}, query=_LIST.query),

@@ -65,7 +65,7 @@ domain_name = matching(
     r" ^(?=.{1,253}\.?$)(?:(?!-|[^.]+_)[A-Za-z0-9-_]{1,63}(?<!-)(?:\.|$))+$",
 )
 expected_codes = matching(EXPECTED_CODES, r"Value should match the pattern ^(\d{3}(\s*,\s*\d{3})*)$|^(\d{3}-\d{3})$")
-line = matching(ONE_LINE, "Value should have no line breaks.")
+line = matching(ONE_LINE, r"Value should match the pattern ^[^\r\n]*$")
 url = matching(URL, "Value must be a valid URL string")
 url_path = matching(URL_PATH, "Value must be a valid URL Path string")
 
