@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from fairlead.compilers.providers import PROVIDERS
+from fairlead.compilers.providers import compile_owner
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import Acl, GroupMember, LoadBalancer, OvnRow, PortGroupPort, RouterGroup, SwitchGroup
 from fairlead.model import loadbalancer as lb
@@ -54,7 +54,7 @@ def compiled(snapshot: Snapshot) -> dict[Owner, list[OvnRow]]:
     rows: dict[Owner, list[OvnRow]] = {}
     for owner in snapshot.owners():
         try:
-            rows[owner] = list(PROVIDERS["ovn"].compile(snapshot, owner).values())  # type: ignore[arg-type]
+            rows[owner] = list(compile_owner(snapshot, owner).values())  # type: ignore[arg-type]
         except Unsupported:
             rows[owner] = []
     return rows
