@@ -126,6 +126,7 @@ class Kernel:
         self.driver = OvnDriver(
             _ovn_settings(options),
             on_foreign_change=lambda owner, what: self.reconciler.meddled(owner, what),  # noqa: PLW0108 - made after
+            on_abilities=model.equip,
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
         )

@@ -105,10 +105,12 @@ class Watched(OvnDriver):
 
     def __init__(self, remotes: str, mark: str = MARK.deployment) -> None:
         self.foreign: list[Owner] = []
+        self.abilities: list[frozenset[str]] = []
         self.said: list[str] = []
         super().__init__(
             ovn_settings(remotes, mark),
             on_foreign_change=lambda owner, what: self.foreign.append(owner),
+            on_abilities=lambda abilities: self.abilities.append(abilities),  # noqa: PLW0108
             on_ready=lambda: self.said.append("ready"),
             on_unavailable=self.said.append,
         )
@@ -128,7 +130,7 @@ class Observer:
         columns = ("external_ids", "name", "enabled")
         chosen = {
             "Logical_Switch": (*columns[:2], "ports", "load_balancer", "load_balancer_group", "other_config"),
-            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options", "tag"),
+            "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options", "tag", "tag_request"),
             "Logical_Router": (*columns, "ports", "static_routes", "nat", "load_balancer_group", "options"),
             "Logical_Router_Port": (*columns, "mac", "networks", "gateway_chassis", "options"),
             "Gateway_Chassis": (*columns[:2], "chassis_name", "priority", "options"),
@@ -230,7 +232,8 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
                 f" {column}={text!r}" for column in ("addresses", "port_security") for text in decode_set(port[column])
             )
             head = f"Logical_Switch_Port {port['name']} switch={row['name']}"
-            tag = "".join(f" tag={tag}" for tag in decode_set(port["tag"]))
+            tags = ("tag", "tag_request")
+            tag = "".join(f" {column}={text}" for column in tags for text in decode_set(port[column]))
             lines.append(head + kind + texts + words(port, "options") + tag + state(port))
     for _, row in ours("Logical_Router"):
         lines.append(f"Logical_Router {row['name']}{state(row)}{words(row, 'options')}")
@@ -1451,6 +1454,7 @@ def test_a_server_that_restarts(server: Server) -> None:
             server.start()
             await driver.wait_ready(10)
             assert driver.said == ["ready", "closed by the server", "ready"]
+            assert len(driver.abilities) == 2, "asked at each connect: it may be a newer OVN"
             assert driver.foreign == []
             assert await world.reconciler.resync() == 0
             async with Observer(server) as observer:

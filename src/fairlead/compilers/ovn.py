@@ -34,6 +34,7 @@ from fairlead.compilers.ovn_router import (
 )
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
+    SOURCE_IPV6,
     Acl,
     GroupMember,
     LoadBalancer,
@@ -248,7 +249,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
     for place in _places(snapshot, balancer, network):
-        yield from _services(balancer, place)
+        yield from _services(balancer, place, snapshot.abilities)
     for each in balancer.pools:
         yield from monitor_rows(snapshot, balancer, each)
 
@@ -281,7 +282,7 @@ def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> 
         yield Place(groups=guest_groups(where), suffix="there", addresses=vips, out=down | elsewhere)
 
 
-def _services(balancer: lb.LoadBalancer, place: Place) -> Iterator[OvnRow]:
+def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]) -> Iterator[OvnRow]:
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
     for listener in balancer.listeners:
@@ -290,7 +291,7 @@ def _services(balancer: lb.LoadBalancer, place: Place) -> Iterator[OvnRow]:
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
         for vip, addresses in place.addresses:
-            where = (transport, _selection_fields(pool, vip.address.version))
+            where = (transport, _selection_fields(abilities, pool, vip.address.version))
             table = (listener.default_pool_id, vip.address.version)
             if table not in tables:
                 tables[table] = _backends(pool, vip, place.out)
@@ -356,18 +357,20 @@ def _transport(listener: lb.Listener) -> lb.Transport:
     return lb.transport(listener.protocol)
 
 
-def _selection_fields(pool: lb.Pool | None, version: int) -> tuple[str, ...]:
+def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:
     """What the choice of a member depends on; nothing said means the whole 5-tuple (`dp_hash`).
 
     ROUND_ROBIN is taken for what its users want, evenness: a switch keeps no turn, it spreads by hash. Persistence is
     the same choice as SOURCE_IP, by hash: OVN's own (`affinity_timeout`) drops the first packet of every client to
     learn from it, and in user space all its retransmissions die too. A hash forgets nothing, so a client stays at least
-    as long as any time-out asks. OVN passes `ip_src` on as the IPv4 field; the load balancer is on the client's own
-    switch, where the MAC is the client's as well.
+    as long as any time-out asks. OVN passes `ip_src` on as the IPv4 field. Where it has none for IPv6 the MAC
+    decides: the load balancer is on the client's own switch, where that is the client's as well.
     """
     if pool is None or not pool.goes_by_source:
         return ()
-    return ("ip_src",) if version == 4 else ("eth_src",)
+    if version == 4:
+        return ("ip_src",)
+    return (SOURCE_IPV6,) if SOURCE_IPV6 in abilities else ("eth_src",)
 
 
 def _refuse_pool(pool: lb.Pool) -> None:

@@ -71,6 +71,7 @@ def wire_rows(network: Network) -> Iterator[OvnRow]:
             addresses=("unknown",),
             options=pairs({"network_name": network.segment.physical_network}),
             tag=network.segment.id,
+            tag_request=network.segment.id,
         )
 
 

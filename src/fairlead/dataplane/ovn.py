@@ -21,6 +21,10 @@ def pairs(mapping: Mapping[str, str]) -> Pairs:
     return tuple(sorted(mapping.items()))
 
 
+SOURCE_IPV6 = "ipv6_src"
+"""An ability: the field of Load_Balancer:selection_fields by which a group can choose; OVN 23.03 has none for IPv6."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalSwitch:
     name: str
@@ -46,6 +50,8 @@ class LogicalSwitchPort:
     options: Pairs = ()
     tag: int | None = None
     """The VLAN of a `localnet` port."""
+    tag_request: int | None = None
+    """The same. ovn-northd gives the port what is asked for; some versions take away a tag that nobody asks for."""
     enabled: bool = True
 
     @property
@@ -60,6 +66,7 @@ class LogicalSwitchPort:
             *(f"port_security={text!r}" for text in self.port_security),
             *_render_pairs("options", self.options),
             "" if self.tag is None else f"tag={self.tag}",
+            "" if self.tag_request is None else f"tag_request={self.tag_request}",
             "" if self.enabled else "disabled",
         )
 

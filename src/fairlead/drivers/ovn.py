@@ -24,6 +24,7 @@ from fairlead.drivers.ovn_codec import (
     Encoder,
     Mark,
     Transaction,
+    read_abilities,
 )
 from fairlead.drivers.ovn_foreign import ForeignChange, describe_all
 from fairlead.drivers.ovn_replica import Replica
@@ -32,6 +33,7 @@ from fairlead.drivers.ovsdb import (
     Client,
     Connected,
     Contents,
+    Described,
     Disconnected,
     Event,
     LockAcquired,
@@ -70,7 +72,7 @@ class OvnDriver:
     """`async with OvnDriver(settings) as driver:` or `start` and `close`. One apply of an owner at a time.
 
     `on_foreign_change`: rows of this owner changed, and it was not us; with what, in words, or "" while another server
-    writes, whose work it is. `on_connected`: the replica is in sync.
+    writes, whose work it is. `on_abilities`: what the OVN that is there can do. `on_connected`: the replica is in sync.
     `on_ready`: and we are the only writer. `on_unavailable`: ready no more.
     """
 
@@ -79,6 +81,7 @@ class OvnDriver:
         settings: OvnSettings,
         *,
         on_foreign_change: Callable[[Owner, str], None] = lambda owner, what: None,
+        on_abilities: Callable[[frozenset[str]], None] = lambda abilities: None,
         on_connected: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
         on_unavailable: Callable[[str], None] = lambda reason: None,
@@ -87,6 +90,7 @@ class OvnDriver:
         self._lock = settings.lock or self._mark.default_lock
         self._timeout = settings.timeout
         self._on_foreign_change = on_foreign_change
+        self._on_abilities = on_abilities
         self._on_connected = on_connected
         self._on_ready = on_ready
         self._on_unavailable = on_unavailable
@@ -98,7 +102,12 @@ class OvnDriver:
         self._ready = asyncio.Event()
         monitors = self._mark.monitors()
         ovsdb = Settings(
-            remotes=settings.remotes, database=DATABASE, tables=monitors, tls=settings.tls, timing=settings.timing
+            remotes=settings.remotes,
+            database=DATABASE,
+            tables=monitors,
+            tls=settings.tls,
+            timing=settings.timing,
+            with_schema=True,
         )
         self._client = Client(ovsdb, self._see)
         self._client.lock(self._lock)
@@ -181,6 +190,8 @@ class OvnDriver:
 
     def _see(self, event: Event) -> None:
         match event:
+            case Described(schema=schema):
+                self._on_abilities(read_abilities(schema))
             case Contents(tables=tables):
                 self._replica = Replica(self._mark)
                 self._replica.change(tables, {})

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID, uuid5
 
 from fairlead.dataplane.ovn import (
+    SOURCE_IPV6,
     Acl,
     GatewayChassis,
     GroupMember,
@@ -93,7 +94,7 @@ HELD: Mapping[str, tuple[str, ...]] = {
 """The columns whose elements are rows of other owners, or lead to them. Others must not notice when one changes."""
 _OWN: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch": ("name", "other_config"),
-    "Logical_Switch_Port": ("name", "type", "addresses", "port_security", "options", "tag", "enabled"),
+    "Logical_Switch_Port": ("name", "type", "addresses", "port_security", "options", "tag", "tag_request", "enabled"),
     "Logical_Router": ("name", "enabled", "options"),
     "Logical_Router_Port": ("name", "mac", "networks", "enabled"),
     "Gateway_Chassis": ("chassis_name", "priority"),
@@ -213,6 +214,17 @@ def parse_owner(text: str, place: str) -> Owner:
         return orphanage(place)
 
 
+def read_abilities(schema: Json) -> frozenset[str]:
+    """What this OVN can do beyond what every one can, as its Northbound database's schema says (RFC 7047, 3.2)."""
+    match schema:
+        case {
+            "tables": {"Load_Balancer": {"columns": {"selection_fields": {"type": {"key": {"enum": ["set", fields]}}}}}}
+        }:
+            return frozenset({SOURCE_IPV6} & set(fields))
+        case _:
+            return frozenset()
+
+
 # Rows
 
 
@@ -229,6 +241,7 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a tabl
                 "port_security": encode_set(row.port_security),
                 "options": encode_map(dict(row.options)),
                 "tag": encode_optional(row.tag),
+                "tag_request": encode_optional(row.tag_request),
                 "enabled": _encode_enabled(row.enabled),
             }
         case LogicalRouter():
@@ -280,6 +293,7 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:  # noqa: P
                 port_security=_decode_texts(columns, "port_security"),
                 options=_decode_pairs(columns, "options"),
                 tag=decode_optional(columns.get("tag", ["set", []])),
+                tag_request=decode_optional(columns.get("tag_request", ["set", []])),
                 enabled=_decode_enabled(columns),
             )
         case "Logical_Router":

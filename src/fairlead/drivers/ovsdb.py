@@ -85,6 +85,8 @@ class Settings:
     tables: Mapping[str, TableMonitor]
     tls: Tls | None = None
     timing: Timing = field(default_factory=Timing)
+    with_schema: bool = False
+    """Whether the schema is wanted, at each connect: a change of it ends the connection."""
 
 
 # Events. `tables` is <table-updates2>: {table: {uuid: {"initial" | "insert" | "modify": columns, or "delete": null}}}
@@ -104,6 +106,13 @@ class Changes:
     """What changed since the last Contents or Changes, be it over a reconnect."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """The schema of the database (RFC 7047 section 3.2), before its contents."""
+
+    schema: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +139,7 @@ class LockLost:
     name: str
 
 
-Event = Contents | Changes | Connected | Disconnected | LockAcquired | LockLost
+Event = Contents | Changes | Described | Connected | Disconnected | LockAcquired | LockLost
 
 
 class _Link(asyncio.Protocol):
@@ -372,6 +381,8 @@ class Client:
         link = await self._connect(remote)
         try:
             await self._check_server(link)
+            if self._settings.with_schema:
+                read_result(await link.request("get_schema", [self._settings.database], self._describe))
             await self._follow(link, remote)
             await link.ended.wait()
         finally:
@@ -414,6 +425,10 @@ class Client:
         refusal = find_refusal(next(iter(self._server_rows.values()), None))
         if refusal is not None:
             link.leave(refusal)
+
+    def _describe(self, reply: Reply) -> None:
+        if reply.error is None:
+            self._on_event(Described(schema=reply.result))
 
     async def _follow(self, link: _Link, remote: Remote) -> None:
         """Get in sync: since the last transaction that we saw if the server can, else from the beginning."""

@@ -65,6 +65,8 @@ class Snapshot:
     """Load balancer -> those of its members that their health monitor calls down."""
     gateway_chassis: tuple[str, ...] = ()
     """The chassis through which routers may leave; the deployment's, and the same in every snapshot."""
+    abilities: frozenset[str] = frozenset()
+    """What the dataplane that is there can do beyond what every one can, in words of its driver and its compiler."""
     online: Map[str, frozenset[str]] = Map()
     """And those that it has seen answer. Of a monitored member in neither nothing is known yet; it serves."""
     observed: Map[Endpoint, Health] = Map()

@@ -104,6 +104,13 @@ class Model:
     def _down(self, owner: Owner) -> frozenset[str]:
         return self.snapshot.down.get(owner.id, frozenset())
 
+    def equip(self, abilities: frozenset[str]) -> None:
+        """The dataplane that is there can do this: it may be a newer one than before."""
+        if abilities != self.snapshot.abilities:
+            LOG.info("the dataplane can do: %s", ", ".join(sorted(abilities)) or "what every one can")
+            self.snapshot = replace(self.snapshot, abilities=abilities)
+            self._tell(tuple(Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers))
+
     async def write(self, change: Change) -> Snapshot:
         """Do the change; answers the snapshot that has it. What it answers is stored.
 

@@ -53,7 +53,7 @@ def test_an_external_network_has_a_wire(door: Door, public: dict[str, Any]):
     vlan = {"provider:network_type": "vlan", "provider:physical_network": "physnet", "provider:segmentation_id": 7}
     other = door.make("network", **{"router:external": True, **vlan})
     assert {name: other[name] for name in vlan} == vlan
-    assert any(line.endswith("tag=7") for line in lines(door, "Logical_Switch_Port"))
+    assert any(line.endswith("tag=7 tag_request=7") for line in lines(door, "Logical_Switch_Port"))
     assert len(door.good("GET", "/networks?router:external=true")["networks"]) == 2
     assert door.make("network", **{"router:external": True})["provider:network_type"] is None
 
