@@ -76,6 +76,8 @@ BAD = [
     ("", {"FAIRLEAD_OVN_SOUTHBOUND": "ssl:10.0.0.1:6642"}, "ovn.southbound: ssl needs ovn.private_key"),
     ("", {"FAIRLEAD_OVN_CA": "/nothing"}, "go together"),
     ("", {"FAIRLEAD_OVN_MARK": ""}, "ovn.mark: without a mark"),
+    ("", {"FAIRLEAD_OVN_CHASSIS_PROBE_INTERVAL": "30"}, "ovn.chassis_probe_interval: 0, or from 1 to half"),
+    ("", {"FAIRLEAD_OVN_CHASSIS_TIMEOUT": "9999"}, "ovn.chassis_timeout, which is at most 3600"),
     ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),
     ("", {"FAIRLEAD_PROVIDERS_NAMES": "ovn"}, "providers: 'ovn' is not NAME=IMPLEMENTATION"),
     ("", {"FAIRLEAD_PROVIDERS_NAMES": "o/n=ovn"}, "providers: 'o/n=ovn' is not NAME=IMPLEMENTATION"),

@@ -93,6 +93,10 @@ class StoreOptions:
     path: str = _option("/var/lib/fairlead/fairlead.db", "The SQLite file; made when it is not there.")
 
 
+LONGEST_CHASSIS_TIMEOUT = 3600
+"""Seconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OvnOptions:
     """The databases of OVN: the Northbound is written, the Southbound is read."""
@@ -114,6 +118,15 @@ class OvnOptions:
         "",
         "Names of the chassis through which routers leave, with commas; each needs ovn-bridge-mappings for the physical"
         " networks, and three are needed for one to take over. Without any, external gateways are refused.",
+    )
+
+    chassis_probe_interval: int = _option(
+        15,
+        "Seconds. While a health monitor watches, chassis are asked so often whether they live (NB_Global:nb_cfg, as"
+        " Neutron does, and not while somebody else asks); each time costs ovn-northd a look at everything. 0: never.",
+    )
+    chassis_timeout: int = _option(
+        45, "Seconds. A chassis that answers so much later than others is dead, and so are monitored members on it."
     )
 
     @property
@@ -453,6 +466,13 @@ def _remotes(name: str, text: str) -> tuple[Remote, ...]:
 
 def _check_ovn(options: OvnOptions) -> None:
     remotes = {name: _remotes(name, getattr(options, name)) for name in ("northbound", "southbound")}
+    if options.chassis_probe_interval and not (
+        0 < options.chassis_probe_interval <= options.chassis_timeout / 2 <= LONGEST_CHASSIS_TIMEOUT / 2
+    ):
+        raise BadConfiguration(
+            "ovn.chassis_probe_interval: 0, or from 1 to half of ovn.chassis_timeout, which is at most"
+            f" {LONGEST_CHASSIS_TIMEOUT}: one answer that is lost kills nobody"
+        )
     if not options.mark:
         raise BadConfiguration("ovn.mark: without a mark our rows could not be told from those of others")
     files = {name: getattr(options, name) for name in ("private_key", "certificate", "ca")}

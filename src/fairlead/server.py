@@ -138,13 +138,20 @@ class Kernel:
             clock=time.monotonic,
             deleted=model.deleted,
         )
+        self._probe_interval = float(options.chassis_probe_interval)
         self.succession = Succession(self.driver, self.reconciler, time.monotonic)
 
     async def __aenter__(self) -> "Kernel":
         self._model.subscribe(self.reconciler.mark)
         self.southbound.start()
         self.driver.start()
-        for work in (self.reconciler.run, self._model.follow, self._resync_when_wanted, self.succession.run):
+        for work in (
+            self.reconciler.run,
+            self._model.follow,
+            self._resync_when_wanted,
+            self.succession.run,
+            self._ask_chassis,
+        ):
             self._tasks.append(asyncio.create_task(_watched(work), name=work.__qualname__))
         try:
             async with asyncio.timeout(OVN_PATIENCE):
@@ -172,9 +179,23 @@ class Kernel:
             connected=self.driver.connected,
             writes=self.driver.has_lock,
             southbound=self.southbound.connected,
+            unheard=self.southbound.silence if self._model.snapshot.watched else 0.0,
+            probing=self.southbound.standing(),
             foreign=self.driver.foreign_changes,
             takeovers=self.succession.takeovers,
         )
+
+    async def _ask_chassis(self) -> None:
+        """Whether they live, while somebody wants to know: the one server that writes asks, unless others do."""
+        while self._probe_interval:
+            await asyncio.sleep(self._probe_interval)
+            asked = time.monotonic() - self.southbound.counted_at < self._probe_interval / 2
+            if self._model.snapshot.watched and self.driver.ready and self.southbound.connected and not asked:
+                try:
+                    await self.driver.count_up()
+                except DriverError as error:
+                    LOG.info("the chassis cannot be asked whether they live: %s", error)
+        await asyncio.Event().wait()  # a task of the server never ends
 
     async def _hear_of_health(self) -> None:
         """Only at the start: later, what was heard last holds while nothing can be heard."""
@@ -244,7 +265,8 @@ def _ovn_settings(options: OvnOptions) -> OvnSettings:
 
 
 def _southbound_settings(options: OvnOptions) -> SouthboundSettings:
-    return SouthboundSettings(remotes=parse_remotes(options.southbound), tls=_tls(options))
+    patience = float(options.chassis_timeout) if options.chassis_probe_interval else 0.0
+    return SouthboundSettings(remotes=parse_remotes(options.southbound), tls=_tls(options), patience=patience)
 
 
 def _tls(options: OvnOptions) -> Tls | None:

@@ -57,6 +57,12 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
         (Dataplane(connected=True, writes=True), 200, "ready"),
         (Dataplane(connected=True, writes=False), 200, "ready: another server writes"),
         (Dataplane(connected=False, writes=False), 503, "not ready: OVN is not reachable"),
+        (Dataplane(connected=True, writes=True, unheard=29.0), 200, "ready"),
+        (
+            Dataplane(connected=True, writes=True, unheard=31.0),
+            503,
+            "not ready: what health monitors see was not heard for 31 s",
+        ),
     ],
 )
 def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Dataplane, code: int, words: str):

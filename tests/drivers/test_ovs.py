@@ -80,6 +80,31 @@ def test_flows_that_name_a_service_are_read_and_no_others():
     ]
 
 
+NEWER_FLOWS = """\
+ cookie=0x30de4618, duration=1.5s, table=23, n_packets=10, n_bytes=740, idle_age=0, priority=120,ct_state=+new+trk,ip,reg1=0x60050/0xffffff,metadata=0x1,nw_dst=10.0.0.216 actions=set_field:0x5000000000/0xffff00000000->xxreg0,group:1
+ cookie=0x9d3f3d73, duration=1.5s, table=18, n_packets=4, n_bytes=0, idle_age=1, priority=120,ct_state=+new-rel+trk,ipv6,reg1=0x110035/0xffffff,metadata=0x3,ipv6_dst=fd00:a::7c10 actions=group:4
+ cookie=0x245f8ac2, duration=1.5s, table=21, n_packets=10, n_bytes=940, idle_age=0, priority=100,ct_state=+new+trk,ipv6,metadata=0x1 actions=push:NXM_NX_XXREG1[0..7],resubmit(,22)
+ cookie=0x1, duration=1.5s, table=23, n_packets=10, n_bytes=740, priority=120,ct_state=+new+trk,ip,reg1=0x10050/0xffffff,metadata=0x1,nw_dst=10.0.0.216 actions=group:1
+ cookie=0x2, duration=1.5s, table=23, n_packets=10, n_bytes=740, priority=120,ct_state=+new+trk,ip,reg1=0x50/0xffff,metadata=0x1,nw_dst=10.0.0.216 actions=group:1
+"""
+"""Of OVN 26.03 under Open vSwitch 4.0; the last two are of nobody: ICMP, and a register of another meaning."""
+
+
+def test_flows_that_have_the_service_in_a_register_are_read_too():
+    assert list(parse_flows(NEWER_FLOWS, 100.0)) == [
+        (
+            sighting("datapath:1", "tcp", "10.0.0.216", 80),
+            "connections",
+            Count(value=10, cookie=0x30DE4618, created=98.5),
+        ),
+        (
+            sighting("datapath:3", "udp", "fd00:a::7c10", 53),
+            "connections",
+            Count(value=4, cookie=0x9D3F3D73, created=98.5),
+        ),
+    ]
+
+
 def test_zones_are_called_as_ovn_controller_calls_them():
     assert parse_zones(ZONES) == NAMES
 

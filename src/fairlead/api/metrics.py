@@ -22,6 +22,9 @@ from fairlead.model.snapshot import standing
 from fairlead.model.status import derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler, Work
 
+SOUTHBOUND_PATIENCE = 30.0
+"""Seconds without news of probes, while there are members that are probed, after which a server is not ready: who died
+since then is still served by it."""
 STANDBY_PATIENCE = 30.0
 """Seconds for which a server without the lock waits for what the one that has it should have written."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -40,6 +43,10 @@ class Dataplane:
     """Whether this server holds the lock; of several, one does."""
     southbound: bool = False
     """Whether it is heard what health monitors see."""
+    unheard: float = 0.0
+    """Seconds for which it was not heard although there are members with a health monitor."""
+    probing: Mapping[str, int] = field(default_factory=dict)
+    """How many chassis live (`alive`) and are `dead`, and how many probes cannot be read (`unreadable`)."""
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Table and column -> how often somebody else changed it in rows of ours."""
     takeovers: int = 0
@@ -96,6 +103,9 @@ class Metrics:
         now = self._dataplane()
         if not now.connected:
             return PlainTextResponse("not ready: OVN is not reachable\n", 503)
+        if now.unheard > SOUTHBOUND_PATIENCE:
+            words = f"not ready: what health monitors see was not heard for {now.unheard:.0f} s\n"
+            return PlainTextResponse(words, 503)
         if now.writes:
             return PlainTextResponse("ready\n")
         waits = self._reconciler.unsettled()
@@ -145,6 +155,13 @@ class _State(Collector):
         yield GaugeMetricFamily(
             "fairlead_southbound_connected", "1 while it is heard what health monitors see.", int(now.southbound)
         )
+        yield GaugeMetricFamily(
+            "fairlead_southbound_unreadable_rows", "Probes in OVN that are left out.", now.probing.get("unreadable", 0)
+        )
+        chassis = GaugeMetricFamily("fairlead_chassis", "Compute nodes that OVN knows.", labels=["status"])
+        for status in ("alive", "dead"):
+            chassis.add_metric([status], now.probing.get(status, 0))
+        yield chassis
         yield GaugeMetricFamily(
             "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._house.ledger.nodes
         )

@@ -48,6 +48,7 @@ from fairlead.drivers.ovsdb_protocol import (
     Remote,
     RequestError,
     TransactionError,
+    assert_lock,
 )
 from fairlead.model.owner import Owner, creation_order
 
@@ -177,6 +178,19 @@ class OvnDriver:
         self._require_connection()
         with _translated():
             await self._client.transact([], self._timeout)
+
+    async def count_up(self) -> None:
+        """One more for every chassis to confirm (ovn-nb(5), NB_Global:nb_cfg): so it is seen which of them live.
+
+        Raises DriverError.
+        """
+        self._require_connection()
+        count = {"op": "mutate", "table": "NB_Global", "where": [], "mutations": [["nb_cfg", "+=", 1]]}
+        try:
+            with _translated():
+                await self._client.transact([assert_lock(self._lock), count], self._timeout)
+        except TransactionError as error:
+            raise DriverError(str(error)) from error
 
     async def take_lock(self) -> None:
         """From whoever has it. Raises DriverError."""

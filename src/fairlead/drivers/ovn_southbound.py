@@ -2,25 +2,32 @@
 
 * Nothing is written and no lock is needed: every server follows by itself.
 * While the database is away, what was known last holds: that nobody can be asked says nothing about the members.
-* Where no chassis has the port there is nobody to probe it, and nobody to answer: the endpoint is down.
+* Where no chassis has the port, or one that is dead, nobody probes it and nobody answers: the endpoint is down.
+* A row that is made "offline" (OVN after 26.03 makes them so) says nothing until somebody has had the time for a probe.
+* Rows that cannot be read are others' (OVN probes with ICMP for them, say). They are left out, and counted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fairlead.drivers import ovn_chassis
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing, Tls
+from fairlead.drivers.ovn_chassis import Bindings, Nodes, health_of_port
+from fairlead.drivers.ovsdb import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
 from fairlead.drivers.ovsdb_protocol import Json, Remote, TableMonitor, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.texts import shorten
 
 DATABASE = "OVN_Southbound"
+LOG = logging.getLogger(__name__)
 TABLES = {
-    "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "port", "protocol", "status")),
-    "Port_Binding": TableMonitor(
-        columns=("chassis", "logical_port", "up"), where=(["up", "==", False], ["chassis", "!=", ["set", []]])
-    ),
+    "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "options", "port", "protocol", "status")),
+    **ovn_chassis.TABLES,
     "Datapath_Binding": TableMonitor(columns=("external_ids", "tunnel_key")),
     "Chassis": TableMonitor(columns=("name",)),
 }
@@ -29,6 +36,11 @@ GATEWAY = "cr-lrp-"
 _NOBODY: Json = ["set", []]
 _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
 """ovn-sb(5) Service_Monitor:status; empty is unknown."""
+_ROUND = {"interval": 5, "timeout": 3}
+"""Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
+LONGEST_ROUND = 3600.0
+MOST_COMPLAINTS = 100
+"""Reasons that are remembered: they bear what somebody else has written."""
 News = Mapping[Endpoint, Health | None]
 
 
@@ -37,6 +49,8 @@ class SouthboundSettings:
     remotes: tuple[Remote, ...]
     tls: Tls | None = None
     timing: Timing = field(default_factory=Timing)
+    patience: float = 0.0
+    """Seconds by which a chassis may lag behind the others before it counts as dead; 0 is for ever."""
 
 
 class SouthboundReader:
@@ -44,8 +58,12 @@ class SouthboundReader:
 
     def __init__(self, settings: SouthboundSettings, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
-        self._view = _View()
+        self._patience = settings.patience
+        self._view = _View(settings.patience)
         self._told: dict[Endpoint, Health] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._complaints: set[str] = set()
+        self._lost = time.monotonic()
         self._client = Client(
             Settings(
                 remotes=settings.remotes, database=DATABASE, tables=TABLES, tls=settings.tls, timing=settings.timing
@@ -56,6 +74,27 @@ class SouthboundReader:
     @property
     def connected(self) -> bool:
         return self._client.connected
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which nothing could be heard; 0.0 while it can be."""
+        return 0.0 if self.connected else time.monotonic() - self._lost
+
+    @property
+    def counted(self) -> int:
+        """The newest count (NB_Global:nb_cfg) that any chassis has confirmed."""
+        return self._view.nodes.counted
+
+    @property
+    def counted_at(self) -> float:
+        """When a newer count was confirmed last, on the clock of `time.monotonic`."""
+        return self._view.nodes.counted_at
+
+    def standing(self) -> Mapping[str, int]:
+        """How many chassis live and are dead, and how many probes cannot be read."""
+        nodes = self._view.nodes
+        dead = len(nodes.dead)
+        return {"alive": len(nodes) - dead, "dead": dead, "unreadable": len(self._view.unreadable)}
 
     def locate(self, place: str) -> str | None:
         """The name in the Northbound database of what a node calls `datapath:KEY` or `zone:NAME`, if there is one.
@@ -86,6 +125,8 @@ class SouthboundReader:
 
     async def close(self) -> None:
         await self._client.close()
+        for timer in self._timers:
+            timer.cancel()
 
     async def wait_connected(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
         """Until all is told; TimeoutError after `timeout` seconds."""
@@ -94,15 +135,21 @@ class SouthboundReader:
     def _see(self, event: Event) -> None:
         match event:
             case Contents(tables=tables):
-                self._view = _View()
+                self._view = _View(self._patience)
                 self._tell({*self._view.change(tables), *self._told})
             case Changes(tables=tables):
                 self._tell(self._view.change(tables))
+            case Disconnected():
+                self._lost = time.monotonic()
+                return
             case _:
-                pass
+                return
+        self._wait_for_young()
+        self._complain()
 
-    def _tell(self, touched: set[Endpoint]) -> None:
-        found = {endpoint: self._view.health(endpoint) for endpoint in touched}
+    def _tell(self, touched: Iterable[Endpoint]) -> None:
+        """Of one that nobody can have probed yet, what was known last holds."""
+        found = {endpoint: self._view.health(endpoint, self._told.get(endpoint)) for endpoint in touched}
         news = {endpoint: health for endpoint, health in found.items() if health is not self._told.get(endpoint)}
         if news:
             self._on_news(news)
@@ -111,6 +158,25 @@ class SouthboundReader:
                 del self._told[endpoint]
             else:
                 self._told[endpoint] = health
+
+    def _wait_for_young(self) -> None:
+        loop, view = asyncio.get_running_loop(), self._view
+        for uuid, seconds in view.born:
+            self._timers.add(loop.call_later(seconds, self._grow, view, uuid))
+        view.born.clear()
+        self._timers = {timer for timer in self._timers if timer.when() > loop.time()}
+
+    def _grow(self, view: "_View", uuid: str) -> None:
+        """Somebody has had the time to probe it: its status counts from now on."""
+        if view is self._view:
+            self._tell(view.grow(uuid))
+
+    def _complain(self) -> None:
+        """Each reason is worth one line, however many rows have it."""
+        for complaint in set(self._view.unreadable.values()) - self._complaints:
+            LOG.warning("OVN Southbound: rows of Service_Monitor that cannot be read are left out: %s", complaint)
+            if len(self._complaints) < MOST_COMPLAINTS:
+                self._complaints.add(complaint)
 
 
 class _Datapaths:
@@ -186,21 +252,32 @@ class _Chassis:
 class _View:
     """The tables, as far as they matter; a change costs what it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
         self.datapaths = _Datapaths()
         self.chassis = _Chassis()
+        self.bindings = Bindings()
+        self.nodes = Nodes(time.monotonic, patience)
+        self.unreadable: dict[str, str] = {}
+        """UUID of a Service_Monitor -> why it cannot be read."""
+        self.born: list[tuple[str, float]] = []
+        """UUIDs of Service_Monitors that have just been made, and the seconds until their status counts."""
         self._endpoints: dict[str, Endpoint] = {}
         """UUID of a Service_Monitor -> what it probes."""
         self._statuses: dict[Endpoint, str] = {}
+        self._young: dict[Endpoint, str] = {}
+        """What was made offline, and the UUID of its row."""
         self._of_port: dict[str, set[Endpoint]] = {}
-        self._bindings: dict[str, str] = {}
-        """UUID of a Port_Binding -> its port."""
-        self._unbound: set[str] = set()
 
-    def health(self, endpoint: Endpoint) -> Health | None:
+    def health(self, endpoint: Endpoint, last: Health | None) -> Health | None:
+        """`last` is what was known of it before."""
         if endpoint not in self._statuses:
             return None
-        return Health.ERROR if endpoint.port_id in self._unbound else _HEALTH.get(self._statuses[endpoint])
+        found = health_of_port(self.bindings.find(endpoint.port_id), self.nodes)
+        if found is not None:
+            return found
+        if endpoint in self._young:
+            return last if last in _HEALTH.values() else None
+        return _HEALTH.get(self._statuses[endpoint])
 
     def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
         """Take what the database says. Answers the endpoints of which it says something."""
@@ -212,55 +289,87 @@ class _View:
         ):
             for uuid, change in _gone_first(tables.get(table, {})):
                 learn(uuid, change)
-        for table, take in (("Service_Monitor", self._take_monitor), ("Port_Binding", self._take_binding)):
-            for uuid, change in _gone_first(tables.get(table, {})):
-                touched.update(take(uuid, change))
+        for uuid, change in _gone_first(tables.get("Service_Monitor", {})):
+            touched.update(self._take_monitor(uuid, change))
+        for uuid, change in _gone_first(tables.get("Port_Binding", {})):
+            for port in self.bindings.take(uuid, change):
+                touched.update(self._of_port.get(port, ()))
+        for uuid, change in tables.get("Chassis_Private", {}).items():
+            self.nodes.take(uuid, change)
+        if "Chassis_Private" in tables:
+            touched.update(self._judge())
         return touched
+
+    def _judge(self) -> Iterator[Endpoint]:
+        before = self.nodes.dead
+        changed = self.nodes.judge()
+        for words, some in (("are dead", self.nodes.dead - before), ("live again", before - self.nodes.dead)):
+            if some:
+                LOG.warning("OVN Southbound: chassis that %s: %s", words, ", ".join(self.nodes.names(some)))
+        if changed:
+            for port, endpoints in self._of_port.items():
+                binding = self.bindings.find(port)
+                if binding is not None and binding.chassis in changed:
+                    yield from endpoints
+
+    def grow(self, uuid: str) -> Iterator[Endpoint]:
+        endpoint = self._endpoints.get(uuid)
+        if endpoint is not None and self._young.get(endpoint) == uuid:
+            del self._young[endpoint]
+            yield endpoint
 
     def _take_monitor(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
         match change:
-            case {"initial": columns} | {"insert": columns}:
+            case {"initial": columns}:
                 yield from self._enter(uuid, columns)
+            case {"insert": columns}:
+                for endpoint in self._enter(uuid, columns):
+                    if self._statuses[endpoint] == "offline":
+                        self._young[endpoint] = uuid
+                        self.born.append((uuid, _read_round(columns)))
+                    yield endpoint
             case {"modify": {"status": status}} if uuid in self._endpoints:
-                self._statuses[self._endpoints[uuid]] = decode_optional(status) or ""
-                yield self._endpoints[uuid]
+                endpoint = self._endpoints[uuid]
+                self._statuses[endpoint] = decode_optional(status) or ""
+                self._young.pop(endpoint, None)
+                yield endpoint
             case {"delete": _} if uuid in self._endpoints:
                 endpoint = self._endpoints.pop(uuid)
                 del self._statuses[endpoint]
+                self._young.pop(endpoint, None)
                 self._of_port[endpoint.port_id].discard(endpoint)
                 if not self._of_port[endpoint.port_id]:
                     del self._of_port[endpoint.port_id]
                 yield endpoint
+            case {"delete": _}:
+                self.unreadable.pop(uuid, None)
             case _:
                 pass
 
     def _enter(self, uuid: str, columns: Mapping[str, Json]) -> Iterator[Endpoint]:
-        """An address that is none is no member's."""
         try:
-            address = parse_address(columns.get("ip", ""))
-        except ValueError:
+            endpoint = _read_endpoint(columns)
+        except ValueError as error:
+            self.unreadable[uuid] = shorten(str(error), 100)
             return
-        transport = Transport(decode_optional(columns.get("protocol", ["set", []])) or "tcp")
-        endpoint = Endpoint(columns.get("logical_port", ""), address, columns.get("port", 0), transport)
         self._endpoints[uuid] = endpoint
         self._statuses[endpoint] = decode_optional(columns.get("status", ["set", []])) or ""
         self._of_port.setdefault(endpoint.port_id, set()).add(endpoint)
         yield endpoint
 
-    def _take_binding(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
-        """Only ports that are down, and those that a chassis has, are sent: any other is as good as deleted."""
-        match change:
-            case {"initial": columns} | {"insert": columns}:
-                port = self._bindings[uuid] = columns.get("logical_port", "")
-                up = columns.get("up", _NOBODY)
-            case {"modify": {"up": up}} if uuid in self._bindings:
-                port = self._bindings[uuid]
-            case {"delete": _} if uuid in self._bindings:
-                port, up = self._bindings.pop(uuid), _NOBODY
-            case _:
-                return
-        (self._unbound.add if up is False else self._unbound.discard)(port)
-        yield from self._of_port.get(port, ())
+
+def _read_endpoint(columns: Mapping[str, Json]) -> Endpoint:
+    """Raises ValueError: what is none of ours, or cannot be one."""
+    transport = Transport(decode_optional(columns.get("protocol", ["set", []])) or "tcp")
+    address = parse_address(columns.get("ip", ""))
+    return Endpoint(columns.get("logical_port", ""), address, columns.get("port", 0), transport)
+
+
+def _read_round(columns: Mapping[str, Json]) -> float:
+    """Seconds until a probe was sent, and answered or not."""
+    options = decode_map(columns.get("options", ["map", []]))
+    texts = [options.get(name, str(seconds)) for name, seconds in _ROUND.items()]
+    return min(sum(float(text) if text.isdecimal() else LONGEST_ROUND for text in texts), LONGEST_ROUND)
 
 
 def _gone_first(changes: Mapping[str, Mapping[str, Json]]) -> list[tuple[str, Mapping[str, Json]]]:

@@ -1,9 +1,10 @@
 """What the Open vSwitch of this node has counted for virtual addresses. Nothing is written.
 
-Where each figure comes from, on OVN 23.03 (ovn-northd(8), ingress tables of a logical switch and router):
+Where each figure comes from (ovn-northd(8), ingress tables of a logical switch and router):
 
 * `connections`: packets of the flows of the load balancing stage, which match connections that are new (+new) and name
-  the address and port; a SYN that is sent again while nobody answered counts again.
+  the address and port, or have the port in a register (OVN 25.09 and later); a SYN that is sent again while nobody
+  answered counts again.
 * `errors`: the same flows of a virtual service without a live member: they give the packet to the controller, which
   answers with a reset.
 * `bytes_in`: bytes of the flows of the pre-stateful stage of a switch, which every packet to the service crosses. A
@@ -33,6 +34,10 @@ OPENED = "ct_state=+new+trk"
 CROSSING = "reg0=0x4/0x4"
 """The register bit by which OVN sends a packet to the connection tracker for load balancing."""
 FAMILIES = ("ip", "ipv6")
+REGISTERED = "0xffffff"
+"""The mask of a register that holds a protocol and a port."""
+PROTOCOLS = {6: Transport.TCP, 17: Transport.UDP, 132: Transport.SCTP}
+"""The numbers of IANA."""
 PATIENCE = 30.0
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
 """States of a TCP connection that was opened and is not over, as the tool sums up both directions. Of other protocols
@@ -160,16 +165,28 @@ def parse_flows(text: str, now: float) -> Iterator[tuple[Sighting, str, Count]]:
 def _parse_match(match: str) -> Sighting | None:
     words = match.split(",")
     fields = dict(word.split("=", 1) for word in words if "=" in word)
-    transport = next((word.removesuffix("6") for word in words if word.removesuffix("6") in list(Transport)), None)
+    service = _named_service(words, fields) or _registered_service(fields)
     address = fields.get("nw_dst") or fields.get("ipv6_dst")
-    if transport is None or address is None or "tp_dst" not in fields or "metadata" not in fields:
+    if service is None or address is None or "metadata" not in fields:
         return None
-    return Sighting(
-        place=f"datapath:{int(fields['metadata'], 16)}",
-        transport=Transport(transport),
-        address=parse_address(address),
-        port=int(fields["tp_dst"]),
-    )
+    transport, port = service
+    place = f"datapath:{int(fields['metadata'], 16)}"
+    return Sighting(place=place, transport=transport, address=parse_address(address), port=port)
+
+
+def _named_service(words: list[str], fields: Mapping[str, str]) -> tuple[Transport, int] | None:
+    transport = next((word.removesuffix("6") for word in words if word.removesuffix("6") in list(Transport)), None)
+    return None if transport is None or "tp_dst" not in fields else (Transport(transport), int(fields["tp_dst"]))
+
+
+def _registered_service(fields: Mapping[str, str]) -> tuple[Transport, int] | None:
+    """What the connection tracker said of the packet's first one, in a register: reg1[0..15] is the port, reg1[16..23]
+    the protocol (OVN 25.09 and later)."""
+    value, _, mask = fields.get("reg1", "").partition("/")
+    if mask != REGISTERED:
+        return None
+    protocol, port = divmod(int(value, 16), 1 << 16)
+    return (PROTOCOLS[protocol], port) if protocol in PROTOCOLS else None
 
 
 def parse_zones(text: str) -> Mapping[int, str]:

@@ -23,6 +23,7 @@ from fairlead.model.network import (
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Place
+from fairlead.model.reach import is_unreachable
 from fairlead.model.snapshot import NONE, Snapshot, member_network, with_health
 
 TRANSPORTS: Mapping[MonitorType, Transport] = {
@@ -148,12 +149,14 @@ def derive_health(snapshot: Snapshot, *balancer_ids: str) -> Snapshot:
     for balancer_id in balancer_ids:
         balancer = snapshot.load_balancers.get(balancer_id)
         found = dict(_members_health(snapshot, balancer)) if balancer else {}
-        down, online = (frozenset(key for key, seen in found.items() if seen is health) for health in _KINDS)
-        snapshot = with_health(snapshot, balancer_id, down, online)
+        online = frozenset(key for key, seen in found.items() if seen is Health.ONLINE)
+        snapshot = with_health(snapshot, balancer_id, frozenset(found) - online, online)
     return snapshot
 
 
-_KINDS = (Health.ERROR, Health.ONLINE)
+def why_down(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
+    """The members of a load balancer that are down, and why."""
+    return {key: seen for key, seen in _members_health(snapshot, balancer) if seen is not Health.ONLINE}
 
 
 def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
@@ -168,12 +171,17 @@ def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tupl
 
 
 def _member_health(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health | None:
-    """Of a port that is another project's nothing can be known; where there is no machine none can answer."""
+    """Of a port that is another project's nothing can be known; where there is no machine none can answer.
+
+    Probes are sent beside the machine: what they see says nothing of the way that clients have to take.
+    """
+    if is_unreachable(snapshot, balancer.vip.network_id, member_network(snapshot, balancer, member)):
+        return Health.UNREACHABLE
     endpoint = find_endpoint(snapshot, balancer, monitor, member)
     if endpoint is not None:
         return snapshot.observed.get(endpoint)
     port = find_port(snapshot, balancer, member)
-    return Health.ERROR if port is None or may_probe(balancer, port) else None
+    return Health.GONE if port is None or may_probe(balancer, port) else None
 
 
 def _subnet(port: Port, address: IPAddress) -> str:

@@ -28,6 +28,7 @@ from fairlead.model.network import (
 )
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner, VipNetwork, creation_order
 from fairlead.model.quota import Place, Quota, Usage, probe_rates, with_more, with_probes, with_rate
+from fairlead.model.reach import walk
 from fairlead.model.standing import Stamps, Standing, touch
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken, with_addresses, without_addresses
@@ -95,6 +96,8 @@ class Snapshot:
     macs: Map[str, str] = Map()
     watched: Map[IPAddress, Ids] = Map()
     """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
+    crossing: Map[str, Ids] = Map()
+    """Subnet -> the load balancers with a health monitor that have a VIP or a member there, and a member elsewhere."""
     pool_owner: Map[str, str] = Map()
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
@@ -291,6 +294,8 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
         case Router():
             yield from _vip_networks_of_router(snapshot, owner.id)
             yield from _floating_ips(snapshot.router_floating_ips, owner.id)
+            for port_id in list(snapshot.router_interfaces.get(owner.id, NONE))[:1]:
+                yield from _crossing(snapshot, snapshot.ports[port_id].network_id)
         case Port() as port:
             yield from _dependents_of_port(snapshot, port)
         case FloatingIP(port_id=str() as port_id) if port_id in snapshot.vip_owner:
@@ -310,8 +315,17 @@ def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
         ways = Ways(snapshot)
         yield Owner(Kind.ROUTER, port.device_id)
         yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))
+        yield from _crossing(snapshot, port.network_id)
     if port.device_owner == ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
+
+
+def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
+    """The load balancers with probes whose way to a member may be in this domain."""
+    networks, _ = walk(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
+    subnets = (subnet.id for network in networks for subnet in snapshot.networks[network].subnets)
+    found = (each for subnet in subnets for each in snapshot.crossing.get(subnet, NONE))
+    return (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
 
 
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
@@ -399,6 +413,7 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 network_vips=_joined(snapshot.network_vips, aggregate.vip.network_id, identity),
                 vip_projects=_with_project(snapshot, aggregate),
                 watched=_all_joined(snapshot.watched, _watched_addresses(aggregate), identity),
+                crossing=_all_joined(snapshot.crossing, _crossed_subnets(aggregate), identity),
                 pool_owner=snapshot.pool_owner.update({pool.id: identity for pool in aggregate.pools}),
                 listener_owner=snapshot.listener_owner.update({item.id: identity for item in aggregate.listeners}),
                 monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
@@ -442,6 +457,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 network_vips=_parted(snapshot.network_vips, aggregate.vip.network_id, identity),
                 vip_projects=_without_project(snapshot, aggregate),
                 watched=_all_parted(snapshot.watched, _watched_addresses(aggregate), identity),
+                crossing=_all_parted(snapshot.crossing, _crossed_subnets(aggregate), identity),
                 pool_owner=_deleted(snapshot.pool_owner, (pool.id for pool in aggregate.pools)),
                 listener_owner=_deleted(snapshot.listener_owner, (item.id for item in aggregate.listeners)),
                 monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
@@ -527,6 +543,12 @@ def _monitors(balancer: LoadBalancer) -> Iterator[str]:
 
 def _policies(balancer: LoadBalancer) -> Iterator[str]:
     return (policy.id for listener in balancer.listeners for policy in listener.l7policies)
+
+
+def _crossed_subnets(balancer: LoadBalancer) -> frozenset[str]:
+    members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
+    found = {balancer.vip.subnet_id, *(member.subnet_id for member in members if member.subnet_id)}
+    return frozenset(found) if len(found) > 1 else frozenset()
 
 
 def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:

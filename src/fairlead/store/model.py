@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fairlead.model.health import Endpoint, Health
+from fairlead.model.names import called
 from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.probes import derive_health, observe
+from fairlead.model.probes import derive_health, observe, why_down
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
@@ -34,6 +35,8 @@ CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 OURS = ""
 """Whose turn it is when what others wrote is taken in."""
 CLAIM = "claim/"
+MOST_TOLD = 10
+"""Members in one line of the log."""
 PAGE = 500
 """Documents that are read at once."""
 
@@ -97,12 +100,17 @@ class Model:
         """Take in what probes say; None is that they say nothing any more. It is not stored: they will say it again."""
         self.snapshot, owners = observe(self.snapshot, news)
         for owner in owners:
-            LOG.info("members of %s that are down: %s", owner, ", ".join(sorted(self._down(owner))) or "none")
+            LOG.info("members of %s that are down: %s", called(self.snapshot, owner), self._down(owner) or "none")
         if owners:
             self._tell(owners)
 
-    def _down(self, owner: Owner) -> frozenset[str]:
-        return self.snapshot.down.get(owner.id, frozenset())
+    def _down(self, owner: Owner) -> str:
+        """The first of them in words, and how many more there are."""
+        balancer = self.snapshot.load_balancers[owner.id]
+        why = why_down(self.snapshot, balancer)
+        members = [member for pool in balancer.pools for member in pool.members if member.id in why]
+        told = [f"{member.address}:{member.port} ({why[member.id].value})" for member in members[:MOST_TOLD]]
+        return ", ".join(told) + (f" and {len(members) - MOST_TOLD} more" if len(members) > MOST_TOLD else "")
 
     def equip(self, abilities: frozenset[str]) -> None:
         """The dataplane that is there can do this: it may be a newer one than before."""

@@ -1,0 +1,132 @@
+"""The compute nodes as the Southbound database knows them: which ports each has, and whether it lives.
+
+* `Port_Binding:chassis` says who has a port, and `up` whether it works. Of a chassis that was deleted (`ovn-sbctl
+  chassis-del`) OVN 23.03 takes away the first and leaves the second: without a chassis a port is down in any case.
+* A chassis that loses power takes nothing away. It does confirm no more `SB_Global:nb_cfg` in its `Chassis_Private`
+  (ovn-sb(5)), and the others do.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, decode_optional, decode_uuids
+from fairlead.model.health import Health
+from fairlead.model.liveness import Sign, find_dead
+
+_NOTHING: Json = ["set", []]
+TABLES = {
+    "Port_Binding": TableMonitor(
+        columns=("chassis", "logical_port", "up"), where=(["type", "==", ""], ["chassis", "!=", _NOTHING])
+    ),
+    "Chassis_Private": TableMonitor(columns=("chassis", "name", "nb_cfg", "nb_cfg_timestamp")),
+}
+MILLISECONDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    port: str
+    chassis: str
+    """Its UUID; "" is none."""
+    up: bool | None
+
+
+class Bindings:
+    """The ports of machines. A port that is in no row may be of another kind: nothing is known of it."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Binding] = {}
+        self._of_port: dict[str, _Binding] = {}
+
+    def find(self, port: str) -> _Binding | None:
+        return self._of_port.get(port)
+
+    def take(self, uuid: str, change: Mapping[str, Json]) -> Iterator[str]:
+        """Answers the port of which the row says something new."""
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                self._put(uuid, _Binding(columns.get("logical_port", ""), "", None), columns)
+            case {"modify": columns} if uuid in self._rows:
+                self._put(uuid, self._rows[uuid], columns)
+            case {"delete": _} if uuid in self._rows:
+                gone = self._rows.pop(uuid)
+                if self._of_port.get(gone.port) is gone:
+                    del self._of_port[gone.port]
+                yield gone.port
+                return
+            case _:
+                return
+        yield self._rows[uuid].port
+
+    def _put(self, uuid: str, binding: _Binding, columns: Mapping[str, Json]) -> None:
+        if "chassis" in columns:
+            binding = replace(binding, chassis=next(iter(decode_uuids(columns["chassis"])), ""))
+        if "up" in columns:
+            binding = replace(binding, up=decode_optional(columns["up"]))
+        self._rows[uuid] = self._of_port[binding.port] = binding
+
+
+class Nodes:
+    """`clock` is the reader's own, in seconds; `patience` is how long a chassis may lag behind the others."""
+
+    def __init__(self, clock: Callable[[], float], patience: float) -> None:
+        self.dead: frozenset[str] = frozenset()
+        """UUIDs of chassis."""
+        self._clock = clock
+        self._patience = patience
+        self._signs: dict[str, Sign] = {}
+        """By UUID of a Chassis_Private."""
+        self._chassis: dict[str, str] = {}
+        """UUID of a Chassis_Private -> UUID of the Chassis."""
+        self.counted = 0
+        """The newest count that any of them has confirmed."""
+        self.counted_at = -math.inf
+        """And when that was, by the reader's clock."""
+
+    def take(self, uuid: str, change: Mapping[str, Json]) -> None:
+        match change:
+            case {"initial": columns}:
+                self._put(uuid, Sign(name=columns.get("name", ""), count=0, confirmed=0.0), columns, None)
+            case {"insert": columns}:
+                self._put(uuid, Sign(name=columns.get("name", ""), count=0, confirmed=0.0), columns, self._clock())
+            case {"modify": columns} if uuid in self._signs:
+                seen = self._clock() if "nb_cfg" in columns else self._signs[uuid].seen
+                self._put(uuid, self._signs[uuid], columns, seen)
+            case {"delete": _}:
+                self._signs.pop(uuid, None)
+                self._chassis.pop(uuid, None)
+            case _:
+                pass
+
+    def judge(self) -> frozenset[str]:
+        """Look at all of them again. Answers the chassis (UUIDs) of which the opposite is true now."""
+        if self._patience <= 0:
+            return frozenset()
+        names = find_dead(self._signs.values(), self._clock(), self._patience)
+        dead = frozenset(self._chassis[uuid] for uuid, sign in self._signs.items() if sign.name in names)
+        changed, self.dead = dead ^ self.dead, dead
+        return changed - {""}
+
+    def names(self, chassis: Collection[str]) -> list[str]:
+        return sorted(sign.name for uuid, sign in self._signs.items() if self._chassis[uuid] in chassis)
+
+    def __len__(self) -> int:
+        return len(self._signs)
+
+    def _put(self, uuid: str, sign: Sign, columns: Mapping[str, Json], seen: float | None) -> None:
+        confirmed = columns.get("nb_cfg_timestamp", sign.confirmed * MILLISECONDS) / MILLISECONDS
+        self._signs[uuid] = replace(sign, count=columns.get("nb_cfg", sign.count), confirmed=confirmed, seen=seen)
+        if self._signs[uuid].count > self.counted:
+            self.counted, self.counted_at = self._signs[uuid].count, self._clock()
+        if "chassis" in columns or uuid not in self._chassis:
+            self._chassis[uuid] = next(iter(decode_uuids(columns.get("chassis", _NOTHING))), "")
+
+
+def health_of_port(binding: _Binding | None, nodes: Nodes) -> Health | None:
+    """Why nothing can answer there; None when nothing speaks against it."""
+    if binding is None:
+        return None
+    if not binding.chassis or binding.up is False:
+        return Health.UNPLUGGED
+    return Health.STRANDED if binding.chassis in nodes.dead else None

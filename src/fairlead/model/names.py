@@ -1,0 +1,19 @@
+"""What people call things. Tenants choose these names, so they are cut and cleaned wherever they are shown."""
+
+from fairlead.model.owner import WITHOUT_ROWS, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.texts import shorten
+
+LONGEST = 60
+
+
+def name_of(snapshot: Snapshot, owner: Owner) -> str:
+    """ "" for what has none, or is gone."""
+    document = None if owner.kind in WITHOUT_ROWS else snapshot.find(owner)
+    return shorten(getattr(document, "name", "") or "", LONGEST)
+
+
+def called(snapshot: Snapshot, owner: Owner) -> str:
+    """`loadbalancer/3fc8... 'web'`."""
+    name = name_of(snapshot, owner)
+    return f"{owner} '{name}'" if name else str(owner)

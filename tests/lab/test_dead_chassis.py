@@ -1,0 +1,93 @@
+"""End to end: a compute node dies with all that is on it, and its members get no new connections.
+
+Nobody probes there any more, and what was seen last was good.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, processes
+from lab.site import Site, open_site
+from lab.test_health import ask, members, wait_members
+
+pytestmark = pytest.mark.lab
+INTERVAL, TIMEOUT = 2, 5
+"""Seconds."""
+MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRLEAD_OVN_CHASSIS_PROBE_INTERVAL", os.environ.get("PROBE_INTERVAL", str(INTERVAL)))
+        patch.setenv("FAIRLEAD_OVN_CHASSIS_TIMEOUT", str(TIMEOUT))
+        site = open_site(lab)
+    site.network("ash", "10.0.0.0/24")
+    site.network("elm", "10.0.1.0/24")
+    site.router("forest", "ash-v4", "elm-v4")
+    site.machines("ash", {"here": "chassis1", "there": "chassis2"}, serve=[8080])
+    site.machines("elm", {"across": "chassis1"}, serve=[8080])
+    site.machines("ash", {"client": "chassis1"})
+    yield site
+    for name in ("here", "there", "across", "client"):
+        lab.remove_workload(name)
+    site.close()
+
+
+@contextmanager
+def frozen(lab: Lab, chassis: str) -> Iterator[None]:
+    """All of OVN and Open vSwitch there stands still, as on a machine that has lost power."""
+    folder = lab.layout.node_directory(chassis)
+    pids = [processes.read_pidfile(folder / f"{name}.pid") for name in ("ovn-controller", "ovs-vswitchd")]
+    assert all(pid is not None and processes.is_marked(pid, lab.layout.directory) for pid in pids), pids
+    for pid in pids:
+        os.kill(pid or 0, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid or 0, signal.SIGCONT)
+
+
+def test_members_on_a_dead_node_are_down_and_back_when_it_lives_again(site: Site):
+    with site.balancer("ash-v4", ("here", "there"), healthmonitor=MONITOR) as balancer:
+        wait_members(site, ONLINE=2)
+        assert set(ask(site, "client", balancer, Protocol.TCP).answers) == {"here", "there"}
+        with frozen(site.lab, "chassis2"):
+            began = time.monotonic()
+            wait_members(site, ONLINE=1, ERROR=1)
+            dead = time.monotonic() - began
+            while set((found := ask(site, "client", balancer, Protocol.TCP)).answers) != {"here"} or found.errors:
+                assert time.monotonic() - began < dead + 5
+            log = site.service.log.read_text()
+            assert "there" not in found.answers
+        began = time.monotonic()
+        wait_members(site, ONLINE=2)
+        back = time.monotonic() - began
+        site.lab.wait_synced()
+        assert set(ask(site, "client", balancer, Protocol.TCP).answers) == {"here", "there"}
+    assert "its node is dead" in log
+    print(f"\nhealth: a dead node's member was out after {dead:.1f} s, back after {back:.1f} s")
+
+
+def test_a_member_whose_network_has_left_the_router_is_down(site: Site):
+    """Its probes are answered as before: they are sent beside it."""
+    with site.balancer("ash-v4", ("here",), healthmonitor=MONITOR) as balancer:
+        pool = site.cloud.load_balancer.get_pool(balancer.pool)
+        site.cloud.load_balancer.create_member(
+            pool, name="across", address=site.address("across"), protocol_port=8080, subnet_id=site.subnet("elm-v4").id
+        )
+        wait_members(site, ONLINE=2)
+        router = site.cloud.network.find_router("forest")
+        site.part(router, "elm-v4")
+        wait_members(site, ONLINE=1, ERROR=1)
+        site.lab.wait_synced()
+        assert ask(site, "client", balancer, Protocol.TCP).errors == {}
+        site.join(router, "elm-v4")
+        wait_members(site, ONLINE=2)
+        assert members(site) == {"ONLINE": 2}

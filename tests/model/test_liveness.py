@@ -1,0 +1,48 @@
+"""Who is dead: a chassis that lags behind the others, and nobody when most of them do."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.model.liveness import Sign, find_dead
+
+PATIENCE = 45.0
+LIVING = [Sign(name=f"node{number}", count=9, confirmed=1000.0) for number in range(3)]
+LATE = Sign(name="late", count=5, confirmed=900.0)
+
+
+def dead(*signs: Sign, now: float = 0.0) -> set[str]:
+    return set(find_dead(signs, now, PATIENCE))
+
+
+def test_who_lags_behind_the_others_is_dead():
+    assert dead(*LIVING, LATE) == {"late"}
+
+
+@pytest.mark.parametrize(
+    "alive",
+    [
+        replace(LATE, confirmed=1000.0 - PATIENCE),
+        replace(LATE, count=9),
+        replace(LATE, seen=-PATIENCE),
+    ],
+    ids=["not for long", "its clock is wrong, and its count is not", "its clock is wrong, and it was seen"],
+)
+def test_who_is_late_is_not_dead(alive: Sign):
+    assert dead(*LIVING, alive) == set()
+
+
+def test_who_was_seen_long_ago_is_dead():
+    assert dead(*LIVING, replace(LATE, seen=0.0), now=PATIENCE + 1) == {"late"}
+
+
+@pytest.mark.parametrize(("late", "believed"), [(1, True), (3, True), (4, False), (30, False)])
+def test_nothing_is_believed_when_most_lag(late: int, believed: bool):
+    signs = [replace(LATE, name=f"late{number}") for number in range(late)]
+    assert dead(*LIVING, *signs) == ({sign.name for sign in signs} if believed else set())
+
+
+def test_of_two_one_may_be_dead_and_alone_nobody_is():
+    assert dead(LIVING[0], LATE) == {"late"}
+    assert dead(LATE) == set()
+    assert dead() == set()

@@ -1,0 +1,86 @@
+"""Whether there is a way from the VIP to a member: only what certainly is none makes it unreachable."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.network import Route
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.probes import derive_health, observe, why_down
+from fairlead.model.reach import is_unreachable
+from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes
+from harness.story import parse_model
+
+NETWORKS = """
+network net1 10.0.0.0/24
+network net2 10.1.0.0/24
+network net3 10.2.0.0/24
+port vm2 net2 10.1.0.11
+probes net2 10.1.0.2
+web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.1.0.11:80
+"""
+JOINED = NETWORKS + "router r1 net1=10.0.0.1 net2=10.1.0.1"
+OUTSIDE = "network public 203.0.113.0/24 external=physnet1"
+A = Endpoint("vm2", parse_address("10.1.0.11"), 80, Transport.TCP)
+WEB = Owner(Kind.LOAD_BALANCER, "web")
+
+
+def snapshot_of(model: str) -> Snapshot:
+    """With the member on the subnet of its address."""
+    documents, _ = parse_model(model.strip(), {})
+    web = documents[WEB]
+    subnet = documents[Owner(Kind.NETWORK, "net2")].subnets[0].id
+    pools = tuple(
+        replace(pool, members=tuple(replace(member, subnet_id=subnet) for member in pool.members)) for pool in web.pools
+    )
+    documents[WEB] = replace(web, pools=pools)
+    return apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "unreachable"),
+    [
+        (NETWORKS, True),
+        (JOINED, False),
+        (NETWORKS + "router r1 net1=10.0.0.1 net3=10.2.0.1\nrouter r2 net3=10.2.0.2 net2=10.1.0.1", False),
+        (NETWORKS + "router r1 net1=10.0.0.1 net3=10.2.0.1\nrouter r2 net2=10.1.0.1", True),
+        (NETWORKS + "port appliance net1 10.0.0.1", False),
+    ],
+    ids=["no router", "one router", "two routers", "two routers apart", "the gateway is a machine"],
+)
+def test_a_way_by_routers(model: str, unreachable: bool):
+    assert is_unreachable(snapshot_of(model), "net1", "net2") is unreachable
+
+
+def test_a_route_of_a_tenant_may_lead_anywhere():
+    snapshot = snapshot_of(NETWORKS + "router r1 net1=10.0.0.1 net3=10.2.0.1")
+    assert is_unreachable(snapshot, "net1", "net2")
+    route = Route(destination=parse_network("10.1.0.0/24"), nexthop=parse_address("10.2.0.9"))
+    routed = replace(snapshot.routers["r1"], routes=(route,))
+    assert not is_unreachable(apply_changes(snapshot, Changes(puts=(routed,)), 2), "net1", "net2")
+
+
+def test_a_member_without_a_way_is_down_whatever_its_probes_say_and_serves_when_there_is_one():
+    joined = snapshot_of(JOINED)
+    seen, _ = observe(joined, {A: Health.ONLINE})
+    assert (dict(seen.down), dict(seen.online)) == ({}, {"web": {"web-a"}})
+    port = next(port for port in joined.ports.values() if port.network_id == "net2" and port.device_id == "r1")
+    left = apply_changes(seen, Changes(deletes=(Owner(Kind.PORT, port.id),)), 2)
+    assert WEB in affected(seen, left, [Owner(Kind.PORT, port.id)])
+    left = derive_health(left, "web")
+    assert (dict(left.down), dict(left.online)) == ({"web": {"web-a"}}, {})
+    assert why_down(left, left.load_balancers["web"]) == {"web-a": Health.UNREACHABLE}
+    back = apply_changes(left, Changes(puts=(port,)), 3)
+    assert WEB in affected(left, back, [Owner(Kind.PORT, port.id)])
+    assert dict(derive_health(back, "web").online) == {"web": {"web-a"}}
+
+
+def test_who_crosses_no_network_is_not_looked_at():
+    own = snapshot_of(JOINED)
+    web = own.load_balancers["web"]
+    pools = tuple(replace(pool, health_monitor=None) for pool in web.pools)
+    assert dict(own.crossing)
+    assert dict(apply_changes(own, Changes(puts=(replace(web, pools=pools),)), 2).crossing) == {}
