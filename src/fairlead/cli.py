@@ -242,9 +242,12 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(shown, indent=2))
         return 0 if shown["desired"] == shown["actual"] else DIFFERENT
-    print(f"{shown['owner']}  {shown['status']}  generation {shown['generation']}, applied {shown['applied']}")
+    owner = f"{shown['owner']} '{shown['name']}'" if shown["name"] else shown["owner"]
+    print(f"{owner}  {shown['status']}  generation {shown['generation']}, applied {shown['applied']}")
     if shown["error"]:
         print(f"  {shown['error']}")
+    for member, why in shown["down"].items():
+        print(f"  down: member {member}: {why}")
     desired, actual = shown["desired"], shown["actual"]
     for key in sorted({*desired, *actual}):
         if desired.get(key) == actual.get(key):

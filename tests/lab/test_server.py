@@ -272,6 +272,7 @@ def test_the_operators_commands(own_lab: Lab, tmp_path: Path):
         assert (code, "nothing is called 'nothing'" in said) == (1, True)
         shown = json.loads(server.fairlead("show", f"loadbalancer/{identity}", "--json")[1])
         assert shown["desired"] == shown["actual"]
+        assert (shown["name"], shown["down"]) == ("shown", {})
         assert server.fairlead("plan", "--json") == (0, "{}\n")
         tear_down(server)
 

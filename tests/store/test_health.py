@@ -1,7 +1,10 @@
 """The model takes in what probes say: it reaches the reconciler, and no document."""
 
 import asyncio
+import logging
 from pathlib import Path
+
+import pytest
 
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
@@ -20,6 +23,24 @@ web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80,b/10.0.0.12:80"""
 DOCUMENTS, _ = parse_model(MODEL, {})
 WEB, VM2 = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.PORT, "vm2")
 ENDPOINT = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
+
+
+def test_who_is_down_is_told_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda snapshot, owner: None)
+        await model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values())))
+        model.observe({ENDPOINT: Health.STRANDED})
+        await model.write(lambda _: Changes(deletes=(VM2,)))
+        model.observe({ENDPOINT: Health.ONLINE})
+        await store.close()
+
+    with caplog.at_level(logging.INFO, "fairlead.store.model"):
+        asyncio.run(run())
+    told = [line for line in caplog.messages if line.startswith("members of loadbalancer/web")]
+    assert "10.0.0.11:80" in told[0]
+    assert told[0].endswith("(its node is dead: it confirms nothing any more)")
+    assert "no machine of this project has its address" in told[1]
 
 
 def test_health_is_told_kept_and_never_stored(tmp_path: Path):

@@ -17,7 +17,10 @@ from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, with_docu
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
-from fairlead.model.owner import WITHOUT_ROWS, Owner
+from fairlead.model.names import call_member, name_of
+from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner
+from fairlead.model.probes import why_down
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.reconciler.loop import MassDelete, Reconciler, Statistics
 from fairlead.store.interface import StoreError
@@ -34,10 +37,12 @@ PLANNED = object_schema(
 )
 SHOWN: Mapping[str, Schema] = {
     "owner": TEXT,
+    "name": TEXT,
     "generation": NUMBER,
     "applied": NUMBER,
     "error": or_null(TEXT),
     "status": words_schema(ProvisioningStatus),
+    "down": _each(TEXT),
     "desired": _each(TEXT),
     "actual": _each(TEXT),
 }
@@ -63,10 +68,12 @@ def make_door(house: House, reconciler: Reconciler) -> Starlette:
         return json_response(
             {
                 "owner": str(owner),
+                "name": name_of(house.model.snapshot, owner),
                 "generation": generation,
                 "applied": applied.generation,
                 "error": applied.error,
                 "status": derive_provisioning_status(generation, applied),
+                "down": _down(house.model.snapshot, owner),
                 "desired": _texts(desired),
                 "actual": _texts(actual),
             }
@@ -130,6 +137,16 @@ def _diff(change: Diff) -> JsonObject:
         "update": [[str(update.before), str(update.after)] for update in change.updates.values()],
         "delete": [str(row) for row in change.deletes.values()],
     }
+
+
+def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
+    """The members of a load balancer that their health monitor calls down, and why."""
+    balancer = snapshot.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
+    if balancer is None:
+        return {}
+    why = why_down(snapshot, balancer)
+    members = (member for pool in balancer.pools for member in pool.members if member.id in why)
+    return {" ".join([member.id, *call_member(member)]): why[member.id].value for member in members}
 
 
 def _texts(rows: Rows) -> Mapping[str, str]:

@@ -1,5 +1,9 @@
 """What people call things. Tenants choose these names, so they are cut and cleaned wherever they are shown."""
 
+from collections.abc import Iterator
+
+from fairlead.model.addresses import render_endpoint
+from fairlead.model.loadbalancer import Member
 from fairlead.model.owner import WITHOUT_ROWS, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.texts import shorten
@@ -11,6 +15,13 @@ def name_of(snapshot: Snapshot, owner: Owner) -> str:
     """ "" for what has none, or is gone."""
     document = None if owner.kind in WITHOUT_ROWS else snapshot.find(owner)
     return shorten(getattr(document, "name", "") or "", LONGEST)
+
+
+def call_member(member: Member) -> Iterator[str]:
+    """Where it is, and what it is called."""
+    yield render_endpoint(member.address, member.port)
+    if member.name:
+        yield f"'{shorten(member.name, LONGEST)}'"
 
 
 def called(snapshot: Snapshot, owner: Owner) -> str:

@@ -16,6 +16,7 @@ from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
 from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unreachable
+from fairlead.model.names import called
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
@@ -161,7 +162,12 @@ class Reconciler:
         self.statistics.meddled += bool(what)
         pause = self._contention.notice(owner, now)
         if not pause:
-            LOG.log(logging.WARNING if what else logging.DEBUG, "somebody else changed rows of %s: %s", owner, what)
+            LOG.log(
+                logging.WARNING if what else logging.DEBUG,
+                "somebody else changed rows of %s: %s",
+                called(self._snapshot(), owner),
+                what,
+            )
             self.distrust(owner)
             return
         self._memory.believed.pop(owner, None)
@@ -180,7 +186,7 @@ class Reconciler:
         error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
         LOG.log(
             logging.WARNING if what else logging.DEBUG,
-            *("%s: %s: %s", owner, error, what),
+            *("%s: %s: %s", self._called(owner), error, what),
             extra={"fields": {"owner": str(owner), "repairs": repairs, "pause": pause, "change": what}},
         )
         before = self._memory.applied.get(owner, NEVER_APPLIED)
@@ -398,10 +404,13 @@ class Reconciler:
                 "milliseconds": took,
                 "requests": causes,
             }
-            words = f"applied {work.owner} generation {generation}: {change.counts} in {took} ms"
+            words = f"applied {self._called(work.owner)} generation {generation}: {change.counts} in {took} ms"
             LOG.info("%s", f"{words} for {', '.join(causes)}" if causes else words, extra={"fields": news})
         for watcher in self._watchers:
             watcher(work)
+
+    def _called(self, owner: Owner) -> str:
+        return called(self._snapshot(), owner)
 
     async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
         """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
@@ -443,7 +452,12 @@ class Reconciler:
         causes = self._memory.causes.get(owner, [])
         LOG.log(
             level,
-            *("could not apply %s%s: %s", owner, f" for {', '.join(causes)}" if causes else "", error),
+            *(
+                "could not apply %s%s: %s",
+                called(self._snapshot(), owner),
+                f" for {', '.join(causes)}" if causes else "",
+                error,
+            ),
             extra={"fields": {"owner": str(owner), "requests": causes, "error": str(error)}},
         )
 

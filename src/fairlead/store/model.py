@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.names import called
+from fairlead.model.names import call_member, called
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import derive_health, observe, why_down
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
@@ -109,7 +109,7 @@ class Model:
         balancer = self.snapshot.load_balancers[owner.id]
         why = why_down(self.snapshot, balancer)
         members = [member for pool in balancer.pools for member in pool.members if member.id in why]
-        told = [f"{member.address}:{member.port} ({why[member.id].value})" for member in members[:MOST_TOLD]]
+        told = [f"{' '.join(call_member(member))} ({why[member.id].value})" for member in members[:MOST_TOLD]]
         return ", ".join(told) + (f" and {len(members) - MOST_TOLD} more" if len(members) > MOST_TOLD else "")
 
     def equip(self, abilities: frozenset[str]) -> None:

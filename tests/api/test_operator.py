@@ -1,0 +1,20 @@
+"""What the operator's door says of members that are down."""
+
+from fairlead.api.operator import _down
+from fairlead.model.health import Health
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.probes import observe
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from store.test_health import DOCUMENTS, ENDPOINT, VM2, WEB
+
+
+def test_who_is_down_is_shown_with_where_it_is_and_why():
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
+    snapshot = apply_changes(snapshot, Changes(deletes=(VM2,)), 2)
+    snapshot, _ = observe(snapshot, {ENDPOINT: Health.STRANDED})
+    shown = _down(snapshot, WEB)
+    assert {member.split()[1]: why for member, why in shown.items()} == {
+        "10.0.0.11:80": Health.STRANDED.value,
+        "10.0.0.12:80": Health.GONE.value,
+    }
+    assert _down(snapshot, VM2) == _down(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}

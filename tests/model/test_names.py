@@ -1,0 +1,35 @@
+"""What people call things, where it is shown: cut to a length, on one line."""
+
+import pytest
+
+from fairlead.model.names import LONGEST, call_member, called, name_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.texts import shorten
+from harness.story import parse_model
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("web", "web"),
+        ("a\nb\x1b[31m\x7f", "a?b?[31m?"),
+        ("right\u202eto left\u2028", "right?to left?"),
+        ("x" * 200, "x" * (LONGEST - 1) + "…"),
+        ("日本", "日本"),
+    ],
+)
+def test_a_name_that_somebody_chose_stays_on_its_line(text: str, shown: str):
+    assert shorten(text, LONGEST) == shown
+
+
+def test_an_owner_is_called_by_its_name_too():
+    documents, _ = parse_model("network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:80", {})
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    web = Owner(Kind.LOAD_BALANCER, "web")
+    name = snapshot.load_balancers["web"].name
+    assert called(snapshot, web) == (f"{web} '{name}'" if name else str(web))
+    assert name_of(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == ""
+    assert called(snapshot, Owner(Kind.VIP_NETWORK, "net1")) == "vip-network/net1"
+    [member] = snapshot.load_balancers["web"].pools[0].members
+    assert next(iter(call_member(member))) == "10.0.0.11:80"
