@@ -296,3 +296,18 @@ def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
 )
 def test_an_address_is_counted_as(address: str, counted: str):
     assert counted_as(address) == counted
+
+
+@pytest.mark.parametrize("target", [b"/\xff", b"http://["])
+def test_a_target_that_is_none_is_a_bad_request_and_no_mistake_of_ours(target: bytes):
+    mistakes: list[Any] = []
+
+    async def story(place: Entrance, connect: Any) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: mistakes.append(context))
+        reader, writer = await connect()
+        writer.write(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        await reader.read()
+
+    play(story)
+    assert not mistakes

@@ -1,6 +1,7 @@
 """A Fairlead server of its own over real ovsdb-servers: processes of this test alone, ended by their own ids."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -19,6 +20,8 @@ import httpx
 SERVER, SCHEMA = Path("/usr/sbin/ovsdb-server"), Path("/usr/share/ovn/ovn-nb.ovsschema")
 PATIENCE = 60.0
 """Seconds for a start, and for the reconciler to come to rest."""
+CHASSIS = "seed"
+"""The one node that the Southbound database knows."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,24 @@ def _await_ready(made: Machine) -> None:
         time.sleep(0.05)
 
 
+def _register(southbound: Path) -> None:
+    """Write the rows by which ovn-controller registers its node (ovn-sb(5), Chassis and Encap)."""
+    encap = {"type": "geneve", "ip": "192.0.2.1", "chassis_name": CHASSIS}
+    chassis = {"name": CHASSIS, "hostname": CHASSIS, "encaps": ["named-uuid", "encap"]}
+    rows = [
+        {"op": "insert", "table": "Encap", "uuid-name": "encap", "row": encap},
+        {"op": "insert", "table": "Chassis", "row": chassis},
+    ]
+    transaction = json.dumps(["OVN_Southbound", *rows])
+    subprocess.run(["ovsdb-tool", "transact", str(southbound), transaction], check=True, stdout=subprocess.DEVNULL)
+
+
 @contextmanager
 def _database(folder: Path, name: str) -> Iterator[str]:
     database, remote = folder / f"{name}.db", folder / f"{name}.sock"
     subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA.with_name(f"ovn-{name}.ovsschema")], check=True)
+    if name == "sb":
+        _register(database)
     options = [f"--remote=punix:{remote}", f"--unixctl={folder}/{name}.ctl", "--no-chdir", "-vconsole:off"]
     process = subprocess.Popen([SERVER, str(database), *options], env={**os.environ, "OVS_RUNDIR": str(folder)})
     try:

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from fuzz.machine import CHASSIS
+
 LISTS = {
     "network": "/network/v2.0/networks",
     "subnet": "/network/v2.0/subnets",
@@ -95,6 +97,7 @@ class World:
             "destination": lambda random: f"172.16.{random.randrange(4)}.0/24",
             "nexthop": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
             "tags": lambda random: random.sample(TAGS, random.randrange(len(TAGS) + 1)),
+            "chassis": lambda random: CHASSIS,
             "loadbalancer": self._tree,
         }
 
@@ -119,7 +122,7 @@ class World:
     def seed(self) -> None:
         """One of everything, so that there is something to speak of; and a node that counts."""
         told = {"interval": 3600, "listeners": {}}
-        self._client.put("/agent/chassis/seed", json=told).raise_for_status()
+        self._client.put(f"/agent/chassis/{CHASSIS}", json=told).raise_for_status()
         for number, cidrs in enumerate((["10.0.0.0/24"], ["10.0.1.0/24", "fd00:1::/64"])):
             network = self._post("network", name=f"seed{number}")["id"]
             for cidr in cidrs:
@@ -169,6 +172,8 @@ class World:
             known["name"] = "ovn" if "/providers/" in template else self._one("availability_zone", random)
         if "{project_id}" in template:
             known["project_id"] = self._one("quota", random)
+        if "{chassis}" in template:
+            known["chassis"] = CHASSIS
         if template.endswith("remove_router_interface") and self.interfaces:
             known["id"] = random.choice(sorted(self.interfaces))
         return {name: known.get(name) or value for name, value in drawn.items()}

@@ -111,9 +111,9 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # raises for a target that is none: then there is no body to read
         self._in_body = True
         self._wait(BODY_PATIENCE)
-        super().on_headers_complete()
         self.scope["extensions"] = {"fairlead.gone": {"event": self.gone}}
 
     def on_body(self, body: bytes) -> None:
