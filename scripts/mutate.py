@@ -125,6 +125,8 @@ MUTANTS = (
         "deal(_table(old, *tier), ",
         "deal(SlotTable(version=tier[0], backup=tier[1]), ",
     ),
+    Mutant("who serves parts as well", "compilers/ovn_parting.py", "left - serving[transport]", "left"),
+    Mutant("who was removed is forgotten at once", "compilers/ovn_parting.py", "in balancer.parted:", "in ():"),
     Mutant(
         "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"
     ),

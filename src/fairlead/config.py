@@ -17,6 +17,7 @@ from fairlead.client import is_url
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS, parse_names
 from fairlead.drivers.ovsdb_protocol import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
+from fairlead.model.parting import LONGEST_PARTING
 from fairlead.model.quota import LARGEST_QUOTA, PROBE_LIMITS, UNLIMITED
 from fairlead.model.statistics import LONGEST_INTERVAL
 
@@ -118,6 +119,11 @@ class OvnOptions:
         "",
         "Names of the chassis through which routers leave, with commas; each needs ovn-bridge-mappings for the physical"
         " networks, and three are needed for one to take over. Without any, external gateways are refused.",
+    )
+    parting: int = _option(
+        3600,
+        f"Seconds, 0 to {LONGEST_PARTING}, for which OVN goes on translating what a removed member answers to clients"
+        " outside: then what is left of their connections ends.",
     )
 
     chassis_probe_interval: int = _option(
@@ -465,6 +471,8 @@ def _remotes(name: str, text: str) -> tuple[Remote, ...]:
 
 
 def _check_ovn(options: OvnOptions) -> None:
+    if not 0 <= options.parting <= LONGEST_PARTING:
+        raise BadConfiguration(f"ovn.parting: from 0 to {LONGEST_PARTING} seconds")
     remotes = {name: _remotes(name, getattr(options, name)) for name in ("northbound", "southbound")}
     if options.chassis_probe_interval and not (
         0 < options.chassis_probe_interval <= options.chassis_timeout / 2 <= LONGEST_CHASSIS_TIMEOUT / 2

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from fairlead.api.metrics import Dataplane
 from fairlead.api.pulse import Pulse
 from fairlead.api.wire import BoundedHttp
 from fairlead.compilers.providers import Names, compile_owner, parse_names
+from fairlead.compilers.unsupported import Unsupported
 from fairlead.config import BadConfiguration, Configuration, OvnOptions, ServerOptions, check_secrets, split_listen
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
@@ -42,6 +44,7 @@ from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_protocol import parse_remotes
 from fairlead.logs import reopen
 from fairlead.model.owner import Owner
+from fairlead.model.parting import forget_removed
 from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
@@ -57,6 +60,8 @@ OVN_PATIENCE = 5.0
 SOUTHBOUND_PATIENCE = 2.0
 """Seconds that the first look at everything waits for what probes say: without it the dead would serve for a moment."""
 RESYNC_INTERVAL = 3600.0
+FORGET_INTERVAL = 10.0
+"""Seconds, between two looks at who was removed long enough ago."""
 FILES_BESIDE = 100
 """That are open beside connections of callers: the store, OVN's databases, the log."""
 LOCK_PATIENCE = 0.5
@@ -73,7 +78,7 @@ async def serve(configuration: Configuration) -> None:
     store = await SqliteStore.open(Path(configuration.store.path))
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        empty = Snapshot(gateway_chassis=configuration.ovn.gateways)
+        empty = Snapshot(gateway_chassis=configuration.ovn.gateways, parting_seconds=configuration.ovn.parting)
         model = await Model.load(store, compile_owner, empty)
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
         providers = parse_names(configuration.providers.names, configuration.providers.default)
@@ -151,6 +156,7 @@ class Kernel:
             self._resync_when_wanted,
             self.succession.run,
             self._ask_chassis,
+            self._forget,
         ):
             self._tasks.append(asyncio.create_task(_watched(work), name=work.__qualname__))
         try:
@@ -202,6 +208,18 @@ class Kernel:
         if self._model.snapshot.watched:
             with contextlib.suppress(TimeoutError):
                 await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
+
+    async def _forget(self) -> None:
+        """Let go of removed members whose time is over."""
+        while True:
+            await asyncio.sleep(FORGET_INTERVAL)
+            snapshot, now = self._model.snapshot, datetime.now(UTC)
+            late = [each for each in snapshot.parting if snapshot.load_balancers[each].parted[0].until <= now]
+            for balancer_id in late:
+                try:
+                    await self._model.write(partial(forget_removed, balancer_id=balancer_id, now=now))
+                except (StoreError, Unsupported) as error:
+                    LOG.warning("members of %s that were removed are not forgotten yet: %s", balancer_id, error)
 
     async def _resync_when_wanted(self) -> None:
         """At the start, when OVN comes back, and hourly."""

@@ -12,6 +12,7 @@ The language of a model, a line each:
     web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
     api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
     probes net1 10.0.0.2
+    web vip=10.0.0.10 on=net1 parted=tcp/10.0.0.13:8080 tcp:80=-
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
     network net1 shared project=city 10.0.0.0/24
@@ -21,7 +22,8 @@ A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the 
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
 `@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say; a member with a
-monitor and without a port is down too. Routers may leave through the chassis gw1 and gw2.
+monitor and without a port is down too.
+`parted` is a member that was removed lately. Routers may leave through the chassis gw1 and gw2.
 """
 
 import re
@@ -41,10 +43,12 @@ from fairlead.model.loadbalancer import (
     LoadBalancer,
     Member,
     MonitorType,
+    Parted,
     PersistenceType,
     Pool,
     PoolProtocol,
     SessionPersistence,
+    Transport,
     Vip,
     find_pool,
     with_members,
@@ -328,7 +332,17 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         admin_state_up="disabled" not in words,
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
+        parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,
+    )
+
+
+def _parted(text: str) -> Parted:
+    transport, _, endpoint = text.partition("/")
+    address, _, port = endpoint.rpartition(":")
+    until = datetime(2026, 1, 2, tzinfo=UTC)
+    return Parted(
+        transport=Transport(transport), address=parse_address(address.strip("[]")), port=int(port), until=until
     )
 
 

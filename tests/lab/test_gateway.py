@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.chassis import EXTERNAL_UPLINK
 from fairlead.lab.databases import until
+from lab.holder import holding
 from lab.site import Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -141,6 +142,50 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
             site.set_member(balancer, name, is_admin_state_up=False)
         for client in ("outside", "shore", "hill"):
             assert ask(site, client, address, protocol, 3).errors == {"refused": 3}, client
+
+
+WAYS = [(4, False, "vip"), (4, True, "vip"), (4, False, "floating"), (4, True, "floating"), (6, False, "vip")]
+"""IP version, whether the router translates, and the address that clients outside know."""
+
+
+@pytest.mark.parametrize(("version", "snat", "by"), WAYS)
+def test_connections_from_outside_outlive_what_happens_to_their_member(site: Site, version: int, snat: bool, by: str):
+    """It drains, is disabled, its pool is disabled, and it is removed; meanwhile new ones go to the others."""
+    with ExitStack() as stack:
+        if snat:
+            stack.enter_context(translating(site))
+        balancer = stack.enter_context(site.balancer(f"bay-v{version}", [*MEMBERS], version=version))
+        address = balancer.vip
+        if by == "floating":
+            address = stack.enter_context(floating_ip(site, vip_port(site, balancer)))
+        ping(site, "outside", address)
+        outside = stack.enter_context(holding(site.lab, "outside", address, 80))
+        inside = stack.enter_context(holding(site.lab, "hill", balancer.vip, 80))
+        before = {holder: holder.open(8) for holder in (outside, inside)}
+        assert all(set(names.values()) == set(MEMBERS) for names in before.values())
+        cloud, broken = site.cloud.load_balancer, dict[str, tuple[int, int]]()
+
+        def look(what: str, **left: str) -> None:
+            site.settle(balancer.id)
+            broken[what] = tuple(
+                sum(names[key] != name for key, name in before[holder].items())
+                for holder in (outside, inside)
+                for names in [holder.ask()]
+            )
+            if left:
+                assert set(ask(site, "outside", address).answers) == {left["name"]}
+
+        site.set_member(balancer, "b1", weight=0)
+        look("drained", name="b2")
+        site.set_member(balancer, "b1", weight=1, is_admin_state_up=False)
+        look("disabled", name="b2")
+        cloud.update_pool(balancer.pool, admin_state_up=False)
+        look("pool disabled")
+        cloud.update_pool(balancer.pool, admin_state_up=True)
+        cloud.delete_member(site.member(balancer, "b1"), balancer.pool)
+        look("removed", name="b2")
+        print(f"IPv{version}, snat {snat}, by {by}: broken of 8 outside, inside: {broken}")
+        assert set(broken.values()) == {(0, 0)}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -104,6 +104,22 @@ def test_somebody_elses_change_of_our_row_is_undone(own_lab: Lab, tmp_path: Path
         tear_down(server)
 
 
+def test_a_removed_member_is_forgotten_when_its_time_is_over_and_what_drains_can_be_read(own_lab: Lab, tmp_path: Path):
+    with serving(own_lab, tmp_path, FAIRLEAD_OVN_PARTING="2") as server:
+        identity = build(server, "parting")
+        pool = {"name": "pool", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}
+        listener = {"loadbalancer_id": identity, "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
+        members = f"{POOLS}/{server.make(LISTENERS, 'listener', **listener)['default_pool_id']}/members"
+        one, _ = (server.make(members, "member", address=f"10.0.0.{each}", protocol_port=80) for each in (201, 202))
+        assert server.client.delete(f"{members}/{one['id']}").status_code == 204
+        until(lambda: f"{identity}-tcp-parting" in names(own_lab, "Load_Balancer"))
+        assert "10.0.0.201:80" in server.fairlead("show", identity)[1]
+        until(lambda: f"{identity}-tcp-parting" not in names(own_lab, "Load_Balancer"), 20)
+        assert f"{identity}-tcp" in names(own_lab, "Load_Balancer")
+        server.wait_for(identity, "ACTIVE")
+        tear_down(server)
+
+
 def test_rows_of_others_are_left_alone(own_lab: Lab, tmp_path: Path):
     own_lab.exec("central", ["ovn-nbctl", "ls-add", "theirs", "--", "lb-add", "their-lb", "10.9.9.9:80", "10.9.9.1:80"])
     with serving(own_lab, tmp_path) as server:

@@ -23,6 +23,7 @@ from hashlib import sha256
 from typing import assert_never
 
 from fairlead.compilers.ovn_monitors import monitor_rows
+from fairlead.compilers.ovn_parting import parting_rows
 from fairlead.compilers.ovn_router import (
     floating_ip_rows,
     gateway_attachment,
@@ -285,9 +286,11 @@ def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> 
 def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]) -> Iterator[OvnRow]:
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
+    serving: dict[lb.Transport, set[str]] = {}
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         transport = _transport(listener)
+        serving.setdefault(transport, set())
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
         for vip, addresses in place.addresses:
@@ -295,6 +298,7 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
             table = (listener.default_pool_id, vip.address.version)
             if table not in tables:
                 tables[table] = _backends(pool, vip, place.out)
+            serving[transport].update(tables[table])
             for address in addresses:
                 service = VirtualService(vip=render_endpoint(address, listener.port), backends=tables[table])
                 services.setdefault(where, []).append(service)
@@ -309,6 +313,8 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
         )
         yield row
         yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
+    if not place.suffix:  # where the project's routers are, and so the gateways
+        yield from parting_rows(balancer, serving, OPTIONS, place.groups.balancers)
 
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from fairlead.model.addresses import IPAddress, IPNetwork
@@ -265,6 +266,21 @@ class Vip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parted:
+    """A member that was removed; some of its connections may go on."""
+
+    transport: Transport
+    address: IPAddress
+    port: int
+    until: datetime
+    """When it is forgotten."""
+
+    @property
+    def endpoint(self) -> tuple[Transport, IPAddress, int]:
+        return self.transport, self.address, self.port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer(Resource):
     provider: str
     vip: Vip
@@ -278,6 +294,8 @@ class LoadBalancer(Resource):
     flavor_id: str | None = None
     availability_zone: str | None = None
     """Its name."""
+    parted: tuple[Parted, ...] = ()
+    """Members that were removed lately, by the time when they are forgotten."""
 
     @property
     def vips(self) -> tuple[Vip, ...]:

@@ -102,6 +102,10 @@ class Snapshot:
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
     l7policy_owner: Map[str, str] = Map()
+    parting: Ids = NONE
+    """Load balancers that remember members which were removed."""
+    parting_seconds: int = 3600
+    """For how long; the deployment's, and the same in every snapshot."""
     vip_owner: Map[str, str] = Map()
     """Id of a part, or of the port of the VIP -> its load balancer."""
     flavor_users: Map[str, Ids] = Map()
@@ -419,6 +423,7 @@ def _with(snapshot: Snapshot, aggregate: Aggregate, revision: int) -> Snapshot:
                 monitor_owner=snapshot.monitor_owner.update(dict.fromkeys(_monitors(aggregate), identity)),
                 l7policy_owner=snapshot.l7policy_owner.update(dict.fromkeys(_policies(aggregate), identity)),
                 vip_owner=snapshot.vip_owner.set(aggregate.vip.port_id, identity),
+                parting=snapshot.parting.set(identity, None) if aggregate.parted else snapshot.parting,
                 flavor_users=_joined(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_joined(snapshot.zone_users, aggregate.availability_zone, identity),
                 **_probing(snapshot, aggregate, 1),
@@ -463,6 +468,7 @@ def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
                 monitor_owner=_deleted(snapshot.monitor_owner, _monitors(aggregate)),
                 l7policy_owner=_deleted(snapshot.l7policy_owner, _policies(aggregate)),
                 vip_owner=_deleted(snapshot.vip_owner, [aggregate.vip.port_id]),
+                parting=snapshot.parting.delete(identity) if aggregate.parted else snapshot.parting,
                 flavor_users=_parted(snapshot.flavor_users, aggregate.flavor_id, identity),
                 zone_users=_parted(snapshot.zone_users, aggregate.availability_zone, identity),
                 **_probing(snapshot, aggregate, -1),

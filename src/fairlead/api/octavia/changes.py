@@ -16,6 +16,7 @@ from fairlead.api.steps import Steps, at_once
 from fairlead.model import loadbalancer as lb
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.parting import remember_removed
 from fairlead.model.snapshot import NONE, Aggregate, Changes, Snapshot, apply_changes, standing
 from fairlead.model.standing import Standing
 
@@ -316,8 +317,10 @@ def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Chang
 
 def _write(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
     _check(snapshot, balancer, caller)
-    ports = make_probe_ports(snapshot, balancer, caller.birth.now)
-    return _giving_addresses(*ports, replace(balancer, updated_at=caller.birth.now))
+    now, old = caller.birth.now, snapshot.load_balancers.get(balancer.id)
+    ports = make_probe_ports(snapshot, balancer, now)
+    balancer = remember_removed(old, balancer, now, snapshot.parting_seconds)
+    return _giving_addresses(*ports, replace(balancer, updated_at=now))
 
 
 def _giving_addresses(*puts: Aggregate) -> Changes:

@@ -1,0 +1,63 @@
+"""Members that get no new connections, so that those which they have go on through the gateways of routers.
+
+northd translates back what comes from a *current* backend of a load balancer on its way out of a router, and from
+nobody else (`lr_out_undnat`, ovn-northd(8)). So whoever drains, is disabled, down, a backup that waits, or was removed
+lately is a backend of a VIP that nobody uses, in a row beside the others.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from hashlib import blake2s
+from ipaddress import IPv4Network, IPv6Network
+
+from fairlead.dataplane.ovn import GroupMember, LoadBalancer, OvnRow, VirtualService
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress, render_endpoint
+from fairlead.model.parting import pool_transport
+
+NOWHERE_V4, NOWHERE_V6 = IPv4Network("192.0.2.0/24"), IPv6Network("100::/64")
+"""For documentation (RFC 5737) and for discarding (RFC 6666): no packet has such a destination."""
+
+
+def parting_rows(
+    balancer: lb.LoadBalancer,
+    serving: Mapping[lb.Transport, Set[str]],
+    options: tuple[tuple[str, str], ...],
+    group: str,
+) -> Iterator[OvnRow]:
+    """For each transport that has a listener: its members which are no backend of any, in this group."""
+    for transport in sorted(serving):
+        services = []
+        for version, (address, port) in nowhere(balancer.id).items():
+            left = {render_endpoint(*endpoint) for endpoint in _endpoints(balancer, transport, version)}
+            backends = tuple(sorted(left - serving[transport]))
+            if backends:
+                services.append(VirtualService(vip=render_endpoint(address, port), backends=backends))
+        if services:
+            row = LoadBalancer(
+                name=f"{balancer.id}-{transport.value}-parting",
+                protocol=transport.value,
+                services=tuple(services),
+                options=options,
+            )
+            yield row
+            yield GroupMember(group=group, load_balancer=row.name)
+
+
+def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
+    """By IP version, an address and port of its own for each load balancer: two with the same VIP would make northd say
+    two things of the same packets."""
+    number = int.from_bytes(blake2s(balancer_id.encode(), digest_size=8).digest())
+    place, port = number // 65535, 1 + number % 65535
+    return {
+        4: (NOWHERE_V4[1 + place % 254], port),
+        6: (NOWHERE_V6[1 + place % 2**48], port),
+    }
+
+
+def _endpoints(balancer: lb.LoadBalancer, transport: lb.Transport, version: int) -> Iterator[tuple[IPAddress, int]]:
+    for pool in balancer.pools:
+        if pool_transport(pool) is transport:
+            yield from ((each.address, each.port) for each in pool.members if each.address.version == version)
+    for gone in balancer.parted:
+        if gone.transport is transport and gone.address.version == version:
+            yield gone.address, gone.port

@@ -1,0 +1,52 @@
+"""Members that were removed: connections to them may go on for a while, and a dataplane may have to know them.
+
+It ends by itself: each is remembered until a moment that is written beside it, and a load balancer remembers a bounded
+number. The time is an argument; the server has the clock.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from fairlead.model.loadbalancer import LoadBalancer, Parted, Pool, PoolProtocol, Transport
+from fairlead.model.snapshot import Changes, Snapshot
+
+MOST_PARTED = 256
+"""Removed members that a load balancer remembers; of more, the newest."""
+LONGEST_PARTING = 86_400
+"""Seconds for which an operator may have them remembered."""
+
+
+def pool_transport(pool: Pool) -> Transport:
+    match pool.protocol:
+        case PoolProtocol.UDP:
+            return Transport.UDP
+        case PoolProtocol.SCTP:
+            return Transport.SCTP
+        case _:
+            return Transport.TCP
+
+
+def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int) -> LoadBalancer:
+    """The load balancer that takes the place of `old`, and remembers for so long whom it has not any more."""
+    if old is None:
+        return new
+    present = {each.endpoint for each in _members(new, now)}
+    gone = _members(old, now + timedelta(seconds=seconds))
+    kept = {each.endpoint: each for each in (*new.parted, *gone) if each.until > now and each.endpoint not in present}
+    return replace(new, parted=tuple(sorted(kept.values(), key=lambda each: each.until)[-MOST_PARTED:]))
+
+
+def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:
+    """No change for one that is gone, or of which nobody's time is over."""
+    balancer = snapshot.load_balancers.get(balancer_id)
+    if balancer is None:
+        return Changes()
+    left = tuple(each for each in balancer.parted if each.until > now)
+    return Changes() if left == balancer.parted else Changes(puts=(replace(balancer, parted=left),))
+
+
+def _members(balancer: LoadBalancer, until: datetime) -> Iterator[Parted]:
+    for pool in balancer.pools:
+        for member in pool.members:
+            yield Parted(transport=pool_transport(pool), address=member.address, port=member.port, until=until)
