@@ -617,7 +617,9 @@ def test_a_backup_member_and_sctp(door):
         await make_member(place, pool["id"], "10.0.0.11")
         backup = await make_member(place, pool["id"], "10.0.0.12", backup=True)
         assert backup["backup"]
-        (row,) = [row for rows in place.driver.rows.values() for row in rows.values() if isinstance(row, LoadBalancer)]
-        assert (row.protocol, row.services[0].backends) == ("sctp", ("10.0.0.11:8080",))
+        found = [row for rows in place.driver.rows.values() for row in rows.values() if isinstance(row, LoadBalancer)]
+        backends = {row.name.removeprefix(balancer["id"]): row.services[0].backends for row in found}
+        assert backends == {"-sctp": ("10.0.0.11:8080",), "-sctp-parting": ("10.0.0.12:8080",)}
+        assert {row.protocol for row in found} == {"sctp"}
 
     door(story)
