@@ -291,6 +291,12 @@ MUTANTS = (
         "if reached and router is not None",
         "if router is not None",
     ),
+    Mutant(
+        "a gateway asks for what the wire carries alone",
+        "compilers/ovn_router.py",
+        "for each in {gateway.network_id, *inside})",
+        "for each in {gateway.network_id})",
+    ),
     Mutant("translated in spite of all", "compilers/ovn_router.py", "if gateway.enable_snat:", "if True:"),
     Mutant(
         "two ways to everywhere", "compilers/ovn_router.py", "is not None and anywhere not in taken:", "is not None:"

@@ -145,6 +145,7 @@ class NetworkOptions:
     """Defaults of new networks."""
 
     mtu: int = _option(1442, "Bytes; 1500 of the underlay less 58 of geneve over IPv4.")
+    external_mtu: int = _option(1500, "Bytes of external networks: what the wires carry that chassis map to bridges.")
 
 
 def _quota(most: int, resource: str) -> Any:
@@ -398,8 +399,9 @@ def _check(configuration: Configuration) -> None:
         raise BadConfiguration("server.tls_certificate and server.tls_key go together")
     _check_callers(server)
     _check_ovn(configuration.ovn)
-    if not 1280 <= configuration.network.mtu <= 65535:
-        raise BadConfiguration("network.mtu: from 1280 (IPv6 needs it) to 65535")
+    for name in ("mtu", "external_mtu"):
+        if not 1280 <= getattr(configuration.network, name) <= 65535:
+            raise BadConfiguration(f"network.{name}: from 1280 (IPv6 needs it) to 65535")
     for option in fields(QuotaOptions):
         if not UNLIMITED <= getattr(configuration.quota, option.name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"quota.{option.name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")

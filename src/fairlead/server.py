@@ -91,6 +91,7 @@ async def serve(configuration: Configuration) -> None:
             now=lambda: datetime.now(UTC),
             new_id=lambda: str(uuid.uuid4()),
             mtu=configuration.network.mtu,
+            external_mtu=configuration.network.external_mtu,
             resync_owner=kernel.reconciler.distrust,
             providers=providers,
             limits=Limits(**asdict(configuration.quota)),

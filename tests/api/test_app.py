@@ -33,6 +33,7 @@ def _house(place: Inside) -> House:
         now=lambda: NOON,
         new_id=lambda: "1",
         mtu=1442,
+        external_mtu=1500,
         resync_owner=place.reconciler.distrust,
         news=place.news,
     )

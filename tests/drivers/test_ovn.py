@@ -253,7 +253,8 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
             given = {mark.removeprefix("fairlead:address:") for mark in marks["Logical_Router_Port"][u]}
             own = ",".join(text for text in decode_set(port["networks"]) if text not in given)
             head = f"Logical_Router_Port {port['name']}"
-            lines.append(f"{head} router={row['name']} mac={port['mac']} networks={own}{state(port)}")
+            rest = f"{state(port)}{words(port, 'options')}"
+            lines.append(f"{head} router={row['name']} mac={port['mac']} networks={own}{rest}")
             lines += [f"{head} += {text}" for text in decode_set(port["networks"]) if text in given]
     for _, row in ours("Load_Balancer"):
         vips = {vip: tuple(text.split(",")) if text else () for vip, text in decode_map(row["vips"]).items()}

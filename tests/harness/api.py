@@ -98,6 +98,7 @@ async def inside(
         now=lambda: NOON,
         new_id=lambda: f"00000000-0000-4000-8000-{next(place.ids):012d}",
         mtu=1442,
+        external_mtu=1500,
         resync_owner=reconciler.distrust,
         news=place.news,
         ledger=place.ledger,

@@ -66,6 +66,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIAp
         now=lambda: datetime.now(UTC),
         new_id=lambda: str(uuid.uuid4()),
         mtu=1442,
+        external_mtu=1500,
         resync_owner=place.reconciler.distrust,
         news=place.news,
     )

@@ -15,7 +15,7 @@ The language of a model, a line each:
     web vip=10.0.0.10 on=net1 parted=tcp/10.0.0.13:8080 tcp:80=-
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
-    network net1 shared project=city 10.0.0.0/24
+    network net1 shared project=city mtu=1300 10.0.0.0/24
 
 Every document but `probes` and `down` may say whose it is, `project=NAME`; what says nothing is of the project demo.
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
@@ -199,7 +199,7 @@ def _network(name: str, *words: str) -> Network:
             kind = SegmentType.VLAN if tag else SegmentType.FLAT
             segment = Segment(type=kind, physical_network=physical, id=int(tag) if tag else None)
             continue
-        if word in ("external", "shared"):
+        if word in ("external", "shared") or word.startswith("mtu="):
             continue
         if word.startswith("gw="):
             gateway = None if word == "gw=none" else parse_address(word[3:])
@@ -210,7 +210,7 @@ def _network(name: str, *words: str) -> Network:
         subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
     return Network(
         id=name,
-        mtu=1442,
+        mtu=next((int(word[4:]) for word in words if word.startswith("mtu=")), 1442),
         subnets=tuple(subnets),
         shared="shared" in words,
         external="external" in words,

@@ -1,5 +1,6 @@
 """End to end: VIPs reached from outside OVN, by their own address and by a floating IP, through a router's gateway."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -241,6 +242,16 @@ def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
             for to in addresses:
                 assert ask(site, "hill", to).errors == {}
                 assert is_shut(site, "outside", to)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_sends_too_much_from_outside_is_told(site: Site, version: int):
+    """Networks inside carry 1,442 bytes, the wire 1,500: the gateway says so (ICMP), for machines and for VIPs."""
+    with site.balancer(f"bay-v{version}", ["b2"], protocol="UDP", version=version) as balancer:
+        for to in (site.address("b2", version), balancer.vip):
+            question = f"ping -{version} -M do -s 1440 -c2 -i0.2 -w3 {to} 2>&1 || true"
+            told = site.lab.exec("outside", ["sh", "-c", question])
+            assert re.search("mtu ?= ?1442", told), told
 
 
 CALL = """

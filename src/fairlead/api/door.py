@@ -79,6 +79,8 @@ class House:
     new_id: Callable[[], str]
     mtu: int
     """Of a new network, in bytes."""
+    external_mtu: int
+    """Of a new external network: its wire's."""
     resync_owner: Callable[[Owner], None]
     news: Callable[[Owner, int], Awaitable[None]]
     """Returns when this generation of the owner has been applied, or when anything has become of it."""

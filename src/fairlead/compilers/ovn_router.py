@@ -19,6 +19,7 @@ from fairlead.dataplane.ovn import (
     LogicalSwitchPort,
     Nat,
     OvnRow,
+    Pairs,
     StaticRoute,
     pairs,
 )
@@ -103,7 +104,7 @@ def interface(network: Network, fixed: FixedIP) -> str:
     return render_interface(fixed.address, subnet.cidr)
 
 
-def _router_port(snapshot: Snapshot, port: Port) -> LogicalRouterPort:
+def _router_port(snapshot: Snapshot, port: Port, options: Pairs = ()) -> LogicalRouterPort:
     network = snapshot.networks[port.network_id]
     return LogicalRouterPort(
         name=router_port_name(port.id),
@@ -111,14 +112,26 @@ def _router_port(snapshot: Snapshot, port: Port) -> LogicalRouterPort:
         mac=port.mac_address,
         networks=tuple(sorted(interface(network, fixed) for fixed in port.fixed_ips)),
         enabled=port.admin_state_up,
+        options=options,
     )
+
+
+def _largest_packet(snapshot: Snapshot, router: Router, gateway: Port) -> int:
+    """Bytes of what may pass the gateway: as much as each network that the router joins can carry.
+
+    OVN asks for one number for both directions. Who sends more is told so (ICMP, RFC 1191 and RFC 8201); without the
+    number it vanishes, in the tunnel on its way in, or on the wire on its way out.
+    """
+    inside = (snapshot.ports[each].network_id for each in snapshot.router_interfaces.get(router.id, NONE))
+    return min(snapshot.networks[each].mtu for each in {gateway.network_id, *inside})
 
 
 def _gateway(snapshot: Snapshot, router: Router, gateway: ExternalGateway) -> Iterator[OvnRow]:
     if not snapshot.gateway_chassis:
         raise Unsupported("external_gateway_info while the configuration names no ovn.gateway_chassis", PROVIDER)
     port = snapshot.ports[gateway.port_id]
-    yield _router_port(snapshot, port)
+    largest = _largest_packet(snapshot, router, port)
+    yield _router_port(snapshot, port, pairs({"gateway_mtu": str(largest)}))
     chassis = _in_order(snapshot.gateway_chassis, router.id)[:MOST_GATEWAY_CHASSIS]
     for priority, name in enumerate(reversed(chassis), 1):
         yield GatewayChassis(port=router_port_name(port.id), chassis=name, priority=priority)

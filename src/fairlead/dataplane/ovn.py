@@ -96,6 +96,7 @@ class LogicalRouterPort:
     mac: str
     networks: tuple[str, ...]
     enabled: bool = True
+    options: Pairs = ()
 
     @property
     def key(self) -> Key:
@@ -105,6 +106,7 @@ class LogicalRouterPort:
         return _line(
             f"Logical_Router_Port {self.name} router={self.router} mac={self.mac} networks={','.join(self.networks)}",
             "" if self.enabled else "disabled",
+            *_render_pairs("options", self.options),
         )
 
 

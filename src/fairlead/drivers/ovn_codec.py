@@ -96,7 +96,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "Logical_Switch": ("name", "other_config"),
     "Logical_Switch_Port": ("name", "type", "addresses", "port_security", "options", "tag", "tag_request", "enabled"),
     "Logical_Router": ("name", "enabled", "options"),
-    "Logical_Router_Port": ("name", "mac", "networks", "enabled"),
+    "Logical_Router_Port": ("name", "mac", "networks", "enabled", "options"),
     "Gateway_Chassis": ("chassis_name", "priority"),
     "NAT": ("type", "external_ip", "logical_ip"),
     "Logical_Router_Static_Route": ("ip_prefix", "nexthop", "policy"),
@@ -249,7 +249,7 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a tabl
             return {"name": row.name, "enabled": enabled, "options": encode_map(dict(row.options))}
         case LogicalRouterPort():
             columns = {"name": row.name, "mac": row.mac, "enabled": _encode_enabled(row.enabled)}
-            return columns | {"networks": encode_set(row.networks)}
+            return columns | {"networks": encode_set(row.networks), "options": encode_map(dict(row.options))}
         case GatewayChassis():
             return {"name": row.name, "chassis_name": row.chassis, "priority": row.priority}
         case Nat():
@@ -302,7 +302,12 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:  # noqa: P
             networks = _decode_texts(columns, "networks")
             mac = columns.get("mac", "")
             return LogicalRouterPort(
-                name=name, router=holder, mac=mac, networks=networks, enabled=_decode_enabled(columns)
+                name=name,
+                router=holder,
+                mac=mac,
+                networks=networks,
+                enabled=_decode_enabled(columns),
+                options=_decode_pairs(columns, "options"),
             )
         case "Gateway_Chassis":
             return GatewayChassis(

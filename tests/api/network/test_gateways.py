@@ -45,6 +45,12 @@ def lines(door: Door, word: str) -> list[str]:
 # External networks
 
 
+def test_an_external_network_has_the_mtu_of_its_wire(door: Door, public: dict[str, Any], net: dict[str, Any]):
+    assert (public["mtu"], net["mtu"]) == (1500, 1442)
+    assert door.set("network", public, mtu=9000)["mtu"] == 9000
+    assert door.set("network", public, mtu=None)["mtu"] == 1500
+
+
 def test_an_external_network_has_a_wire(door: Door, public: dict[str, Any]):
     assert (public["router:external"], public["provider:segmentation_id"]) == (True, None)
     assert {name: public[name] for name in FLAT} == FLAT

@@ -95,6 +95,20 @@ def test_an_interface_by_subnet_takes_the_gateways_address(door: Door, router: d
     assert door.call("GET", f"/ports/{added['port_id']}")[0] == 404
 
 
+def test_a_subnet_that_comes_back_has_the_same_mac_as_its_gateway(
+    door: Door, router: dict[str, Any], net: dict[str, Any]
+):
+    """Machines there remember it."""
+    macs = []
+    for _ in range(2):
+        added = add(door, router, subnet_id=net["subnets"][0])
+        macs.append(door.good("GET", f"/ports/{added['port_id']}")["port"]["mac_address"])
+        door.good("PUT", f"/routers/{router['id']}/remove_router_interface", {"port_id": added["port_id"]})
+    assert macs[0] == macs[1]
+    other = add(door, door.make("router"), subnet_id=net["subnets"][0])
+    assert door.good("GET", f"/ports/{other['port_id']}")["port"]["mac_address"] != macs[0]
+
+
 def test_an_interface_by_port_takes_it_over(door: Door, router: dict[str, Any], net: dict[str, Any]):
     four, six = net["subnets"]
     wanted = [{"ip_address": "10.0.0.254"}, {"subnet_id": six}]

@@ -23,7 +23,7 @@ NET, FOUR, FAR, ROUTER = (f"{n}0000000-0000-4000-8000-000000000000" for n in "12
 
 
 def call(identity: str) -> Call:
-    return Call(caller=CALLERS["admin"], now=NOON, new_id=identity, mtu=1442)
+    return Call(caller=CALLERS["admin"], now=NOON, new_id=identity, mtu=1442, external_mtu=1500)
 
 
 def create_subnet(identity: str, cidr: str) -> Callable[[Snapshot], Changes]:

@@ -26,6 +26,9 @@ class Call:
     now: datetime
     new_id: str
     mtu: int
+    """Of a network that says none, in bytes."""
+    external_mtu: int
+    """The same, of an external one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,12 +119,13 @@ def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     policy.check(call.caller.may_change(standard["project_id"]), "create_network")
     names = ("shared", "router:external", "segments", *_PROVIDER)
     _check_admin(call, "create_network", {name for name in names if values.get(name)})
+    external: bool = values.get("router:external", False)
     network = Network(
         **standard,
         admin_state_up=values.get("admin_state_up", True),
-        mtu=values.get("mtu") or call.mtu,
+        mtu=values.get("mtu") or _default_mtu(call, external),
         shared=values.get("shared", False),
-        external=values.get("router:external", False),
+        external=external,
         segment=_segment(snapshot, _provided(values)),
         port_security_enabled=values.get("port_security_enabled", True),
     )
@@ -134,10 +135,10 @@ def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
 def update_network(snapshot: Snapshot, call: Call, network: Network, values: Values) -> Changes:
     _check_admin(call, "update_network", {"shared", "router:external"} & values.keys())
     fields = given(values, ["name", "description", "admin_state_up", "shared", "port_security_enabled"])
+    external: bool = values.get("router:external", network.external)
+    fields["external"] = external
     if "mtu" in values:
-        fields["mtu"] = values["mtu"] or call.mtu
-    if "router:external" in values:
-        fields["external"] = values["router:external"]
+        fields["mtu"] = values["mtu"] or _default_mtu(call, external)
     changed = revised(network, call.now, fields)
     check_mtu(changed)
     if network.shared and not changed.shared:
@@ -159,6 +160,10 @@ def delete_network(snapshot: Snapshot, network: Network) -> Changes:
         raise errors.network_in_use(network.id)
     gone = (Owner(Kind.PORT, port.id) for port in ports)
     return Changes(deletes=(*gone, network_owner(network.id)), rests_on_absence=True)
+
+
+def _default_mtu(call: Call, external: bool) -> int:
+    return call.external_mtu if external else call.mtu
 
 
 def check_mtu(network: Network) -> None:

@@ -275,7 +275,8 @@ def _given_port(snapshot: Snapshot, call: Call, router: Router, port_id: str) ->
 
 
 def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str) -> Port:
-    """A new port with the subnet's gateway address."""
+    """A new port with the subnet's gateway address. It has the MAC that it had the last time: machines on the subnet
+    go on using what they have learnt."""
     subnet = SUBNETS.find(snapshot, subnet_id)
     if subnet is None or not SUBNETS.sees(snapshot, call.caller, subnet):
         raise errors.not_found("subnet", subnet_id)
@@ -293,7 +294,7 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
         project_id=router.project_id,
         created_at=call.now,
         network_id=network.id,
-        mac_address=choose_mac(call.new_id, lambda mac: mac in snapshot.macs),
+        mac_address=choose_mac(f"{router.id}/{subnet.id}", lambda mac: mac in snapshot.macs),
         fixed_ips=(FixedIP(subnet_id=subnet.id, address=subnet.gateway),),
         device_id=router.id,
         device_owner=ROUTER_INTERFACE,

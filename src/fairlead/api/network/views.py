@@ -255,7 +255,13 @@ class Views(Generic[R]):
 
     def _call(self, request: Request) -> Call:
         house = self._house
-        return Call(caller=identity(request), now=house.now(), new_id=house.new_id(), mtu=house.mtu)
+        return Call(
+            caller=identity(request),
+            now=house.now(),
+            new_id=house.new_id(),
+            mtu=house.mtu,
+            external_mtu=house.external_mtu,
+        )
 
 
 class RouterViews(Views[Router]):
