@@ -3,8 +3,6 @@ PYTHON_BIN := .venv/bin
 # Debian's release whose OVN is tried beside the machine's; empty: none. And which tests: those marked lab, or ovn, a part.
 OVN ?= trixie
 OVN_TESTS ?= lab
-# From 24.03 on a connection from outside breaks when its member drains.
-OVN_NOT_YET := --deselect tests/lab/test_gateway.py::test_a_vip_by_a_floating_ip
 MARKED := not lab and not siege and not client and not fuzz and not slow
 
 .PHONY: help setup demo down test check quick newest test-ovn cases mutants fuzz siege tempest bench scale lab clean format
@@ -42,7 +40,7 @@ test: ## everything, the end-to-end tests in the lab and the mutants of the case
 	@$(MAKE) --no-print-directory check
 	$(PYTHON_BIN)/python scripts/mutate.py
 	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow or siege'
-	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn TESTS="$(OVN_NOT_YET)"
+	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
 
 test-ovn: ## the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
 	@scripts/setup ovn
