@@ -17,7 +17,7 @@ from conformance.keystone import PASSWORD, PROJECTS, Keystone, basic, make_app, 
 from fairlead.api.auth import HttpBasic, read_password_file
 from fairlead.api.network import make_door
 from fairlead.compilers.providers import IMPLEMENTATIONS
-from fuzz.machine import machine
+from fuzz.machine import CHASSIS, machine
 from harness.api import compile_anything, inside
 from harness.served import Announced, make_whole
 
@@ -148,7 +148,7 @@ def keystone(fairlead: str, counted: frozenset[str]) -> Iterator[str]:
     """Its address. A node has told Fairlead that it counts, and has counted nothing yet."""
     body = {"interval": 3600, "listeners": {}}
     headers = {"authorization": basic(PROJECTS[0], frozenset({"admin"}))}
-    httpx.put(f"{fairlead}/agent/chassis/node", json=body, headers=headers).raise_for_status()
+    httpx.put(f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=headers).raise_for_status()
     with socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -69,6 +69,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIAp
         external_mtu=1500,
         resync_owner=place.reconciler.distrust,
         news=place.news,
+        ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
     )
     dataplane = Dataplane(connected=True, writes=True)
     return house, make_app(house, place.reconciler, authenticate, lambda: dataplane)
