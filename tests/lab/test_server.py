@@ -319,7 +319,8 @@ def test_behind_a_password_the_stock_client_works_and_sees_its_project_only(own_
 
 def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
     secret = bcrypt.hashpw(b"told-secret", bcrypt.gensalt(rounds=4)).decode()
-    users = (f"{name}:{secret}:p:{role}" for name, role in (("node", "service"), ("ann", "member"), ("eve", "admin")))
+    roles = (("node", "service:chassis1"), ("ann", "member"), ("eve", "admin"))
+    users = (f"{name}:{secret}:p:{role}" for name, role in roles)
     for secret_file in ("users", "password"):
         (tmp_path / secret_file).touch(mode=0o600)
     (tmp_path / "users").write_text("\n".join(users))
