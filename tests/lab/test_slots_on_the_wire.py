@@ -165,7 +165,7 @@ def test_flows_do_not_grow_with_connections(site: Site, count: int):
         openflow = count_openflow(site.lab)
         few, many = (count_datapath(site, balancer, connections) for connections in (400, 2000))
         assert openflow == count_openflow(site.lab)
-        assert abs(many - few) <= 4
+        assert abs(many - few) <= 8  # of 1,600 connections more, while both nodes have neighbours to look up
         assert many <= buckets + 10 * count + 20
 
 
