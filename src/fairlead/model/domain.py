@@ -4,7 +4,7 @@ What belongs to one project gets nothing because of what another one asks for: t
 and their routers may meet on a shared network. So a domain holds what is the project's own, as far as it is connected;
 a way may lead through networks of others, and through routers of others only where nobody but the project or an
 administrator can have put them. The one thing of another project that gets rows is the network that a VIP is on, for
-addresses of its own subnets (ADR 13).
+addresses of its own subnets (ADR 10).
 
 Where a subnet overlaps one of the VIPs' network an address means something else: no way leads there.
 """
