@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "a member whose machine is gone serves",
         "model/probes.py",
-        "Health.ERROR if port is None or may_probe(balancer, port) else None",
+        "Health.GONE if port is None or may_probe(balancer, port) else None",
         "None",
     ),
     Mutant(
@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "options share a row",
         "compilers/ovn.py",
-        "where = (transport, _selection_fields(pool, vip.address.version))",
+        "where = (transport, _selection_fields(abilities, pool, vip.address.version))",
         "where = (transport, ())",
     ),
     Mutant("only the next router is attached", "model/domain.py", "                todo.extend(found)\n", ""),
