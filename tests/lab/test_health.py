@@ -198,7 +198,7 @@ def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site
             for client in ("near", "far"):
                 began = time.monotonic()
                 assert ask(site, client, balancer, Protocol.TCP, count=4).errors == {"refused": 4}
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 3.5  # four whose SYN had to be sent again take four seconds
         finally:
             for name in ("m1", "m2", SPARE):
                 with suppress(Exception):
