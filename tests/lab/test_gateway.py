@@ -259,7 +259,7 @@ import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
 for source in sys.argv[3:]:
     with socket.socket(family) as client:
-        client.settimeout(3)
+        client.settimeout(10)  # the gateway learns the MAC of each address, and may lose what came before
         client.bind((source, 0))
         client.connect((sys.argv[2], int(sys.argv[1])))
         client.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
@@ -269,7 +269,7 @@ for source in sys.argv[3:]:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_persistence_for_clients_outside(site: Site, version: int):
-    """By address over IPv4. Over IPv6 by MAC: those behind one router, here all of one host, are one client."""
+    """By address. Over IPv6, where OVN has no field for it, by MAC: those behind one router are one client."""
     base = {4: "203.0.113.{}", 6: "2001:db8::{}"}[version]
     clients = [base.format(number) for number in range(201, 213)]
     for client in clients:
@@ -283,7 +283,8 @@ def test_persistence_for_clients_outside(site: Site, version: int):
         )
         assert len(first) == len(clients)
         assert first == again
-        assert len(set(first)) == {4: 2, 6: 1}[version]
+        schema = site.lab.exec("central", ["ovsdb-client", "get-schema", site.lab.layout.northbound, "OVN_Northbound"])
+        assert len(set(first)) == (2 if version == 4 or "ipv6_src" in schema else 1)
     for client in clients:
         site.lab.exec("outside", ["ip", "address", "delete", f"{client}/{32 if version == 4 else 128}", "dev", "eth0"])
 
