@@ -162,7 +162,7 @@ def test_connections_from_outside_outlive_what_happens_to_their_member(site: Sit
         ping(site, "outside", address)
         outside = stack.enter_context(holding(site.lab, "outside", address, 80))
         inside = stack.enter_context(holding(site.lab, "hill", balancer.vip, 80))
-        before = {holder: holder.open(8) for holder in (outside, inside)}
+        before = {holder: holder.open(24) for holder in (outside, inside)}
         assert all(set(names.values()) == set(MEMBERS) for names in before.values())
         cloud, broken = site.cloud.load_balancer, dict[str, tuple[int, int]]()
 
@@ -185,7 +185,7 @@ def test_connections_from_outside_outlive_what_happens_to_their_member(site: Sit
         cloud.update_pool(balancer.pool, admin_state_up=True)
         cloud.delete_member(site.member(balancer, "b1"), balancer.pool)
         look("removed", name="b2")
-        print(f"IPv{version}, snat {snat}, by {by}: broken of 8 outside, inside: {broken}")
+        print(f"IPv{version}, snat {snat}, by {by}: broken of 24 outside, inside: {broken}")
         assert set(broken.values()) == {(0, 0)}
 
 
