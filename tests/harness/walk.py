@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from fairlead.compilers import providers
 from fairlead.drivers.fake import FakeDriver, Fault
+from fairlead.model.affected import affected
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Changes, affected, apply_changes
+from fairlead.model.snapshot import Changes, apply_changes
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler
 from harness.story import EMPTY, State, render_state, tell_health

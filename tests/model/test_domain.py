@@ -11,9 +11,10 @@ from fairlead.compilers.providers import compile_owner
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import Acl, GroupMember, LoadBalancer, OvnRow, PortGroupPort, RouterGroup, SwitchGroup
 from fairlead.model import loadbalancer as lb
+from fairlead.model.affected import affected
 from fairlead.model.network import Network
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
 from harness.story import EMPTY, Documents, parse_model
 
 PROJECTS = ("p", "q", "r")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.model.affected import affected
 from fairlead.model.allowance import QuotaExceeded, growth, within_quota
 from fairlead.model.network import LOAD_BALANCER_PROBE, FloatingIP, Network, Port, Router, Subnet
 from fairlead.model.owner import Kind, Owner
@@ -24,7 +25,7 @@ from fairlead.model.quota import (
     limits_of,
     without_own,
 )
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, owner_of
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
 from harness.balancer import some_balancer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

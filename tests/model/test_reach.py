@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.affected import affected
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import Route
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import derive_health, observe, why_down
 from fairlead.model.reach import is_unreachable
-from fairlead.model.snapshot import Changes, Snapshot, affected, apply_changes
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
 from harness.story import parse_model
 
 NETWORKS = """

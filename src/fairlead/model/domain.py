@@ -13,17 +13,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from immutables import Map
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.network import Network, Port, find_subnet
-
-if TYPE_CHECKING:
-    from fairlead.model.snapshot import Snapshot
-
-_NONE: Map[str, None] = Map()
+from fairlead.model.snapshot import NONE, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +41,7 @@ class Walk:
 class Ways:
     """The ways from network to network in one snapshot. It remembers what it has looked up: make one for each task."""
 
-    snapshot: "Snapshot"
+    snapshot: Snapshot
     _at: dict[str, Mapping[str, set[str]]] = field(default_factory=dict)
 
     def domain(self, network_id: str, project_id: str) -> Domain:
@@ -86,7 +79,7 @@ class Ways:
         """Project -> the routers on this network through which its ways lead."""
         if network_id not in self._at:
             found = defaultdict[str, set[str]](set)
-            for router_id in self.snapshot.network_routers.get(network_id, _NONE):
+            for router_id in self.snapshot.network_routers.get(network_id, NONE):
                 for project_id in self.projects(router_id):
                     found[project_id].add(router_id)
             self._at[network_id] = found
@@ -110,7 +103,7 @@ class Ways:
         return all(network.project_id == project_id and not network.shared for network in networks)
 
     def _interfaces(self, router_id: str) -> Iterator[Port]:
-        return (self.snapshot.ports[each] for each in self.snapshot.router_interfaces.get(router_id, _NONE))
+        return (self.snapshot.ports[each] for each in self.snapshot.router_interfaces.get(router_id, NONE))
 
     def _subnets(self, router_id: str, but: str) -> Iterator[IPNetwork]:
         """On which the router has an address, those of one network left out."""

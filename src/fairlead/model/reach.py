@@ -6,15 +6,12 @@ somebody's machine may lead anywhere.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fairlead.model.network import ROUTER_INTERFACE
-
-if TYPE_CHECKING:
-    from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot
 
 
-def walk(snapshot: "Snapshot", network_id: str) -> tuple[frozenset[str], frozenset[str]]:
+def walk(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
     """The networks and the routers that are joined with this network by interfaces of routers."""
     networks, routers, todo = {network_id}, set[str](), [network_id]
     while todo:
@@ -27,7 +24,7 @@ def walk(snapshot: "Snapshot", network_id: str) -> tuple[frozenset[str], frozens
     return frozenset(networks), frozenset(routers)
 
 
-def is_unreachable(snapshot: "Snapshot", origin: str, target: str) -> bool:
+def is_unreachable(snapshot: Snapshot, origin: str, target: str) -> bool:
     """Whether nothing that is known leads from one network to the other; what is no network is nowhere."""
     if origin == target:
         return False
@@ -38,12 +35,12 @@ def is_unreachable(snapshot: "Snapshot", origin: str, target: str) -> bool:
     return set(_outsides(snapshot, routers)).isdisjoint(_outsides(snapshot, others))
 
 
-def _outsides(snapshot: "Snapshot", routers: frozenset[str]) -> Iterator[str]:
+def _outsides(snapshot: Snapshot, routers: frozenset[str]) -> Iterator[str]:
     gateways = (snapshot.routers[router].gateway for router in routers)
     return (snapshot.ports[gateway.port_id].network_id for gateway in gateways if gateway is not None)
 
 
-def _may_lead_anywhere(snapshot: "Snapshot", network_id: str, routers: frozenset[str]) -> bool:
+def _may_lead_anywhere(snapshot: Snapshot, network_id: str, routers: frozenset[str]) -> bool:
     if any(snapshot.routers[router].routes for router in routers):
         return True
     network = snapshot.networks.get(network_id)

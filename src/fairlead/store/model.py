@@ -13,11 +13,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from fairlead.model.affected import affected
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.names import call_member, called
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import derive_health, observe, why_down
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, affected, apply_changes, claims, owner_of
+from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
 from fairlead.store.turns import TooMany, Turns
