@@ -37,13 +37,14 @@ class Place:
         self.busy = 0
         self.go_on = asyncio.Event()
         self.observed: list[tuple[str, str, int]] = []
+        self.changes = "loadbalancer/1"
 
         async def view(request: Request) -> Response:
             self.busy += 1
             await self.go_on.wait()
             changed = CHANGED.get()
             assert changed is not None
-            changed.append("loadbalancer/1")
+            changed.append(self.changes)
             return json_response(await read_body(request) if request.method == "POST" else {})
 
         async def error(_: Request, error: Exception) -> Response:
@@ -193,6 +194,21 @@ def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_it(cap
         "level": "INFO", "logger": AUDIT, "request": "req-1", "method": "POST", "path": "/it", "user": "ann",
         "project": "shop", "roles": ["member"], "from": "192.0.2.9", "status": 200, "objects": ["loadbalancer/1"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["%", "%s", "%(x)s", "100%"])
+def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCaptureFixture, name: str):
+    """Callers choose ids of projects and names of zones."""
+    caplog.set_level(logging.INFO)
+
+    async def story(place: Place) -> None:
+        place.changes = f"quota/{name}"
+        place.go_on.set()
+        await place.client.post("/it", json={})
+
+    play(story)
+    (line,) = lines(caplog)
+    assert line["message"].endswith(f": quota/{name}")
 
 
 def test_a_log_in_that_failed_leaves_a_line_and_many_leave_few(caplog: pytest.LogCaptureFixture):

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import logging
+import os
 import socket
 import ssl
 import subprocess
@@ -228,6 +230,32 @@ def test_the_silent_make_room_for_who_speaks():
     play(story)
 
 
+def test_who_takes_no_answer_makes_room_too():
+    async def story(place: Entrance, connect: Any) -> None:
+        for _ in range(2):
+            await connect()
+        await until(lambda: all(each.protocol and each.protocol.transport for each in place.guests.all()))
+        for guest in place.guests.all():
+            assert guest.protocol is not None
+            guest.protocol.waits_since = None  # it is being served
+            guest.protocol.pause_writing()
+        assert b"200" in await asyncio.wait_for(ask(connect, GET.replace(b"host: x", b"connection: close")), 3)
+        assert (place.guests.shown_out, place.guests.turned_away) == (1, 0)
+
+    play(story, most_of_one=2)
+
+
+def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING)
+
+    async def story(_: Entrance, connect: Any) -> None:
+        for _ in range(wire.LINES_A_MINUTE + 100):
+            await ask(connect, b"x\r\n\r\n")
+
+    play(story)
+    assert 0 < len(caplog.records) <= wire.LINES_A_MINUTE + 5
+
+
 def test_who_is_served_is_not_shown_out():
     """With nobody silent, whoever comes is turned away."""
 
@@ -252,6 +280,10 @@ def test_on_a_unix_socket_users_are_told_apart(tmp_path: Path):
         _, writer = await connect()
         await until(lambda: place.guests.count == 1)
         assert next(iter(place.guests.by_address)).startswith("uid ")
+        (guest,) = place.guests.all()
+        await until(lambda: guest.protocol is not None and guest.protocol.client is not None)
+        assert guest.protocol is not None
+        assert guest.protocol.client == (f"uid {os.getuid()}", 0)
         writer.close()
         await until(lambda: place.guests.count == 0)
 

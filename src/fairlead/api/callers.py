@@ -99,10 +99,13 @@ class Visit:
     refused: bool = False
     """Nobody was asked who calls: it was a stranger's, or went to what is for everybody."""
 
+    @property
+    def named_objects(self) -> list[str]:
+        more = len(self.objects) - MOST_OBJECTS
+        return [*self.objects[:MOST_OBJECTS], *([f"and {more} more"] if more > 0 else [])]
+
     def facts(self, status: int) -> dict[str, object]:
-        named = self.objects[:MOST_OBJECTS]
-        more = len(self.objects) - len(named)
-        facts: dict[str, object] = {
+        return {
             "request": self.id,
             "method": self.scope["method"],
             "path": cleaned(self.scope["raw_path"].decode("latin-1"), LONGEST_PATH),
@@ -112,9 +115,8 @@ class Visit:
             "from": self.address,
             "status": status,
             "milliseconds": round((perf_counter() - self.began) * 1000, 1),
-            "objects": [*named, f"and {more} more"] if more else named,
+            "objects": self.named_objects,
         }
-        return facts
 
 
 class Reception:
@@ -209,20 +211,21 @@ class Reception:
         return admitted
 
     def _tell(self, visit: Visit, status: int) -> None:
-        facts, words = visit.facts(status), WORDS
+        facts = visit.facts(status)
         self._observe(visit.scope["path"], visit.scope["method"], status, perf_counter() - visit.began)
         if visit.claimed:
             self._tell_failed(facts)
         elif visit.refused:
             if status >= 400:
-                STRANGERS.info(words, facts, extra={"fields": facts})
+                STRANGERS.info(WORDS, facts, extra={"fields": facts})
         elif visit.scope["path"].startswith("/agent/") and status < 400:
-            LOG.debug(words, facts, extra={"fields": facts})  # each node tells something every few seconds
+            LOG.debug(WORDS, facts, extra={"fields": facts})  # each node tells something every few seconds
         elif visit.scope["method"] not in READS:
-            objects = ", ".join(map(str, facts["objects"]))  # type: ignore[call-overload]
-            AUDIT_LOG.info(f"{words}: {objects}" if objects else words, facts, extra={"fields": facts})
+            named = ", ".join(visit.named_objects)
+            words = f"{WORDS}: %(named)s" if named else WORDS
+            AUDIT_LOG.info(words, {**facts, "named": named}, extra={"fields": facts})
         elif status >= 400:
-            LOG.info(words, facts, extra={"fields": facts})
+            LOG.info(WORDS, facts, extra={"fields": facts})
 
     def _tell_failed(self, facts: dict[str, object]) -> None:
         left_out = self._failed.left_out

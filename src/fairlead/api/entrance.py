@@ -64,9 +64,11 @@ class Guest:
 
     @property
     def waits_since(self) -> float | None:
+        """Since when it owes us bytes, or takes none of ours."""
         if self.protocol is None or self.protocol.transport is None:
             return self.since
-        return self.protocol.waits_since
+        waits = self.protocol.waits_since
+        return self.protocol.stuck_since if waits is None else waits
 
     def show_out(self) -> None:
         if self.protocol is not None and self.protocol.transport is not None:
@@ -190,12 +192,13 @@ class Entrance:
             connection.close()
             return
         connection.setblocking(False)
-        guest.shaking = self._loop.create_task(self._shake(guest, connection))
+        guest.shaking = self._loop.create_task(self._shake(guest, connection, peer))
 
-    async def _shake(self, guest: Guest, connection: socket.socket) -> None:
+    async def _shake(self, guest: Guest, connection: socket.socket, peer: str) -> None:
         def make() -> BoundedHttp:
             guest.protocol = self._make_protocol()
             guest.protocol.on_gone = partial(self.guests.forget, guest)
+            guest.protocol.peer = peer
             return guest.protocol
 
         tls = self._tls()

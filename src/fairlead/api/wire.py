@@ -11,6 +11,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from fairlead.logs import Seldom
+
 LARGEST_HEAD = 2**16
 """Bytes of a request that are not body, and what one read of the socket brings on top of it. A query has at most half
 of it."""
@@ -30,7 +32,10 @@ is reset, and the answer may be lost (RFC 9112, section 9.6)."""
 MOST_LINGERING = 2**24
 """Bytes of such a rest."""
 NEVER = float("inf")
+LINES_A_MINUTE = 60
+"""In the log, about bytes that are no request: who sends them has shown nothing."""
 LOG = logging.getLogger(__name__)
+LOG.addFilter(Seldom(LINES_A_MINUTE))
 
 
 class _Refused(Exception):
@@ -46,10 +51,12 @@ class BoundedHttp(HttpToolsProtocol):
         self.gone = asyncio.Event()
         """The client has hung up: nobody waits for what is done for it."""
         self.on_gone: Callable[[], None] = lambda: None
+        self.peer = ""
+        """Who has connected, for callers without an address: a user of this machine, on a unix socket."""
         self.waits_since: float | None = self.loop.time()
         """Since when nothing can be done but to wait for the client; None while it is served."""
         self._until = self.waits_since + HEAD_PATIENCE
-        self._stuck: float | None = None
+        self.stuck_since: float | None = None
         """Since when the client takes nothing."""
         self._rest = 0
         """Bytes of the request that is being read that are not body."""
@@ -57,7 +64,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_body = False
 
     def overdue(self, now: float) -> bool:
-        return now > self._until or (self._stuck is not None and now > self._stuck + WRITE_PATIENCE)
+        return now > self._until or (self.stuck_since is not None and now > self.stuck_since + WRITE_PATIENCE)
 
     def close(self) -> None:
         """At once: what was not sent yet is not worth another wait."""
@@ -65,6 +72,10 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.abort()
 
     # what the transport says
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.client = self.client or (self.peer, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
@@ -83,17 +94,18 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Without a word when an earlier request is being served: it would be taken for the answer to that one."""
-        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+        served = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        if self.pipeline or served:
             self.transport.close()
         else:
             super().send_400_response(msg)
 
     def pause_writing(self) -> None:
-        self._stuck = self.loop.time()
+        self.stuck_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._stuck = None
+        self.stuck_since = None
         super().resume_writing()
 
     # what the parser says
