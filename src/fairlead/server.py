@@ -33,7 +33,7 @@ from fairlead.api.door import House
 from fairlead.api.entrance import Entrance, Guests
 from fairlead.api.metrics import Dataplane
 from fairlead.api.pulse import Pulse
-from fairlead.api.wire import BoundedHttp
+from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
 from fairlead.compilers.providers import Names, compile_owner, parse_names
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.config import BadConfiguration, Configuration, OvnOptions, ServerOptions, check_secrets, split_listen
@@ -145,7 +145,7 @@ class Kernel:
             deleted=model.deleted,
         )
         self._probe_interval = float(options.chassis_probe_interval)
-        self.succession = Succession(self.driver, self.reconciler, time.monotonic)
+        self.succession = Succession(self.driver, self.reconciler, time.monotonic, self._knows_all)
 
     async def __aenter__(self) -> "Kernel":
         self._model.subscribe(self.reconciler.mark)
@@ -203,6 +203,14 @@ class Kernel:
                 except DriverError as error:
                     LOG.info("the chassis cannot be asked whether they live: %s", error)
         await asyncio.Event().wait()  # a task of the server never ends
+
+    async def _knows_all(self) -> bool:
+        """What is stored, and what probes say where anybody asks for probes."""
+        try:
+            await self._model.catch_up()
+        except StoreError:
+            return False
+        return self.southbound.connected or not self._model.snapshot.watched
 
     async def _hear_of_health(self) -> None:
         """Only at the start: later, what was heard last holds while nothing can be heard."""
@@ -342,7 +350,10 @@ class _Server(uvicorn.Server):
 
     async def _read_again(self) -> None:
         """Passwords and certificates, and the file of the audit; what cannot be read stays as it was."""
-        reopen()
+        try:
+            reopen()
+        except OSError as error:
+            LOG.error("SIGHUP: the audit goes on without its file: %s", error)
         try:
             check_secrets(self._configuration)
             tls = _serving_tls(self._options)
@@ -415,6 +426,7 @@ async def _listen(app: ASGIApp, configuration: Configuration, authenticate: Auth
         http=BoundedHttp,
         ws="none",
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=int(HEAD_PATIENCE),
         proxy_headers=bool(trusted),
         # without an address there is one kind of caller only: whoever may open the socket
         forwarded_allow_ips="*" if "unix" in trusted and options.listen.startswith("unix:") else list(trusted),

@@ -74,3 +74,13 @@ def test_who_looks_on_counts_what_another_server_puts_right_but_not_what_it_appl
         contention.differs(A, 50)
         contention.settle(A, 50, 0.0, repaired=False)
     assert contention.notice(A, 0.0) > 0
+
+
+def test_health_that_flaps_is_no_fight_for_a_server_that_looks_on():
+    """It changes no generation: this server wants other rows first, and then the other one has written them."""
+    contention = Contention()
+    for _ in range(50):
+        contention.differs(A, 1)
+        assert contention.notice(A, 0.0) == 0.0
+        contention.settle(A, 1, 0.0, repaired=False)
+    assert contention.repairs(A) == 0

@@ -64,7 +64,11 @@ class House:
         self.reconciler = Reconciler(
             driver=self.driver, compile_owner=compile_owner, snapshot=STATE.snapshot, clock=lambda: self.now
         )
-        self.succession = Succession(self.driver, self.reconciler, lambda: self.now)
+        self.knows = True
+        self.succession = Succession(self.driver, self.reconciler, lambda: self.now, self.knows_all)
+
+    async def knows_all(self) -> bool:
+        return self.knows
 
     async def look(self, now: float) -> None:
         """What the two tasks of a server do at this moment."""
@@ -157,5 +161,21 @@ def test_what_others_change_back_is_no_reason_either(house: House):
         house.now = 60.0
         assert house.reconciler.awaited() is None
         assert house.reconciler.contended() == 1
+
+    asyncio.run(run())
+
+
+def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(house: House):
+    """Cut off from the store, or from what probes say, it would put back what was right yesterday."""
+
+    async def run() -> None:
+        house.knows = False
+        house.reconciler.mark([NET])
+        for second in range(60):
+            await house.look(float(second))
+        assert (house.driver.has_lock, house.succession.takeovers) == (False, 0)
+        house.knows = True
+        await house.look(60.0)
+        assert (house.driver.has_lock, house.succession.takeovers) == (True, 1)
 
     asyncio.run(run())

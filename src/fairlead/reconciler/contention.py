@@ -43,9 +43,11 @@ class Contention:
         return self._pause(strife)
 
     def differs(self, owner: Owner, generation: int) -> None:
-        """It was looked at, and is not ours to put right: another server writes."""
-        if owner in self._known:
-            self._known[owner].wrong_at = generation
+        """It was looked at, and is not ours to put right: another server writes. That it differs says something only
+        after others have changed it: news of health reach this server before the other one has written them."""
+        strife = self._known.get(owner)
+        if strife is not None and strife.noticed:
+            strife.wrong_at = generation
 
     def settle(self, owner: Owner, generation: int, now: float, *, repaired: bool) -> None:
         """It was looked at, and was put right, or was right. If it was not, of the same generation, another server has

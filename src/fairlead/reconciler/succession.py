@@ -4,6 +4,8 @@ A writer that ends loses its lock with its connection. One that is frozen keeps 
 who waits in vain takes the lock. The one that had it is told when it thaws, and each of its transactions asserts the
 lock: nothing is written twice.
 
+Who cannot know all that the writer may know (the store, what probes say) wants rows of yesterday, and never takes it.
+
 Waiting in vain is: something that is wanted is not in the dataplane, this server could write it for all it knows, and
 for a while no row of ours has changed at all. The dataplane is asked for a sign of life first: whoever was frozen
 itself hears what has happened meanwhile, before it acts. Two servers that live and cannot agree must not take the lock
@@ -12,7 +14,7 @@ from each other for ever: patience grows with each time, and shrinks again only 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,8 +60,16 @@ class Patience:
 
 
 class Succession:
-    def __init__(self, writer: Writer, reconciler: Reconciler, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        reconciler: Reconciler,
+        clock: Callable[[], float],
+        knows_all: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`knows_all` returns when what others have stored was heard, and whether anything could not be."""
         self.takeovers = 0
+        self._knows_all = knows_all
         self._writer = writer
         self._reconciler = reconciler
         self._clock = clock
@@ -80,6 +90,9 @@ class Succession:
     async def _take_over(self) -> None:
         try:
             await self._writer.ping()
+            if not await self._knows_all():
+                await asyncio.sleep(PAUSE)
+                return
             waited = self._reconciler.awaited()
             if self._writer.has_lock or waited is None or waited < self._patience.seconds(self._clock()):
                 return
