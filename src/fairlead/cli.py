@@ -272,7 +272,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     from fairlead.drivers.ovsdb_protocol import OvsdbError, parse_remotes
     from fairlead.model.addresses import parse_address
 
-    options = read_configuration(arguments.config, os.environ).ovn
+    options, server = read_configuration(arguments.config, os.environ).ovn, _server_of(arguments)
     try:
         destination, packet = tracing.parse_target(arguments.to, arguments.protocol)
         source, via = (parse_address(text) if text else None for text in (arguments.source, arguments.via))
@@ -293,7 +293,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     except (Untraceable, OvsdbError, OSError) as error:
         raise Failure(str(error)) from None
     number = 0 if isinstance(packet, Echo) else packet.port
-    names = tracing.find_names(answer, number, arguments.protocol, _server_of(arguments))
+    names = tracing.find_names(answer, number, arguments.protocol, server)
     if arguments.json:
         print(json.dumps(tracing.encode(answer, names), indent=2))
     else:
@@ -303,14 +303,15 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _server_of(arguments: argparse.Namespace) -> Server:
+    """Raises Failure."""
+    if not is_url(arguments.url):
+        raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
     user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
     return Server(url=arguments.url, user=user, password=password)
 
 
 def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
     """Ask the server. Raises Failure with the server's own sentence."""
-    if not is_url(arguments.url):
-        raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
     try:
         return _server_of(arguments).ask(method, path)
     except ServerError as error:

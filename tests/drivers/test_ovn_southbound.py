@@ -281,6 +281,20 @@ def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
     assert view.unreadable == {"a": "'icmp' is not a valid Transport"}
 
 
+def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
+    """Somebody wrote the same address in another form; both go."""
+    view = _View(0.0)
+    ours = {"ip": "fd00::11", "logical_port": "vm1", "port": 80, "protocol": "tcp", "status": "online"}
+    theirs = {**ours, "ip": "fd00:0::11", "status": "offline"}
+    (endpoint,) = view.change({"Service_Monitor": {"a": {"initial": ours}, "b": {"insert": theirs}}})
+    assert view.health(endpoint, None) is Health.ONLINE
+    assert view.unreadable == {"b": "a second row for one endpoint"}
+    view.change({"Service_Monitor": {"b": {"delete": theirs}}})
+    assert view.health(endpoint, None) is Health.ONLINE
+    view.change({"Service_Monitor": {"a": {"delete": ours}}})
+    assert view.health(endpoint, None) is None
+
+
 def test_a_row_that_is_made_anew_in_one_transaction(southbound: Server) -> None:
     async def story(south: Southbound) -> None:
         await south.write(*BINDINGS, monitor(FOUR, "online"))

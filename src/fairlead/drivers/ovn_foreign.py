@@ -54,7 +54,7 @@ def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> It
         return
     table, name = key[0], " ".join(key[1:])
     if not isinstance(before, Exclusive) or not isinstance(after, Exclusive):
-        texts = {"before": str(before or ""), "after": str(after or "")}
+        texts = {"before": WHOLE if before else "", "after": WHOLE if after else ""}
         yield ForeignChange(table=table, name=name, column=WHOLE, **texts)
         return
     old, new = _columns(before), _columns(after)

@@ -40,7 +40,7 @@ _ROUND = {"interval": 5, "timeout": 3}
 """Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
 LONGEST_ROUND = 3600.0
 MOST_COMPLAINTS = 100
-"""Reasons that are remembered: they bear what somebody else has written."""
+"""Reasons that are told: they bear what somebody else has written."""
 News = Mapping[Endpoint, Health | None]
 
 
@@ -135,6 +135,9 @@ class SouthboundReader:
     def _see(self, event: Event) -> None:
         match event:
             case Contents(tables=tables):
+                for timer in self._timers:  # each holds the view that it was made for
+                    timer.cancel()
+                self._timers.clear()
                 self._view = _View(self._patience)
                 self._tell({*self._view.change(tables), *self._told})
             case Changes(tables=tables):
@@ -163,6 +166,8 @@ class SouthboundReader:
         loop, view = asyncio.get_running_loop(), self._view
         for uuid, seconds in view.born:
             self._timers.add(loop.call_later(seconds, self._grow, view, uuid))
+        if not view.born:
+            return
         view.born.clear()
         self._timers = {timer for timer in self._timers if timer.when() > loop.time()}
 
@@ -174,9 +179,10 @@ class SouthboundReader:
     def _complain(self) -> None:
         """Each reason is worth one line, however many rows have it."""
         for complaint in set(self._view.unreadable.values()) - self._complaints:
+            if len(self._complaints) >= MOST_COMPLAINTS:
+                return
+            self._complaints.add(complaint)
             LOG.warning("OVN Southbound: rows of Service_Monitor that cannot be read are left out: %s", complaint)
-            if len(self._complaints) < MOST_COMPLAINTS:
-                self._complaints.add(complaint)
 
 
 class _Datapaths:
@@ -351,6 +357,9 @@ class _View:
             endpoint = _read_endpoint(columns)
         except ValueError as error:
             self.unreadable[uuid] = shorten(str(error), 100)
+            return
+        if endpoint in self._statuses:  # somebody else's, written in another form: which of the two counts is not ours
+            self.unreadable[uuid] = "a second row for one endpoint"
             return
         self._endpoints[uuid] = endpoint
         self._statuses[endpoint] = decode_optional(columns.get("status", ["set", []])) or ""

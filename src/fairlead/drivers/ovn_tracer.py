@@ -143,7 +143,8 @@ async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[Neigh
 
 
 def _texts(column: Json) -> list[str]:
-    return list(column[1]) if isinstance(column, list) else [column]
+    """Those that are not empty."""
+    return [text for text in (column[1] if isinstance(column, list) else [column]) if text.strip()]
 
 
 async def _ovn_trace(settings: TracerSettings, microflow: str) -> str:
