@@ -85,3 +85,27 @@ def test_who_crosses_no_network_is_not_looked_at():
     pools = tuple(replace(pool, health_monitor=None) for pool in web.pools)
     assert dict(own.crossing)
     assert dict(apply_changes(own, Changes(puts=(replace(web, pools=pools),)), 2).crossing) == {}
+
+
+def test_a_gateway_that_becomes_a_machine_is_a_way():
+    """Made, deleted, or named by the subnet: it says so of every load balancer that has to cross."""
+    apart = snapshot_of(NETWORKS)
+    machine = snapshot_of(NETWORKS + "port appliance net1 10.0.0.1").ports["appliance"]
+    made = apply_changes(apart, Changes(puts=(machine,)), 2)
+    assert WEB in affected(apart, made, [Owner(Kind.PORT, machine.id)])
+    assert WEB in affected(made, apart, [Owner(Kind.PORT, machine.id)])
+    network = made.networks["net1"]
+    elsewhere = tuple(replace(subnet, gateway=parse_address("10.0.0.254")) for subnet in network.subnets)
+    moved = apply_changes(made, Changes(puts=(replace(network, subnets=elsewhere),)), 3)
+    assert is_unreachable(moved, "net1", "net2")
+    assert WEB in affected(made, moved, [Owner(Kind.NETWORK, "net1")])
+
+
+def test_a_router_that_leads_elsewhere_is_looked_at_and_one_that_is_renamed_is_not():
+    joined = snapshot_of(JOINED)
+    router = joined.routers["r1"]
+    route = Route(destination=parse_network("10.9.0.0/24"), nexthop=parse_address("10.1.0.9"))
+    routed = apply_changes(joined, Changes(puts=(replace(router, routes=(route,)),)), 2)
+    renamed = apply_changes(joined, Changes(puts=(replace(router, name="other"),)), 2)
+    assert WEB in affected(joined, routed, [Owner(Kind.ROUTER, "r1")])
+    assert WEB not in affected(joined, renamed, [Owner(Kind.ROUTER, "r1")])

@@ -304,6 +304,9 @@ def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_wer
     drained = with_members(pool, (*four, replace(pool.members[3], weight=0)))
     assert keys(slots_of(drained, 4)) == keys(slots_of(pool, 4))
     assert set(slots_of(pool, 4, frozenset({"m1"}))) == {0, 2}
+    spare = replace(pool, members=(*pool.members, make_member(7, backup=True)))
+    assert set(slots_of(spare, 4, frozenset({"m0", "m1", "m2"}))) == {7}
+    assert keys(slots_of(spare, 4)) == keys(slots_of(pool, 4))
 
 
 @settings(max_examples=5, deadline=None)
@@ -313,3 +316,10 @@ def test_large_pools_change_in_bounded_work(count: int):
     after = deal(table, equal(count), without(equal(count), 3))
     assert all(3 in pair for pair in moved(slots(table), slots(after)))
     assert len(lend(after, without(equal(count), 3, *range(10, count // 2)))) == LARGEST
+
+
+def test_more_members_than_slots_are_not_dealt_at_all():
+    """No compiler takes them: a request that will be refused keeps nobody else waiting."""
+    full = deal(EMPTY, {}, equal(LARGEST))
+    assert deal(full, equal(LARGEST), equal(1000)).ranks == ()
+    assert len(deal(full, equal(LARGEST), equal(LARGEST - 1)).ranks[0]) == LARGEST

@@ -41,6 +41,7 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
             owners.update(_dependents(snapshot, owner))
         owners.update(_first_or_last_vip(old, new, owner))
         owners.update(_moved_network(old, new, owner))
+        owners.update(_rerouted(old, new, owner))
     gone = {owner for owner in owners if not _exists(new, owner)}
     return (*sorted(owners - gone, key=creation_order), *sorted(gone, key=creation_order, reverse=True))
 
@@ -56,8 +57,6 @@ def _dependents(snapshot: Snapshot, owner: Owner) -> Iterator[Owner]:
         case Router():
             yield from _vip_networks_of_router(snapshot, owner.id)
             yield from _floating_ips(snapshot.router_floating_ips, owner.id)
-            for port_id in list(snapshot.router_interfaces.get(owner.id, NONE))[:1]:
-                yield from _crossing(snapshot, snapshot.ports[port_id].network_id)
         case Port() as port:
             yield from _dependents_of_port(snapshot, port)
         case FloatingIP(port_id=str() as port_id) if port_id in snapshot.vip_owner:
@@ -77,9 +76,38 @@ def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
         ways = Ways(snapshot)
         yield Owner(Kind.ROUTER, port.device_id)
         yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))
+    if port.device_owner == ROUTER_INTERFACE or _is_gateway(snapshot, port):
         yield from _crossing(snapshot, port.network_id)
     if port.device_owner == ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
+
+
+def _is_gateway(snapshot: Snapshot, port: Port) -> bool:
+    """Whether the port has the address by which its network is left."""
+    network = snapshot.networks.get(port.network_id)
+    gateways = {subnet.gateway for subnet in network.subnets} if network else set()
+    return any(fixed.address in gateways for fixed in port.fixed_ips)
+
+
+def _rerouted(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
+    """What depends on where routers and gateways lead: whether members with a probe can be reached."""
+    if _way_out(old, owner) == _way_out(new, owner):
+        return
+    for snapshot in (old, new):
+        ports = list(snapshot.router_interfaces.get(owner.id, NONE))[:1]  # it joins them all
+        joined = [snapshot.ports[port].network_id for port in ports]
+        for network_id in (*joined, *([owner.id] if owner.id in snapshot.networks else [])):
+            yield from _crossing(snapshot, network_id)
+
+
+def _way_out(snapshot: Snapshot, owner: Owner) -> object:
+    match snapshot.find(owner):
+        case Router(gateway=gateway, routes=routes):
+            return gateway, routes
+        case Network(subnets=subnets):
+            return tuple((subnet.id, subnet.gateway) for subnet in subnets)
+        case _:
+            return None
 
 
 def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:

@@ -5,9 +5,12 @@ that is set is a limit.)
 """
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from fairlead.model.quota import UNLIMITED, Counted, Limits, count, limits_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import UNLIMITED, Counted, Limits, Quota, count, limits_of, without_own
 from fairlead.model.snapshot import Changes, Snapshot
 
 
@@ -36,6 +39,19 @@ def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Chan
     if over:
         raise QuotaExceeded(tuple(what for what in Counted if what in over))
     return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def set_limits(snapshot: Snapshot, project: str, limits: Mapping[str, Any]) -> Changes:
+    """A project's own limits by the names of resources, beside those that it has; None is everybody's again."""
+    old = snapshot.quotas.get(project)
+    new = replace(old or Quota(project_id=project), **limits)
+    return Changes() if new == old else Changes(puts=(new,))
+
+
+def take_limits_away(quota: Quota, resources: Iterable[Counted]) -> Changes:
+    """The limits of everybody again for these resources."""
+    rest = without_own(quota, resources)
+    return Changes(puts=(rest,)) if rest else Changes(deletes=(Owner(Kind.QUOTA, quota.project_id),))
 
 
 def growth(snapshot: Snapshot, changes: Changes) -> dict[tuple[str, Counted], int]:

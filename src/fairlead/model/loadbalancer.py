@@ -419,9 +419,7 @@ def _table(pool: Pool, version: int, backup: bool) -> SlotTable:
 
 def _from_shared(pool: Pool, version: int, backup: bool) -> tuple[int, ...]:
     """What this tier had of the one table that the pool has."""
-    served = _served([member for member in pool.members if member.address.version == version])
-    if any(member.backup != backup for member in served):
-        return ()
+    served = [member for member in _tier(pool, version, backup) if member.takes_connections]
     if served == _served(pool.members):
         return pool.slots
     return assign_slots(pool.slots, {member.ordinal: member.weight for member in served})

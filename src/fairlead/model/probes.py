@@ -106,16 +106,18 @@ def endpoints(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[Place, int], port: Port) -> int:
-    """Millionths of a probe a second that a port gets, at all of its addresses, however its members name the place."""
+    """Millionths of a probe a second that a port gets from its project, at all of its addresses, however members name
+    the place."""
     subnets = (subnet.id for subnet in snapshot.networks[port.network_id].subnets)
     places = (port.network_id, *subnets)
-    return sum(probed.get((place, fixed.address), 0) for place in places for fixed in port.fixed_ips)
+    return sum(probed.get((port.project_id, place, fixed.address), 0) for place in places for fixed in port.fixed_ips)
 
 
 def find_place(snapshot: Snapshot, place: Place) -> Port | None:
-    """The port that is there."""
-    where, address = place
-    return snapshot.ports.get(snapshot.addresses.get((snapshot.subnet_network.get(where, where), address), ""))
+    """The port of the project that is there."""
+    project_id, where, address = place
+    port = snapshot.ports.get(snapshot.addresses.get((snapshot.subnet_network.get(where, where), address), ""))
+    return port if port is not None and port.project_id == project_id else None
 
 
 def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, str]:
@@ -160,23 +162,26 @@ def why_down(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
 
 
 def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
+    """Of a thousand members most are on one network: the way to each network is looked for once.
+
+    Probes are sent beside the machine: what they see says nothing of the way that clients have to take.
+    """
+    apart: dict[str, bool] = {}
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is None:
             continue
         for member in probed_members(pool):
-            health = _member_health(snapshot, balancer, monitor, member)
+            target = member_network(snapshot, balancer, member)
+            if target not in apart:
+                apart[target] = is_unreachable(snapshot, balancer.vip.network_id, target)
+            health = Health.UNREACHABLE if apart[target] else _seen(snapshot, balancer, monitor, member)
             if health is not None:
                 yield member.id, health
 
 
-def _member_health(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health | None:
-    """Of a port that is another project's nothing can be known; where there is no machine none can answer.
-
-    Probes are sent beside the machine: what they see says nothing of the way that clients have to take.
-    """
-    if is_unreachable(snapshot, balancer.vip.network_id, member_network(snapshot, balancer, member)):
-        return Health.UNREACHABLE
+def _seen(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health | None:
+    """Of a port that is another project's nothing can be known; where there is no machine none can answer."""
     endpoint = find_endpoint(snapshot, balancer, monitor, member)
     if endpoint is not None:
         return snapshot.observed.get(endpoint)

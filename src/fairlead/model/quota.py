@@ -163,8 +163,9 @@ class ProbeLimits:
 
 
 PROBE_LIMITS = ProbeLimits()
-Place: TypeAlias = tuple[str, IPAddress]
-"""Where a member is probed: the subnet that it names, or else the network of the VIP, and the address there."""
+Place: TypeAlias = tuple[str, str, IPAddress]
+"""By which project a member is probed, and where: the subnet that it names, or else the network of the VIP, and the
+address there. Probes reach ports of their own project only, so each project's count for itself."""
 MILLION = 1_000_000
 
 
@@ -175,7 +176,8 @@ def probe_rates(balancer: LoadBalancer | None) -> Mapping[Place, int]:
         if pool.health_monitor is not None and balancer is not None:
             rate = MILLION // max(1, pool.health_monitor.delay)
             for member in pool.members:
-                place = member.subnet_id or balancer.vip.network_id, member.monitor_address or member.address
+                where = member.subnet_id or balancer.vip.network_id
+                place = balancer.project_id, where, member.monitor_address or member.address
                 rates[place] = rates.get(place, 0) + rate
     return rates
 

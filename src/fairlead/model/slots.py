@@ -60,14 +60,16 @@ def deal(
 ) -> SlotTable:
     """The table for members of the weights `after`, which had `before`; those in `away` take no connections for now.
 
-    It has at least `smallest` slots, a power of two. With no member there are no slots. With more members than
-    `LARGEST` some get no slot; compilers refuse such pools.
+    It has at least `smallest` slots, a power of two. With no member there are no slots, and with more than
+    `LARGEST` neither: compilers refuse such pools, and nobody waits until they are dealt.
     """
     slots = table.ranks[0] if table.ranks else ()
     homes = table.homes or slots
     if not after:
         kept = tuple(home if home in away else NOBODY for home in homes)
         return replace(table, ranks=(), homes=kept if any(home in away for home in kept) else ())
+    if len(after) > LARGEST:
+        return replace(table, ranks=(), homes=())
     if before == after and len(slots) >= smallest and len(table.ranks) == min(RANKS, len(after)):
         kept = tuple(home if home in away else slot for home, slot in zip(homes, slots, strict=True))
         return replace(table, homes=() if kept == slots else kept)
@@ -171,9 +173,14 @@ def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
     return tuple(table[:size])
 
 
+@lru_cache(maxsize=LARGEST + 1)
+def _evenly(size: int) -> tuple[int, ...]:
+    return tuple(place for place in _SPREAD if place < size)
+
+
 def _spread(places: Sequence[int], count: int) -> list[int]:
     """So many of the places, evenly over all of them."""
-    return [places[place] for place in _SPREAD if place < len(places)][:count]
+    return [places[place] for place in _evenly(len(places))[:count]]
 
 
 def _some(members: Sequence[int], place: int) -> Sequence[int]:

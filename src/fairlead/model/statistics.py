@@ -60,37 +60,38 @@ def find_listeners(snapshot: Snapshot, sightings: Iterable[tuple[str | None, Sig
     """Whose each is; None for what is nobody's any more. Beside a sighting stands the id of the network, router or port
     that its place is, if it is one."""
     asked = list(sightings)
-    domains = {place: _domain(snapshot, place) for place in {place for place, _ in asked} if place is not None}
-    return [None if place is None else _find_listener(snapshot, domains[place], sighting) for place, sighting in asked]
+    ways = Ways(snapshot)
+    domains = {place: _domain(ways, place) for place in {place for place, _ in asked} if place is not None}
+    return [None if place is None else _find_listener(ways, domains[place], sighting) for place, sighting in asked]
 
 
-def _find_listener(snapshot: Snapshot, domain: Domain, sighting: Sighting) -> str | None:
-    for balancer in _find_balancers(snapshot, domain, sighting.address):
+def _find_listener(ways: Ways, domain: Domain, sighting: Sighting) -> str | None:
+    for balancer in _find_balancers(ways, domain, sighting.address):
         for listener in balancer.listeners:
             if listener.port == sighting.port and transport(listener.protocol) is sighting.transport:
                 return listener.id
     return None
 
 
-def _find_balancers(snapshot: Snapshot, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
+def _find_balancers(ways: Ways, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
     """Who has the address as a VIP, or as a floating IP that leads to his VIP."""
-    networks, routers, place = domain
+    snapshot, (networks, routers, place) = ways.snapshot, domain
     ports = [snapshot.addresses.get((network, address)) for network in networks]
     floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NONE))
     ports += (snapshot.floating_ips[one].port_id for one in floating if snapshot.floating_ips[one].address == address)
     owners = (snapshot.vip_owner.get(port) for port in ports if port is not None)
     for balancer in (snapshot.load_balancers[owner] for owner in owners if owner is not None):
-        if _is_there(snapshot, balancer, place):
+        if _is_there(ways, balancer, place):
             yield balancer
 
 
-def _is_there(snapshot: Snapshot, balancer: LoadBalancer, place: str) -> bool:
-    domain = Ways(snapshot).domain(balancer.vip.network_id, balancer.project_id)
+def _is_there(ways: Ways, balancer: LoadBalancer, place: str) -> bool:
+    domain = ways.domain(balancer.vip.network_id, balancer.project_id)
     return place == balancer.vip.network_id or place in domain.networks or place in domain.routers
 
 
-def _domain(snapshot: Snapshot, place: str) -> Domain:
-    ways = Ways(snapshot)
+def _domain(ways: Ways, place: str) -> Domain:
+    snapshot = ways.snapshot
     if place in snapshot.ports:
         place = snapshot.ports[place].network_id
     if place in snapshot.networks:

@@ -150,6 +150,26 @@ def test_a_port_that_becomes_a_strangers_is_probed_no_more(door):
     door(story)
 
 
+def test_what_others_ask_of_a_place_takes_nothing_from_its_port(door):
+    """Who probed the address when it was theirs asks for no probe of whoever has it now."""
+
+    async def story(place: Inside) -> None:
+        shared = replace(network(), shared=True)
+        mine = replace(port(8, "10.0.0.12"), project_id="mine")
+        await place.model.write(lambda _: Changes(puts=(shared, mine)))
+        often = {**MONITOR, "delay": 1}
+        for _ in range(20):
+            await place.good("POST", LBS, tree("10.0.0.11", monitor=often))
+        assert (await place.call("POST", LBS, tree("10.0.0.11", monitor=often))).status_code == 403
+        taken = replace(port(9, "10.0.0.11"), project_id="mine")
+        await place.model.write(lambda _: Changes(deletes=(owner_of(port(1, "10.0.0.11")),)))
+        await place.model.write(lambda _: Changes(puts=(taken,)))
+        place.caller = MINE
+        await place.good("POST", LBS, tree("10.0.0.11", monitor=often))
+
+    door(story)
+
+
 def services(number: int, delay: int, address: str = "10.0.0.11") -> dict[str, Any]:
     """A load balancer with this many probes of one machine, each `delay` seconds."""
     members = [{"address": address, "protocol_port": 1000 + each} for each in range(number)]

@@ -5,7 +5,6 @@ document has all limits of a project, those of its load balancers too; each door
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,8 +15,8 @@ from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import PUT, Attribute, one
 from fairlead.api.network.limits import LONGEST_PROJECT
 from fairlead.api.openapi import NUMBER, TEXT, Operation, read_body
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, Quota, has_own, limits_of, without_own
+from fairlead.model.allowance import set_limits, take_limits_away
+from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, has_own, limits_of
 from fairlead.model.snapshot import Changes, Snapshot
 
 _LIMIT = parsers.integer(UNLIMITED, LARGEST_QUOTA)
@@ -107,9 +106,7 @@ class _Views:
         def change(old: Snapshot) -> Changes:
             if checked:
                 _check_used(old, project, values)
-            quota = old.quotas.get(project) or Quota(project_id=project)
-            changed = replace(quota, **values)
-            return Changes() if old.quotas.get(project) == changed else Changes(puts=(changed,))
+            return set_limits(old, project, values)
 
         await self._house.write(change)
         return json_response({"quota": self._limits(project)})
@@ -121,8 +118,7 @@ class _Views:
             quota = old.quotas.get(project)
             if quota is None or not has_own(quota, NETWORKING):
                 raise errors.quota_not_found(project)
-            rest = without_own(quota, NETWORKING)
-            return Changes(puts=(rest,)) if rest else Changes(deletes=(Owner(Kind.QUOTA, project),))
+            return take_limits_away(quota, NETWORKING)
 
         await self._house.write(change)
         return Response(status_code=204)

@@ -13,8 +13,8 @@ from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, forbidden, not_found
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import TEXT, Operation, read_body
+from fairlead.model.allowance import set_limits, take_limits_away
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import find_place, probes_of_port
 from fairlead.model.quota import (
     BALANCING,
@@ -29,7 +29,6 @@ from fairlead.model.quota import (
     limits_of,
     probe_rates,
     with_probes,
-    without_own,
 )
 from fairlead.model.snapshot import Changes, Snapshot
 
@@ -146,11 +145,7 @@ class _Views:
         project = _project(request)
         values = _named(await read_body(request))
 
-        def change(old: Snapshot) -> Changes:
-            quota = old.quotas.get(project) or Quota(project_id=project)
-            return Changes(puts=(replace(quota, **values),))
-
-        snapshot = await self._house.write(change)
+        snapshot = await self._house.write(lambda old: set_limits(old, project, values))
         return self._answer(project, snapshot.quotas.get(project), 202)
 
     async def delete(self, request: Request) -> Response:
@@ -160,8 +155,7 @@ class _Views:
             quota = old.quotas.get(project)
             if quota is None or not _is_ours(quota):
                 raise not_found("Quotas", project)
-            rest = without_own(quota, BALANCING)
-            return Changes(puts=(rest,)) if rest else Changes(deletes=(Owner(Kind.QUOTA, project),))
+            return take_limits_away(quota, BALANCING)
 
         await self._house.write(change)
         return Response(status_code=202)
