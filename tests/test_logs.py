@@ -85,3 +85,27 @@ def test_the_audit_has_a_file_of_its_own_that_can_be_moved_away(tmp_path: Path):
     assert json.loads((tmp_path / "audit.1").read_text())["user"] == "ann"
     assert json.loads(path.read_text())["message"] == "two"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_audit_file_that_was_there_is_not_everybodys_and_one_that_cannot_be_made_fails_nobody(tmp_path: Path):
+    path = tmp_path / "logs" / "audit"
+    path.parent.mkdir()
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    logger = logging.getLogger(AUDIT)
+    before, level, raising = logger.handlers[:], logger.level, logging.raiseExceptions
+    try:
+        logging.raiseExceptions = False
+        start_logging("error", "text", str(path))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.parent.rename(tmp_path / "away")
+        logger.info("nobody is kept waiting by this")
+        path.parent.mkdir()
+        logger.info("again")
+    finally:
+        logging.raiseExceptions = raising
+        for handler in set(logger.handlers) - set(before):
+            logger.removeHandler(handler)
+            handler.close()
+        logger.setLevel(level)
+    assert json.loads(path.read_text())["message"] == "again"

@@ -6,7 +6,9 @@ nobody can write a line of the log, or move the cursor of who reads it.
 """
 
 import logging
+import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -121,11 +123,22 @@ class Seldom(logging.Filter):
 
 
 class _Private(WatchedFileHandler):
-    """Appends to a file that only its owner can read; one that was moved away is made anew at the next line."""
+    """Appends to a file that not everybody can read; one that was moved away is made anew at the next line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A file that cannot be made anew is no fault of the request that would be in it."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
 
     def _open(self) -> TextIOWrapper:
         Path(self.baseFilename).touch(mode=0o600)
-        return super()._open()
+        stream = super()._open()
+        mode = os.fstat(stream.fileno()).st_mode
+        if mode & 0o007:  # it was there before; a group that may read it was meant
+            os.fchmod(stream.fileno(), stat.S_IMODE(mode) & ~0o007)
+        return stream
 
 
 def start_logging(level: str, style: str, audit: str = "") -> None:

@@ -412,6 +412,25 @@ def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(
     asyncio.run(run())
 
 
+def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path):
+    path = tmp_path / "s.db"
+
+    async def run() -> None:
+        store = await SqliteStore.open(path)
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        await store.close()
+        with closing(sqlite3.connect(path)) as raw:  # it knows nothing of the newer tables
+            raw.execute("DELETE FROM document WHERE key = 'a'")
+            raw.execute("INSERT INTO change VALUES (2, 'a', NULL)")
+            raw.execute("UPDATE head SET revision = 2")
+            raw.commit()
+        store = await SqliteStore.open(path)
+        assert await store.deleted() == {"a"}
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
     async def run() -> None:
         path = tmp_path / "s.db"

@@ -66,6 +66,8 @@ def provide(layout: Layout, root: Path) -> None:
             script = layout.programs / program.name
             script.write_text(SCRIPT.format_map({key: shlex.quote(word) for key, word in words.items()}))
             script.chmod(0o755)
+            if not os.access(script, os.X_OK):  # the machine's own programs would be taken instead, without a word
+                raise LabError(f"{script}: programs in this folder cannot be run; is its file system mounted noexec?")
 
 
 def versions(layout: Layout) -> str:

@@ -52,6 +52,11 @@ INSERT OR IGNORE INTO gone SELECT revision, key FROM change WHERE value IS NULL;
 """
 """`weight` has the bytes of the feed up to each transaction, since the first. Earlier versions have neither table, and
 can go on with a file that has them."""
+MISSED = (
+    "SELECT revision, key FROM change WHERE value IS NULL"
+    " AND NOT EXISTS (SELECT 1 FROM gone WHERE gone.revision = change.revision AND gone.key = change.key)"
+)
+"""What an earlier version has deleted from a file that has the table already."""
 _T = TypeVar("_T")
 
 
@@ -149,6 +154,8 @@ class SqliteStore:
             connection.execute(f"PRAGMA user_version={VERSION}")
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight'").fetchone():
             connection.executescript(f"BEGIN IMMEDIATE;{FEED_SCHEMA}COMMIT;")
+        elif connection.execute(f"{MISSED} LIMIT 1").fetchone():
+            connection.execute(f"INSERT INTO gone {MISSED}")
         _shrink(connection)
         self._files = self._identify_files()
 
