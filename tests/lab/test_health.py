@@ -196,9 +196,9 @@ def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site
             wait_members(site, ERROR=3)
             site.lab.wait_synced()
             for client in ("near", "far"):
-                began = time.monotonic()
-                assert ask(site, client, balancer, Protocol.TCP, count=4).errors == {"refused": 4}
-                assert time.monotonic() - began < 3.5  # four whose SYN had to be sent again take four seconds
+                refused = ask(site, client, balancer, Protocol.TCP, count=4)
+                assert refused.errors == {"refused": 4}
+                assert refused.seconds < 1  # as long as it takes until a SYN is sent again (RFC 6298, section 2)
         finally:
             for name in ("m1", "m2", SPARE):
                 with suppress(Exception):
