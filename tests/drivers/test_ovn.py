@@ -213,6 +213,10 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
     def words(row: Json, column: str) -> str:
         return "".join(f" {column}:{key}={value}" for key, value in sorted(decode_map(row[column]).items()))
 
+    def title(table: str, identity: str) -> str:
+        text = marks[table][identity].get("fairlead:name")
+        return f" title={text!r}" if text else ""
+
     def state(row: Json) -> str:
         return " disabled" if row["enabled"] is False else ""
 
@@ -223,20 +227,23 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
     for identity, name in groups.items():
         members = decode_uuids(raw["Load_Balancer_Group"][identity]["load_balancer"])
         lines += [f"Load_Balancer_Group {name} += {name_of('Load_Balancer', member)}" for member in members]
-    for _, row in ours("Logical_Switch"):
-        lines.append(f"Logical_Switch {row['name']}{words(row, 'other_config')}")
+    for switch, row in ours("Logical_Switch"):
+        lines.append(f"Logical_Switch {row['name']}{title('Logical_Switch', switch)}{words(row, 'other_config')}")
         lines += [f"Logical_Switch {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
-        for port in (raw["Logical_Switch_Port"][u] for u in decode_uuids(row["ports"])):
+        for u in decode_uuids(row["ports"]):
+            port = raw["Logical_Switch_Port"][u]
             kind = f" type={port['type']}" if port["type"] else ""
             texts = "".join(
                 f" {column}={text!r}" for column in ("addresses", "port_security") for text in decode_set(port[column])
             )
-            head = f"Logical_Switch_Port {port['name']} switch={row['name']}"
+            head = f"Logical_Switch_Port {port['name']} switch={row['name']}{title('Logical_Switch_Port', u)}"
             tags = ("tag", "tag_request")
             tag = "".join(f" {column}={text}" for column in tags for text in decode_set(port[column]))
             lines.append(head + kind + texts + words(port, "options") + tag + state(port))
-    for _, row in ours("Logical_Router"):
-        lines.append(f"Logical_Router {row['name']}{state(row)}{words(row, 'options')}")
+    for router, row in ours("Logical_Router"):
+        lines.append(
+            f"Logical_Router {row['name']}{title('Logical_Router', router)}{state(row)}{words(row, 'options')}"
+        )
         lines += [f"Logical_Router {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
         for route in (raw["Logical_Router_Static_Route"][u] for u in decode_uuids(row["static_routes"])):
             parts = [row["name"], *decode_set(route["policy"]), route["ip_prefix"], "via", route["nexthop"]]
@@ -256,12 +263,12 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
             rest = f"{state(port)}{words(port, 'options')}"
             lines.append(f"{head} router={row['name']} mac={port['mac']} networks={own}{rest}")
             lines += [f"{head} += {text}" for text in decode_set(port["networks"]) if text in given]
-    for _, row in ours("Load_Balancer"):
+    for u, row in ours("Load_Balancer"):
         vips = {vip: tuple(text.split(",")) if text else () for vip, text in decode_map(row["vips"]).items()}
         services = "".join(f" {vip}={render_backends(vips[vip])}" for vip in sorted(vips))
         fields = ",".join(decode_set(row["selection_fields"]))
         chosen = f" selection_fields={fields}" if fields else ""
-        head = f"Load_Balancer {row['name']} protocol={row['protocol']}"
+        head = f"Load_Balancer {row['name']} protocol={row['protocol']}{title('Load_Balancer', u)}"
         lines.append(f"{head}{services}{chosen}{words(row, 'options')}{words(row, 'ip_port_mappings')}")
         for check in (raw["Load_Balancer_Health_Check"][u] for u in decode_uuids(row["health_check"])):
             head = f"Load_Balancer_Health_Check {check['vip']} load_balancer={row['name']}"
@@ -408,12 +415,12 @@ def test_two_deployments_do_not_see_each_other(server: Server) -> None:
 
 MODEL = """\
 network public external wire=physnet:100 203.0.113.0/24
-network net1 10.0.0.0/24 fd00::/64
+network net1 10.0.0.0/24 fd00::/64 name=back
 network net2 10.1.0.0/24
 router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=192.0.2.0/24:10.1.0.9 gateway:public=203.0.113.10
 port vm1 net1 10.0.0.11 fd00::11
 web vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080,b/10.0.0.12:8080 tcp:443{allow=10.1.0.0/24}=- udp:53=a/10.0.0.11:53
-six vip=fd00::10 on=net1 tcp:80=a/[fd00::11]:8080
+six vip=fd00::10 on=net1 name=six tcp:80=a/[fd00::11]:8080
 floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
 probes net1 10.0.0.2
 watched vip=10.0.0.30 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080
@@ -452,6 +459,18 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     "its VIPs are cleared": ([change(LB, vips=encode_map({}))], {WEB}),
     "a backend changes": ([mutate(LB, ["vips", "delete", "10.0.0.10:80"])], {WEB}),
     "its name changes": ([change(LB, name="mine")], {WEB}),
+    "its title changes": (
+        [
+            mutate(
+                LB,
+                ["external_ids", "delete", "fairlead:name"],
+                ["external_ids", "insert", encode_map({"fairlead:name": "y"})],
+            )
+        ],
+        {WEB},
+    ),
+    "a port gets a title": ([mutate(LSP, ["external_ids", "insert", encode_map({"fairlead:name": "x"})])], {PORT}),
+    "a switch loses its title": ([mutate(SWITCH, ["external_ids", "delete", "fairlead:name"])], {NET}),
     "its protocol goes": ([change(LB, protocol=["set", []])], {WEB}),
     "an option comes": ([mutate(LB, ["options", "insert", encode_map({"skip_snat": "true"})])], {WEB}),
     "fields come": ([change(LB, selection_fields=encode_set(["ip_src", "ip_dst"]))], {WEB}),

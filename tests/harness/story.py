@@ -17,7 +17,8 @@ The language of a model, a line each:
     down web a
     network net1 shared project=city mtu=1300 10.0.0.0/24
 
-Every document but `probes` and `down` may say whose it is, `project=NAME`; what says nothing is of the project demo.
+Every document but `probes` and `down` may say whose it is, `project=NAME`, and what its tenant calls it, `name=NAME`;
+what says nothing is of the project demo, and has no name.
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
@@ -167,8 +168,9 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
     down: dict[str, frozenset[str]] = {}
     for line in text.splitlines():
         kind, *all_words = line.split()
-        project = next((word.removeprefix("project=") for word in all_words if word.startswith("project=")), None)
-        words = [word for word in all_words if not word.startswith("project=")]
+        said = dict(word.split("=", 1) for word in all_words if word.startswith(("project=", "name=")))
+        attributes = {{"project": "project_id"}.get(word, word): text for word, text in said.items()}
+        words = [word for word in all_words if not word.startswith(("project=", "name="))]
         match kind:
             case "network":
                 made: Iterator[Aggregate] = iter([_network(*words)])
@@ -185,8 +187,7 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
                 continue
             case _:
                 made = _balancer(documents, before, kind, words)
-        whose = (each if project is None else replace(each, project_id=project) for each in made)
-        documents |= {owner_of(aggregate): aggregate for aggregate in whose}
+        documents |= {owner_of(each): each for each in (replace(each, **attributes) for each in made)}
     return documents, down
 
 

@@ -113,7 +113,7 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return NO_ROWS
         case Network() as network:
-            return by_key([LogicalSwitch(name=network.id), *wire_rows(network)])
+            return by_key([LogicalSwitch(name=network.id, title=network.name), *wire_rows(network)])
         case Router() as router:
             return by_key(router_rows(snapshot, router))
         case Port() as port:
@@ -179,6 +179,7 @@ def _port(port: Port) -> Iterator[LogicalSwitchPort]:
     yield LogicalSwitchPort(
         name=port.id,
         switch=port.network_id,
+        title=port.name,
         addresses=(own,),
         port_security=(own,) if port.port_security_enabled else (),
         options=pairs({"requested-chassis": port.host}) if port.host else (),
@@ -306,6 +307,7 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
     for (transport, fields), entries in services.items():
         row = LoadBalancer(
             name="-".join([balancer.id, transport.value, *fields, *([place.suffix] if place.suffix else [])]),
+            title=balancer.name,
             protocol=transport.value,
             services=tuple(sorted(entries, key=lambda entry: entry.vip)),
             selection_fields=fields,

@@ -80,6 +80,7 @@ def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -
     name = f"{balancer.id}-{monitor.id}"
     yield LoadBalancer(
         name=name,
+        title=balancer.name,
         protocol=TRANSPORTS[monitor.type].value,
         services=services,
         ip_port_mappings=pairs(

@@ -35,6 +35,7 @@ def parting_rows(
         if services:
             row = LoadBalancer(
                 name=f"{balancer.id}-{transport.value}-parting",
+                title=balancer.name,
                 protocol=transport.value,
                 services=tuple(services),
                 options=options,

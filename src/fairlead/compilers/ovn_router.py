@@ -35,7 +35,7 @@ ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 
 def router_rows(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
     """Raises Unsupported."""
-    yield LogicalRouter(name=router.id, enabled=router.admin_state_up)
+    yield LogicalRouter(name=router.id, title=router.name, enabled=router.admin_state_up)
     for port_id in snapshot.router_interfaces.get(router.id, NONE):
         yield _router_port(snapshot, snapshot.ports[port_id])
     for route in router.routes:

@@ -28,6 +28,8 @@ SOURCE_IPV6 = "ipv6_src"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalSwitch:
     name: str
+    title: str = ""
+    """What its tenant calls it: in `external_ids`, for people who look at the database. OVN makes nothing of it."""
     other_config: Pairs = ()
 
     @property
@@ -35,7 +37,8 @@ class LogicalSwitch:
         return ("Logical_Switch", self.name)
 
     def __str__(self) -> str:
-        return _line(f"Logical_Switch {self.name}", *_render_pairs("other_config", self.other_config))
+        config = _render_pairs("other_config", self.other_config)
+        return _line(f"Logical_Switch {self.name}", _render_title(self.title), *config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class LogicalSwitchPort:
 
     name: str
     switch: str
+    title: str = ""
     type: str = ""
     addresses: tuple[str, ...] = ()
     port_security: tuple[str, ...] = ()
@@ -61,6 +65,7 @@ class LogicalSwitchPort:
     def __str__(self) -> str:
         return _line(
             f"Logical_Switch_Port {self.name} switch={self.switch}",
+            _render_title(self.title),
             f"type={self.type}" if self.type else "",
             *(f"addresses={text!r}" for text in self.addresses),
             *(f"port_security={text!r}" for text in self.port_security),
@@ -74,6 +79,7 @@ class LogicalSwitchPort:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalRouter:
     name: str
+    title: str = ""
     enabled: bool = True
     options: Pairs = ()
 
@@ -82,9 +88,9 @@ class LogicalRouter:
         return ("Logical_Router", self.name)
 
     def __str__(self) -> str:
-        return _line(
-            f"Logical_Router {self.name}", "" if self.enabled else "disabled", *_render_pairs("options", self.options)
-        )
+        state = "" if self.enabled else "disabled"
+        options = _render_pairs("options", self.options)
+        return _line(f"Logical_Router {self.name}", _render_title(self.title), state, *options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +185,7 @@ class VirtualService:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer:
     name: str
+    title: str = ""
     protocol: str
     services: tuple[VirtualService, ...]
     selection_fields: tuple[str, ...] = ()
@@ -193,6 +200,7 @@ class LoadBalancer:
     def __str__(self) -> str:
         return _line(
             f"Load_Balancer {self.name} protocol={self.protocol}",
+            _render_title(self.title),
             *(str(service) for service in self.services),
             f"selection_fields={','.join(self.selection_fields)}" if self.selection_fields else "",
             *_render_pairs("options", self.options),
@@ -406,6 +414,10 @@ def render_backends(backends: tuple[str, ...]) -> str:
     runs = [(backend, len(list(run))) for backend, run in groupby(backends[:cycle])]
     text = ",".join(backend if count == 1 else f"{backend}*{count}" for backend, count in runs)
     return text if cycle == len(backends) else f"({text})x{len(backends) // cycle}"
+
+
+def _render_title(title: str) -> str:
+    return f"title={title!r}" if title else ""
 
 
 def _render_pairs(column: str, mapping: Pairs) -> list[str]:

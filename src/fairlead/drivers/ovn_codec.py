@@ -78,6 +78,9 @@ Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | Por
 
 _NAMESPACE = UUID("a3c1a5f4-6c0e-5d0b-9d5e-0b6f1a1c7e11")
 _MARK, _OWNER, _KEY, _ADDRESS = "fairlead", "fairlead:owner", "fairlead:key", "fairlead:address:"
+_TITLE = "fairlead:name"
+TITLE = f"external_ids:{_TITLE}"
+"""Stands for a column in what is encoded: the one word of `external_ids` that is of the row, and not a mark."""
 _SAFE = "/:;@+=()[]{} "  # stays readable in a mark; the comma separates
 _PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # nothing to quote
 
@@ -206,6 +209,25 @@ def read_address_mark(mark: str) -> str | None:
     return mark.removeprefix(_ADDRESS) if mark.startswith(_ADDRESS) else None
 
 
+def read_title(marks: Json) -> dict[str, Json]:
+    """What `external_ids` say that is a row's own, as a column."""
+    return {TITLE: decode_map(marks).get(_TITLE, "")}
+
+
+def patch_title(columns: Columns, difference: Json) -> dict[str, Json]:
+    """The same after a "modify" of `external_ids`; nothing if that says nothing of it, or the row has none."""
+    changed = {word: text for word, text in decode_map(difference).items() if word == _TITLE}
+    if not changed or TITLE not in columns:
+        return {}
+    before = {_TITLE: columns[TITLE]} if columns[TITLE] else {}
+    return {TITLE: patch_map(before, encode_map(changed)).get(_TITLE, "")}
+
+
+def is_mark(word: str) -> bool:
+    """Whether this key of `external_ids` may say whose a row is; others are addresses of a port, or a title."""
+    return word != _TITLE and not word.startswith(_ADDRESS)
+
+
 def parse_owner(text: str, place: str) -> Owner:
     """The owner that a mark names; the orphanage of this place if it names none."""
     try:
@@ -232,10 +254,11 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a tabl
     """The columns that are this row's alone. A group has none: its name is its mark."""
     match row:
         case LogicalSwitch():
-            return {"name": row.name, "other_config": encode_map(dict(row.other_config))}
+            return {"name": row.name, TITLE: row.title, "other_config": encode_map(dict(row.other_config))}
         case LogicalSwitchPort():
             return {
                 "name": row.name,
+                TITLE: row.title,
                 "type": row.type,
                 "addresses": encode_set(row.addresses),
                 "port_security": encode_set(row.port_security),
@@ -245,8 +268,8 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a tabl
                 "enabled": _encode_enabled(row.enabled),
             }
         case LogicalRouter():
-            enabled = _encode_enabled(row.enabled)
-            return {"name": row.name, "enabled": enabled, "options": encode_map(dict(row.options))}
+            columns = {"name": row.name, TITLE: row.title, "enabled": _encode_enabled(row.enabled)}
+            return columns | {"options": encode_map(dict(row.options))}
         case LogicalRouterPort():
             columns = {"name": row.name, "mac": row.mac, "enabled": _encode_enabled(row.enabled)}
             return columns | {"networks": encode_set(row.networks), "options": encode_map(dict(row.options))}
@@ -260,6 +283,7 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a tabl
         case LoadBalancer():
             return {
                 "name": row.name,
+                TITLE: row.title,
                 "protocol": encode_optional(row.protocol or None),
                 "vips": encode_map({service.vip: ",".join(service.backends) for service in row.services}),
                 "selection_fields": encode_set(row.selection_fields),
@@ -280,14 +304,15 @@ def encode_columns(row: Exclusive) -> dict[str, Json]:  # noqa: PLR0911 - a tabl
 
 def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:  # noqa: PLR0911 - a table each
     """The row of this key; `holder` is the name of the row whose set it is in. A column left out has its default."""
-    name = columns.get("name", "")
+    name, title = columns.get("name", ""), columns.get(TITLE, "")
     match key[0]:
         case "Logical_Switch":
-            return LogicalSwitch(name=name, other_config=_decode_pairs(columns, "other_config"))
+            return LogicalSwitch(name=name, title=title, other_config=_decode_pairs(columns, "other_config"))
         case "Logical_Switch_Port":
             return LogicalSwitchPort(
                 name=name,
                 switch=holder,
+                title=title,
                 type=columns.get("type", ""),
                 addresses=_decode_texts(columns, "addresses"),
                 port_security=_decode_texts(columns, "port_security"),
@@ -297,7 +322,8 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:  # noqa: P
                 enabled=_decode_enabled(columns),
             )
         case "Logical_Router":
-            return LogicalRouter(name=name, enabled=_decode_enabled(columns), options=_decode_pairs(columns, "options"))
+            enabled, options = _decode_enabled(columns), _decode_pairs(columns, "options")
+            return LogicalRouter(name=name, title=title, enabled=enabled, options=options)
         case "Logical_Router_Port":
             networks = _decode_texts(columns, "networks")
             mac = columns.get("mac", "")
@@ -324,6 +350,7 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:  # noqa: P
             vips = decode_map(columns.get("vips", ["map", []]))
             return LoadBalancer(
                 name=name,
+                title=title,
                 protocol=decode_optional(columns.get("protocol", ["set", []])) or "",
                 services=tuple(VirtualService(vip=vip, backends=_decode_backends(vips[vip])) for vip in sorted(vips)),
                 selection_fields=_decode_texts(columns, "selection_fields"),
@@ -446,8 +473,9 @@ class Encoder:
     def _insert(self, transaction: Transaction, key: Key, row: OvnRow) -> None:
         if isinstance(row, Element):
             return
-        columns = self._columns(row) | self._marks(key)
-        insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns}
+        columns = self._columns(row)
+        marks = self._marks(key, columns.pop(TITLE, ""))
+        insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns | marks}
         transaction.add(insert, DriverError(f"duplicate uuid: there already, or without our mark: {row}"))
 
     def _place(self, key: Key, row: OvnRow) -> Iterator[Json]:
@@ -464,6 +492,8 @@ class Encoder:
         if isinstance(before, LogicalRouterPort) and isinstance(after, LogicalRouterPort):
             changed.pop("networks", None)
             yield from self._change_networks(key, set(before.networks), set(after.networks))
+        if TITLE in changed:
+            yield self._mutate(key, _replace_word(_TITLE, changed.pop(TITLE)))
         if changed:
             yield {"op": "update", "table": key[0], "where": [self._is(key)], "row": changed}
         if holder_of(before) != holder_of(after):
@@ -475,10 +505,11 @@ class Encoder:
             return {"name": self.mark.group_name(self.owner, row.name)}
         return encode_columns(row)
 
-    def _marks(self, key: Key) -> dict[str, Json]:
+    def _marks(self, key: Key, title: str) -> dict[str, Json]:
         if key[0] == "Load_Balancer_Group":
             return {}
-        return {"external_ids": encode_map(self.mark.external_ids(self.owner, key))}
+        titled = {_TITLE: title} if title else {}
+        return {"external_ids": encode_map(self.mark.external_ids(self.owner, key) | titled)}
 
     def _change_networks(self, key: Key, old: set[str], new: set[str]) -> Iterator[Json]:
         """Insert first: a port is never without one (ovn-nb(5))."""
@@ -530,12 +561,9 @@ class Encoder:
                 assert_never(row)
 
     def _change_address(self, network: str, mutator: str) -> list[Json]:
-        """With its mark. An insert leaves a key alone that is there (RFC 7047 section 5.1): a stale one goes first."""
-        mark = _ADDRESS + network
-        mutations: list[Json] = [["networks", mutator, network], ["external_ids", "delete", mark]]
-        if mutator == "insert":
-            mutations.append(["external_ids", "insert", encode_map({mark: str(self.owner)})])
-        return mutations
+        """With its mark."""
+        owner = str(self.owner) if mutator == "insert" else ""
+        return [["networks", mutator, network], *_replace_word(_ADDRESS + network, owner)]
 
     def _hold(self, key: Key, row: Exclusive, mutator: str) -> Iterator[Json]:
         """Put a row that cannot stand alone into the set of its holder, or take it out: then it is gone."""
@@ -573,6 +601,12 @@ def holder_of(row: Exclusive) -> tuple[tuple[str, str], str] | None:
             return ("Load_Balancer", row.load_balancer), "health_check"
         case _:
             return None
+
+
+def _replace_word(word: str, text: str) -> list[Json]:
+    """Of `external_ids`. An insert leaves a key alone that is there (RFC 7047 section 5.1): a stale one goes first."""
+    new = [["external_ids", "insert", encode_map({word: text})]] if text else []
+    return [["external_ids", "delete", word], *new]
 
 
 def _wait(table: str, where: list[Json], rows: list[Json]) -> Json:

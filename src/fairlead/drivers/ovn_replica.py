@@ -33,9 +33,12 @@ from fairlead.drivers.ovn_codec import (
     Mark,
     decode_row,
     encode_columns,
+    is_mark,
     parse_owner,
     patch_columns,
+    patch_title,
     read_address_mark,
+    read_title,
 )
 from fairlead.drivers.ovn_foreign import ForeignChange, foreign_changes
 from fairlead.drivers.ovsdb_protocol import (
@@ -168,12 +171,13 @@ class Replica:
         if claim is None:
             return
         self._entries[uuid] = _Entry(table, claim, {})
-        self._set_claim(uuid, claim, decode_map(columns.get("external_ids", _EMPTY_MAP)))
+        marks = columns.get("external_ids", _EMPTY_MAP)
+        self._set_claim(uuid, claim, decode_map(marks))
         for column in HELD.get(table, ()):
             self._toggle(uuid, column, decode_uuids(columns.get(column, _EMPTY_SET)))
         if table == "Logical_Router_Port":
             columns = {**columns, "networks": encode_set(self._change_networks(uuid, columns, ()))}
-        self._fresh[uuid] = decode_row(claim.key, columns, "")
+        self._fresh[uuid] = decode_row(claim.key, {**columns, **read_title(marks)}, "")
         self._touch_around(uuid)
 
     def _modify(self, entry: _Entry, uuid: str, difference: Columns) -> None:
@@ -185,9 +189,10 @@ class Replica:
             row = replace(row, networks=self._change_networks(uuid, difference, row.networks))
             difference.pop("networks", None)
         marks = difference.pop("external_ids", _EMPTY_MAP)
+        old = encode_columns(row)
+        difference |= patch_title(old, marks)
         if difference:
-            columns = patch_columns(encode_columns(row), difference)
-            row = decode_row(entry.claim.key, columns, "")
+            row = decode_row(entry.claim.key, patch_columns(old, difference), "")
         self._fresh[uuid] = row
         self._touch((uuid, "", ""))
         self._change_marks(entry, uuid, marks)
@@ -203,8 +208,8 @@ class Replica:
         del self._entries[uuid]
 
     def _change_marks(self, entry: _Entry, uuid: str, difference: Json) -> None:
-        """Other words of `external_ids` than addresses; whoever takes away our mark takes the row out of our sight."""
-        changed = {mark: text for mark, text in decode_map(difference).items() if read_address_mark(mark) is None}
+        """The words that say whose it is; whoever takes away our mark takes the row out of our sight."""
+        changed = {mark: text for mark, text in decode_map(difference).items() if is_mark(mark)}
         if changed:
             marks = patch_map(self._marks(entry), encode_map(changed))
             columns = {"external_ids": encode_map(marks)}
@@ -219,9 +224,7 @@ class Replica:
             self._orphans[claim.owner] = claim.key, uuid
         entry.claim, entry.others = claim, {}
         implied = self._marks(entry)
-        entry.others = {
-            mark: text for mark, text in marks.items() if implied.get(mark) != text and read_address_mark(mark) is None
-        }
+        entry.others = {mark: text for mark, text in marks.items() if implied.get(mark) != text and is_mark(mark)}
 
     def _marks(self, entry: _Entry) -> dict[str, str]:
         implied = {} if entry.claim.orphan else self._mark.external_ids(entry.claim.owner, entry.claim.key)
