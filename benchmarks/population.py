@@ -41,7 +41,8 @@ class Population:
         for number in range(NETWORKS):
             network = post(self.client, "/network/v2.0/networks", "network", name=f"net{number}")
             cidr = f"10.{number}.0.0/16"
-            body = {"network_id": network["id"], "cidr": cidr, "ip_version": 4}
+            vips = {"start": f"10.{number}.0.2", "end": f"10.{number}.127.254"}  # members have the upper half
+            body = {"network_id": network["id"], "cidr": cidr, "ip_version": 4, "allocation_pools": [vips]}
             self.networks.append(network["id"])
             self.subnets.append(post(self.client, "/network/v2.0/subnets", "subnet", **body)["id"])
 

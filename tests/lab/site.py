@@ -14,6 +14,7 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.service import Service, start, stop
+from harness.pools import upper_half
 
 MARKED = (
     "Logical_Switch",
@@ -53,7 +54,11 @@ class Site:
         for cidr in cidrs:
             version = 6 if ":" in cidr else 4
             self.cloud.network.create_subnet(
-                name=f"{name}-v{version}", network_id=network.id, cidr=cidr, ip_version=version
+                name=f"{name}-v{version}",
+                network_id=network.id,
+                cidr=cidr,
+                ip_version=version,
+                allocation_pools=upper_half(cidr),
             )
         return network
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab
+from harness.pools import upper_half
 from lab.northbound import breaking
 from lab.servers import LBS, NETWORKS, POOLS, SUBNETS, Server, rows_of, serving, until
 
@@ -27,6 +28,7 @@ RECOVERY = 5.0
 """Seconds from the return of OVN until everything is ACTIVE."""
 SILENCE = 12.0
 """Seconds after which a database that says nothing is taken for dead: two probes, and some."""
+CIDR = {"cidr": "10.0.0.0/16", "ip_version": 4, "allocation_pools": upper_half("10.0.0.0/16")}
 MARK = {"FAIRLEAD_OVN_MARK": "crash"}
 
 
@@ -105,7 +107,7 @@ def good(answer: httpx.Response) -> httpx.Response:
 def build(server: Server) -> str:
     """A network; answers its subnet."""
     network = server.make(NETWORKS, "network", name="net")["id"]
-    subnet: str = server.make(SUBNETS, "subnet", network_id=network, cidr="10.0.0.0/16", ip_version=4)["id"]
+    subnet: str = server.make(SUBNETS, "subnet", network_id=network, **CIDR)["id"]
     return subnet
 
 

@@ -18,12 +18,14 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, processes, take_down
+from harness.pools import upper_half
 from lab.northbound import breaking
-from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, Server, holder_first, serving, until
+from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving, until
 from lab.site import free_port
 
 pytestmark = pytest.mark.lab
 
+CIDR = {"cidr": "10.0.0.0/24", "ip_version": 4, "allocation_pools": upper_half("10.0.0.0/24")}
 WRITERS = 6
 ROUNDS = 20
 
@@ -41,7 +43,7 @@ def own_lab(machine: None) -> Iterator[Lab]:
 def build(server: Server, name: str) -> str:
     """A network with a load balancer on it; answers the load balancer's id."""
     network = server.make(NETWORKS, "network", name=name)
-    subnet = server.make("/network/v2.0/subnets", "subnet", network_id=network["id"], cidr="10.0.0.0/24", ip_version=4)
+    subnet = server.make(SUBNETS, "subnet", network_id=network["id"], **CIDR)
     made = server.make(LBS, "loadbalancer", name=name, vip_subnet_id=subnet["id"])
     identity: str = made["id"]
     server.wait_for(identity, "ACTIVE")
@@ -110,10 +112,10 @@ def test_a_removed_member_is_forgotten_when_its_time_is_over_and_what_drains_can
         pool = {"name": "pool", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}
         listener = {"loadbalancer_id": identity, "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
         members = f"{POOLS}/{server.make(LISTENERS, 'listener', **listener)['default_pool_id']}/members"
-        one, _ = (server.make(members, "member", address=f"10.0.0.{each}", protocol_port=80) for each in (201, 202))
+        one, _ = (server.make(members, "member", address=f"10.0.0.{each}", protocol_port=80) for each in (101, 102))
         assert server.client.delete(f"{members}/{one['id']}").status_code == 204
         until(lambda: f"{identity}-tcp-parting" in names(own_lab, "Load_Balancer"))
-        assert "10.0.0.201:80" in server.fairlead("show", identity)[1]
+        assert "10.0.0.101:80" in server.fairlead("show", identity)[1]
         until(lambda: f"{identity}-tcp-parting" not in names(own_lab, "Load_Balancer"), 20)
         assert f"{identity}-tcp" in names(own_lab, "Load_Balancer")
         server.wait_for(identity, "ACTIVE")

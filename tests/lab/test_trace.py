@@ -13,7 +13,7 @@ from lab.site import PORT, Balancer, Site, open_site
 pytestmark = pytest.mark.lab
 
 MEMBERS = ("tr1", "tr2")
-FOREIGN = "10.0.0.200:8080"
+FOREIGN = "10.0.0.78:8080"
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from harness.pools import upper_half
 from siege.wire import GONE, Target, basic
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
@@ -189,7 +190,8 @@ async def parallel_writes(target: Target, order: Order) -> None:
 async def large_pools(target: Target, order: Order) -> None:
     """208 writes of a pool with 1,000 members."""
     network = (await target.call("POST", f"{NETWORK}/networks", {"network": {"name": "p"}})).json()["network"]["id"]
-    subnet = {"network_id": network, "cidr": "10.8.0.0/16", "ip_version": 4}
+    pools = upper_half("10.8.0.0/16")
+    subnet = {"network_id": network, "cidr": "10.8.0.0/16", "ip_version": 4, "allocation_pools": pools}
     await target.call("POST", f"{NETWORK}/subnets", {"subnet": subnet})
     pool = {"name": "large", "protocol": "TCP", "lb_algorithm": "SOURCE_IP"}
     body = {"name": "large", "vip_network_id": network, "pools": [pool]}

@@ -19,6 +19,7 @@ import bcrypt
 import httpx
 
 from fuzz.machine import Machine, machine
+from harness.pools import upper_half
 from siege.attackers import BALANCER, NETWORK, TENANTS
 
 COST = 10
@@ -28,6 +29,7 @@ NEWCOMERS = 40
 FILES = 1024
 """That the server may have open: what systemd gives a service that asks for no more."""
 MIBIBYTE = 2**20
+CIDR = "10.0.0.0/24"
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Town:
     def settle(self) -> None:
         with self.client("ann") as ann:
             network = _good(ann.post(f"{NETWORK}/networks", json={"network": {"name": "n"}}))["network"]["id"]
-            subnet = {"network_id": network, "cidr": "10.0.0.0/24", "ip_version": 4}
+            subnet = {"network_id": network, "cidr": CIDR, "ip_version": 4, "allocation_pools": upper_half(CIDR)}
             _good(ann.post(f"{NETWORK}/subnets", json={"subnet": subnet}))
             member = {"address": "10.0.0.9", "protocol_port": 80}
             pool = {"name": "p", "protocol": "TCP", "lb_algorithm": "SOURCE_IP", "members": [member]}
