@@ -141,13 +141,16 @@ def worst_ratio(counts: Weights, weights: Weights) -> float:
 def apportion(weights: Weights, size: int) -> dict[int, int]:
     """Whole slots by largest remainder (Hamilton's method): everybody gets its due rounded down or up.
 
+    Of equal remainders that of the lighter member is rounded up, which is more even than the other way round, and lets
+    the counts depend on the weights alone: whoever chooses the size of a table does not know the ordinals.
+
     Whoever is due less than half a slot gets one all the same, from those who have most: a member that takes
     connections must see some. Shares are then as coarse as the table is.
     """
     total = sum(weights.values())
     counts = {member: weight * size // total for member, weight in weights.items()}
     missing = size - sum(counts.values())
-    for member in sorted(weights, key=lambda each: (-(weights[each] * size % total), each))[:missing]:
+    for member in sorted(weights, key=lambda each: (-(weights[each] * size % total), weights[each], each))[:missing]:
         counts[member] += 1
     if len(counts) <= size:
         for member in sorted(member for member, count in counts.items() if count == 0):
