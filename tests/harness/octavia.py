@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from starlette.applications import Starlette
+
 from fairlead.api import octavia
-from fairlead.api.door import Identity
+from fairlead.api.door import House, Identity
+from fairlead.compilers.providers import Compile
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, Network, Subnet
 from fairlead.model.quota import NO_LIMITS, Limits
 from fairlead.model.snapshot import Changes
-from harness.api import NOON, Inside, play
+from harness.api import NOON, Inside, compile_owner, play
 
 ROOT = "/v2.0/lbaas"
 NET = "11111111-0000-4000-8000-000000000001"
@@ -27,13 +30,21 @@ def network() -> Network:
     return Network(id=NET, mtu=1442, shared=True, subnets=(subnet,), **common)
 
 
-def play_octavia(folder: Path, story: Callable[[Inside], Awaitable[None]], limits: Limits = NO_LIMITS) -> None:
+def play_octavia(
+    folder: Path,
+    story: Callable[[Inside], Awaitable[None]],
+    limits: Limits = NO_LIMITS,
+    compile_owner: Compile = compile_owner,
+) -> None:
     async def with_network(place: Inside) -> None:
         await place.model.write(lambda _: Changes(puts=(network(),)))
         await place.rest()
         await story(place)
 
-    play(lambda house: octavia.make_door(replace(house, limits=limits)), folder, with_network, "/load-balancer")
+    def make_door(house: House) -> Starlette:
+        return octavia.make_door(replace(house, limits=limits))
+
+    play(make_door, folder, with_network, "/load-balancer", compile_owner)
 
 
 async def make(place: Inside, path: str, root: str, **attributes: Any) -> Any:

@@ -9,14 +9,13 @@ import pytest
 
 from api.network.house import CALLERS, Door
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
+from fairlead.api.pulse import LONG
 from fairlead.model.addresses import parse_address
 from fairlead.model.network import FixedIP, Port
 from fairlead.model.snapshot import Changes
 from harness.api import NOON
 from harness.hold import held
 
-MOST = 0.15
-"""Seconds of processor: 0.05 where nobody else wants it, and three times as long on a crowded machine."""
 PORTS = 10_000
 PER_WRITE = 1000
 
@@ -61,7 +60,7 @@ class Crowd:
         options = {} if body is None else {"json": body}
         with held() as hold:
             answer = self.door.run(self.door.place.client.request(method, f"/v2.0{path}", **options))
-        assert hold.longest < MOST, (method, path, hold.longest)
+        assert hold.longest < LONG, (method, path, hold.longest)
         status: int = answer.status_code
         return status
 

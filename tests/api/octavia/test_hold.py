@@ -4,20 +4,20 @@ import asyncio
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.api.door import MOST_VALUES
-from fairlead.api.octavia.limits import CIDRS, IN_ALL, LISTENERS, MEMBERS, POOLS
+from fairlead.api.octavia.limits import CIDRS, IN_ALL, LISTENERS, MEMBERS, POLICIES, POOLS, RULES
+from fairlead.api.pulse import LONG
+from fairlead.model.quota import NO_LIMITS
 from fairlead.model.slots import LARGEST
-from harness.api import Inside
+from harness.api import Inside, compile_anything
 from harness.hold import held
 from harness.octavia import ROOT, SUBNET, make, play_octavia
-
-MOST = 0.15
-"""Seconds of processor: 0.05 where nobody else wants it, and three times as long on a crowded machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +54,14 @@ def tree(pools: list[dict[str, Any]], listeners: int = 0, **more: Any) -> dict[s
     return {"vip_subnet_id": SUBNET, "pools": pools, "listeners": [{**each, **more} for each in some]}
 
 
-async def send(place: Inside, method: str, path: str, body: Any) -> tuple[int, str]:
+async def send(place: Inside, method: str, path: str, body: Any = None) -> tuple[int, str]:
     """Of a call whose every step was short, and so was every step of what became of it."""
     place.client.event_hooks = {}  # to hold an answer against its schema takes longer than to give it
-    content = json.dumps(body)
+    content = b"" if body is None else json.dumps(body)
     with held() as hold:
         answer = await asyncio.create_task(place.client.request(method, f"{ROOT}/{path}", content=content))
         await asyncio.create_task(place.rest())
-    assert hold.longest < MOST, (method, path, hold.longest)
+    assert hold.longest < LONG, (method, path, hold.longest)
     return answer.status_code, answer.text
 
 
@@ -97,6 +97,10 @@ def test_a_tree(tmp_path: Path, name: str):
     async def story(place: Inside) -> None:
         status, text = await send(place, "POST", "loadbalancers", {"loadbalancer": body})
         assert (status < 300, refusal in text) == (not refusal, True), text[:500]
+        if not refusal:
+            made = json.loads(text)["loadbalancer"]["id"]
+            assert (await send(place, "GET", f"loadbalancers/{made}/status"))[0] == 200
+            assert (await send(place, "DELETE", f"loadbalancers/{made}?cascade=true"))[0] == 204
 
     play_octavia(tmp_path, story)
 
@@ -116,3 +120,78 @@ def test_a_batch(tmp_path: Path):
         assert (status, "Another member on this pool" in text) == (409, True), text
 
     play_octavia(tmp_path, story)
+
+
+SOME_RULES = [{"type": "PATH", "compare_type": "REGEX", "value": f"/{n}/[a-z]+(x|y)*"} for n in range(20)]
+
+
+def policies(members: int, rules: int) -> list[dict[str, Any]]:
+    """As many as a listener may have, each with a pool of its own."""
+    return [
+        {
+            "action": "REDIRECT_TO_POOL",
+            "rules": SOME_RULES[:rules],
+            "redirect_pool": {
+                "name": f"p{n}",
+                "protocol": "HTTP",
+                "lb_algorithm": "ROUND_ROBIN",
+                "members": [member(members * n + each) for each in range(members)],
+            },
+        }
+        for n in range(POLICIES)
+    ]
+
+
+async def good(place: Inside, method: str, path: str, **body: Any) -> Any:
+    """What is in the answer to a call that must work, each step of which was short."""
+    status, text = await send(place, method, path, body or None)
+    assert status < 300, text
+    return next(iter(json.loads(text).values())) if text else None
+
+
+def test_a_listener_with_a_pool_for_each_policy(tmp_path: Path):
+    """And one more of each part, a change of each, and the end of it all."""
+    nested = policies(members=MEMBERS // POLICIES, rules=IN_ALL["rules"] // POLICIES)
+    rule = {"type": "PATH", "compare_type": "EQUAL_TO", "value": "/x"}
+
+    async def story(place: Inside) -> None:
+        one = (await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET))["id"]
+        body = {"loadbalancer_id": one, "protocol": "HTTP", "protocol_port": 80, "l7policies": nested}
+        made = await good(place, "POST", "listeners", listener=body)
+        await good(place, "PUT", f"listeners/{made['id']}", listener={"name": "x"})
+        policy = f"l7policies/{made['l7policies'][0]['id']}"
+        await good(place, "PUT", policy, l7policy={"position": POLICIES})
+        await good(place, "POST", f"{policy}/rules", rule=rule)
+        more = {"listener_id": made["id"], "action": "REJECT", "rules": [rule] * RULES}
+        assert (await send(place, "POST", "l7policies", {"l7policy": more}))[0] == 400
+        await good(place, "DELETE", policy)
+        await good(place, "POST", "l7policies", l7policy=more)
+        await good(place, "GET", f"loadbalancers/{one}/status")
+        await good(place, "DELETE", f"loadbalancers/{one}?cascade=true")
+
+    play_octavia(tmp_path, story, compile_owner=compile_anything)
+
+
+def test_each_part_of_the_largest_load_balancer(tmp_path: Path):
+    """One that uses up the quotas of its project: a part of each kind is made, changed or deleted."""
+    pools = [pool(n, [member(5 * n + each) for each in range(MEMBERS // POOLS)]) for n in range(POOLS - 1)]
+    five = [member(MEMBERS + each) for each in range(5)]
+    nested = {"name": "n", "protocol": "UDP", "lb_algorithm": "SOURCE_IP_PORT", "members": five}
+    cidrs = [f"10.{n}.0.0/16" for n in range(CIDRS)]
+
+    async def story(place: Inside) -> None:
+        made = await make(place, "loadbalancers", "loadbalancer", **tree(pools, LISTENERS - 1))
+        one = f"loadbalancers/{made['id']}"
+        body = {"loadbalancer_id": made["id"], "protocol": "UDP", "protocol_port": 80, "default_pool": nested}
+        found = await good(place, "POST", "listeners", listener={**body, "allowed_cidrs": cidrs})
+        listener, last = f"listeners/{found['id']}", f"pools/{found['default_pool_id']}"
+        await good(place, "PUT", listener, listener={"allowed_cidrs": cidrs[::-1]})
+        await good(place, "PUT", last, pool={"lb_algorithm": "SOURCE_IP"})
+        await good(place, "PUT", f"{last}/members", members=five[:4])
+        member_id = (await good(place, "POST", f"{last}/members", member=five[4]))["id"]
+        await good(place, "DELETE", f"{last}/members/{member_id}")
+        await good(place, "PUT", one, loadbalancer={"admin_state_up": False})
+        await good(place, "DELETE", f"{one}?cascade=true")
+
+    used_up = replace(NO_LIMITS, load_balancer=1, listener=LISTENERS, pool=POOLS, member=MEMBERS)
+    play_octavia(tmp_path, story, used_up)

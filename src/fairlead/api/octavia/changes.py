@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from fairlead.api.door import ApiError, Identity, Pending
 from fairlead.api.fields import Values
@@ -12,13 +12,16 @@ from fairlead.api.octavia.catalog import choose, find_provider
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
 from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
-from fairlead.api.steps import Steps, at_once
+from fairlead.api.steps import Steps
 from fairlead.model import loadbalancer as lb
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import remember_removed
 from fairlead.model.snapshot import NONE, Aggregate, Changes, Snapshot, apply_changes, standing
 from fairlead.model.standing import Standing
+
+Made: TypeAlias = tuple[Changes, str]
+"""And the id of the part that is new."""
 
 
 def find_load_balancer(snapshot: Snapshot, balancer_id: str, identity: Identity) -> lb.LoadBalancer:
@@ -79,13 +82,13 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
     )
     balancer = yield from _with_tree(balancer, values, caller.birth)
     with_vip = apply_changes(snapshot, Changes(puts=(made.port,)), snapshot.revision)
-    _check(with_vip, balancer, caller)
+    yield from _check(with_vip, balancer, caller)
     ports = make_probe_ports(with_vip, balancer, caller.birth.now)
     changes = _giving_addresses(made.port, *ports, balancer)
     return replace(changes, reads=(*changes.reads, *chosen.reads))
 
 
-def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Changes:
+def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
     balancer = _mine(snapshot, balancer_id, caller)
     specs.refuse_not_yet(values, balancer.provider)
     _refuse_state(snapshot, balancer, caller)
@@ -94,7 +97,7 @@ def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
         for name, default in specs.DEFAULTS.items()
         if name in values
     }
-    return _write(snapshot, replace(balancer, **changes), caller)
+    return (yield from _write(snapshot, replace(balancer, **changes), caller))
 
 
 def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *, cascade: bool) -> Changes:
@@ -122,16 +125,16 @@ def fail_over(snapshot: Snapshot, caller: Caller, balancer_id: str) -> Changes:
     return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
 
 
-def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
+def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     balancer = _mine(snapshot, values["loadbalancer_id"], caller)
     birth = birth_on(balancer, caller)
-    pools = at_once(_pools_of([values], birth))
-    listener = _listener_with(values, birth, pools)
+    pools = yield from _pools_of([values], birth)
+    listener = yield from _listener_with(values, birth, pools)
     balancer = replace(balancer, listeners=(*balancer.listeners, listener), pools=(*balancer.pools, *pools.values()))
-    return _put(snapshot, balancer, caller), listener.id
+    return (yield from _put(snapshot, balancer, caller)), listener.id
 
 
-def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Changes:
+def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Steps[Changes]:
     def edit(listener: lb.Listener, _: Birth) -> lb.Listener:
         changed = decode.update_listener(listener, values)
         return replace(changed, default_pool_id=values.get("default_pool_id", listener.default_pool_id))
@@ -139,14 +142,14 @@ def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener
     return edit_listener(snapshot, caller, listener_id, edit)
 
 
-def delete_listener(snapshot: Snapshot, caller: Caller, listener_id: str) -> Changes:
+def delete_listener(snapshot: Snapshot, caller: Caller, listener_id: str) -> Steps[Changes]:
     balancer, listener = find_listener(snapshot, listener_id, caller.identity)
     may_change(balancer, caller)
     rest = tuple(other for other in balancer.listeners if other is not listener)
-    return _put(snapshot, replace(balancer, listeners=rest), caller)
+    return (yield from _put(snapshot, replace(balancer, listeners=rest), caller))
 
 
-def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
+def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     if not values.get("loadbalancer_id") and not values.get("listener_id"):
         raise bad_request("Must provide at least one of: loadbalancer_id, listener_id")
     listener: lb.Listener | None = None
@@ -166,14 +169,14 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Cha
     if listener is not None:
         leading = replace(listener, default_pool_id=pool.id, updated_at=caller.birth.now)
         balancer = lb.replace_listener(balancer, leading)
-    return _put(snapshot, balancer, caller), pool.id
+    return (yield from _put(snapshot, balancer, caller)), pool.id
 
 
-def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Changes:
+def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Changes]:
     return edit_pool(snapshot, caller, pool_id, lambda pool, _: decode.update_pool(pool, values))
 
 
-def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
+def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Steps[Changes]:
     """Listeners that led to it stay, with no pool."""
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
     may_change(balancer, caller)
@@ -185,10 +188,10 @@ def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Changes:
         for listener in balancer.listeners
     )
     pools = tuple(other for other in balancer.pools if other is not pool)
-    return _put(snapshot, replace(balancer, listeners=listeners, pools=pools), caller)
+    return (yield from _put(snapshot, replace(balancer, listeners=listeners, pools=pools), caller))
 
 
-def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> tuple[Changes, str]:
+def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Made]:
     made: list[str] = []
 
     def add(pool: lb.Pool, birth: Birth) -> lb.Pool:
@@ -197,10 +200,10 @@ def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
         made.append(member.id)
         return lb.with_members(pool, (*pool.members, member))
 
-    return edit_children(snapshot, caller, pool_id, add), made[-1]
+    return (yield from edit_children(snapshot, caller, pool_id, add)), made[-1]
 
 
-def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Changes:
+def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Steps[Changes]:
     def edit(pool: lb.Pool, _: Birth) -> lb.Pool:
         member = find_member(pool, member_id)
         changed = replace(decode.update_member(member, values), updated_at=caller.birth.now)
@@ -209,7 +212,7 @@ def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
     return edit_children(snapshot, caller, pool_id, edit)
 
 
-def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: str) -> Changes:
+def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: str) -> Steps[Changes]:
     def remove(pool: lb.Pool, _: Birth) -> lb.Pool:
         member = find_member(pool, member_id)
         return lb.with_members(pool, tuple(other for other in pool.members if other is not member))
@@ -219,52 +222,58 @@ def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: s
 
 def replace_members(
     snapshot: Snapshot, bodies: Sequence[Values], caller: Caller, pool_id: str, *, additive: bool
-) -> Changes:
+) -> Steps[Changes]:
     """The batch update: known by address and port, changed where given, made where new, gone where not named."""
+    balancer, pool = find_pool(snapshot, pool_id, caller.identity)
+    may_change(balancer, caller)
+    members = yield from _merged(pool, bodies, birth_on(balancer, caller), additive=additive)
+    changes = yield from edit_children(snapshot, caller, pool_id, lambda pool, _: lb.with_members(pool, members))
+    return changes if bodies or pool.members else Changes()
 
-    def merge(pool: lb.Pool, birth: Birth) -> lb.Pool:
-        known = {(member.address, member.port): member for member in pool.members}
-        named: dict[tuple[Any, int], lb.Member] = {}
-        ordinal = pool.next_ordinal
-        for values in bodies:
-            key = (values["address"].address, values["protocol_port"])
-            if key in named:
-                if key in known:
-                    raise bad_request("Member must be updated only once in the same request.")
-                decode.refuse_duplicate(named, named[key])
+
+def _merged(pool: lb.Pool, bodies: Sequence[Values], birth: Birth, *, additive: bool) -> Steps[tuple[lb.Member, ...]]:
+    known = {(member.address, member.port): member for member in pool.members}
+    named: dict[tuple[Any, int], lb.Member] = {}
+    ordinal = pool.next_ordinal
+    for values in bodies:
+        key = (values["address"].address, values["protocol_port"])
+        if key in named:
             if key in known:
-                named[key] = replace(decode.update_member(known[key], values), updated_at=caller.birth.now)
-            else:
-                named[key] = decode.decode_member(values, birth, ordinal)
-                ordinal += 1
-        kept = [named.get(key, member) for key, member in known.items() if additive or key in named]
-        new = [member for key, member in named.items() if key not in known]
-        return lb.with_members(pool, (*kept, *new))
-
-    changes = edit_children(snapshot, caller, pool_id, merge)
-    return changes if bodies or find_pool(snapshot, pool_id, caller.identity)[1].members else Changes()
+                raise bad_request("Member must be updated only once in the same request.")
+            decode.refuse_duplicate(named, named[key])
+        if key in known:
+            named[key] = replace(decode.update_member(known[key], values), updated_at=birth.now)
+        else:
+            named[key] = decode.decode_member(values, birth, ordinal)
+            ordinal += 1
+        yield
+    kept = [named.get(key, member) for key, member in known.items() if additive or key in named]
+    new = [member for key, member in named.items() if key not in known]
+    return (*kept, *new)
 
 
 def edit_listener(
     snapshot: Snapshot, caller: Caller, listener_id: str, edit: Callable[[lb.Listener, Birth], lb.Listener]
-) -> Changes:
+) -> Steps[Changes]:
     balancer, listener = find_listener(snapshot, listener_id, caller.identity)
     may_change(balancer, caller)
     changed = replace(edit(listener, birth_on(balancer, caller)), updated_at=caller.birth.now)
-    return _put(snapshot, lb.replace_listener(balancer, changed), caller)
+    return (yield from _put(snapshot, lb.replace_listener(balancer, changed), caller))
 
 
-def edit_pool(snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]) -> Changes:
-    balancer, _, changes = _edited(snapshot, caller, pool_id, edit)
+def edit_pool(
+    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
+) -> Steps[Changes]:
+    balancer, _, changes = yield from _edited(snapshot, caller, pool_id, edit)
     refuse_immutable(snapshot, balancer, caller)
     return changes
 
 
 def edit_children(
     snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
-) -> Changes:
+) -> Steps[Changes]:
     """For members and health monitors Octavia looks at the pool before it looks at the load balancer."""
-    balancer, pool, changes = _edited(snapshot, caller, pool_id, edit)
+    balancer, pool, changes = yield from _edited(snapshot, caller, pool_id, edit)
     refuse_immutable(snapshot, balancer, caller, "Pool", pool)
     refuse_immutable(snapshot, balancer, caller)
     return changes
@@ -272,12 +281,13 @@ def edit_children(
 
 def _edited(
     snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
-) -> tuple[lb.LoadBalancer, lb.Pool, Changes]:
+) -> Steps[tuple[lb.LoadBalancer, lb.Pool, Changes]]:
     """What is there now, and what is to become of it."""
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
     may_change(balancer, caller)
     changed = replace(edit(pool, birth_on(balancer, caller)), updated_at=caller.birth.now)
-    return balancer, pool, _write(snapshot, lb.replace_pool(balancer, changed), caller)
+    yield
+    return balancer, pool, (yield from _write(snapshot, lb.replace_pool(balancer, changed), caller))
 
 
 def refuse_immutable(
@@ -308,17 +318,18 @@ def birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
     return replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
 
 
-def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
+def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Steps[Changes]:
     """A load balancer with a part that has changed. What is wrong with a request is said before it has to wait."""
-    changes = _write(snapshot, balancer, caller)
+    changes = yield from _write(snapshot, balancer, caller)
     refuse_immutable(snapshot, snapshot.load_balancers[balancer.id], caller)
     return changes
 
 
-def _write(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Changes:
-    _check(snapshot, balancer, caller)
+def _write(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Steps[Changes]:
+    yield from _check(snapshot, balancer, caller)
     now, old = caller.birth.now, snapshot.load_balancers.get(balancer.id)
     ports = make_probe_ports(snapshot, balancer, now)
+    yield
     balancer = remember_removed(old, balancer, now, snapshot.parting_seconds)
     return _giving_addresses(*ports, replace(balancer, updated_at=now))
 
@@ -347,7 +358,9 @@ def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> Steps
     for body in bodies:
         if body.get("default_pool_id"):
             raise not_found("Pool", body["default_pool_id"])
-    listeners = tuple(_listener_with(body, birth, pools) for body in bodies)
+    listeners: tuple[lb.Listener, ...] = ()
+    for body in bodies:
+        listeners = (*listeners, (yield from _listener_with(body, birth, pools)))
     return replace(balancer, listeners=listeners, pools=tuple(pools.values()))
 
 
@@ -367,7 +380,7 @@ def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] 
     return pools
 
 
-def _listener_with(values: Values, birth: Birth, pools: dict[str, lb.Pool]) -> lb.Listener:
+def _listener_with(values: Values, birth: Birth, pools: dict[str, lb.Pool]) -> Steps[lb.Listener]:
     _refuse_both_pools(values)
     pool_id = _named_pool(pools, values.get("default_pool")) or values.get("default_pool_id")
     listener = decode.decode_listener(values, birth, pool_id)
@@ -375,6 +388,8 @@ def _listener_with(values: Values, birth: Birth, pools: dict[str, lb.Pool]) -> l
         redirect = _named_pool(pools, body.get("redirect_pool")) or body.get("redirect_pool_id")
         policy = l7.decode_policy(body, birth, redirect)
         listener = l7.placed(listener, policy, body.get("position"))
+        yield
+    yield
     return listener
 
 
@@ -405,9 +420,10 @@ def _list(values: Values, name: str) -> Sequence[Values]:
     return values.get(name) or ()
 
 
-def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> None:
+def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Steps[None]:
     """What must be true of any load balancer, whatever provides it. Raises ApiError."""
     _check_size(balancer)
+    yield
     ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
     for listener in balancer.listeners:
         other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
@@ -419,10 +435,12 @@ def _check(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Non
             )
         _check_pools_of(balancer, listener)
         _check_cidrs(balancer, listener)
+        yield
     old = snapshot.load_balancers.get(balancer.id)
     known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
     for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
         _check_new_member(snapshot, balancer, member, caller)
+        yield
     find_provider(caller.providers, balancer.provider).check(snapshot, balancer)
 
 

@@ -5,11 +5,14 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
+
 from fairlead.api.door import House, JsonObject
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
+from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import (
     HealthMonitor,
     L7Policy,
@@ -143,14 +146,17 @@ def encode_load_balancer(where: Standing) -> JsonObject:
     }
 
 
-def encode_tree(where: Standing) -> JsonObject:
+def encode_tree(where: Standing) -> Steps[JsonObject]:
     """A load balancer with all that it holds: what the single-call create answers."""
     balancer = where.balancer
-    return {
-        **encode_load_balancer(where),
-        "listeners": [_listener_in_tree(where, listener) for listener in balancer.listeners],
-        "pools": [_pool_in_tree(where, pool) for pool in balancer.pools],
-    }
+    listeners, pools = list[JsonObject](), list[JsonObject]()
+    for listener in balancer.listeners:
+        listeners.append(_listener_in_tree(where, listener))
+        yield
+    for pool in balancer.pools:
+        pools.append(_pool_in_tree(where, pool))
+        yield
+    return {**encode_load_balancer(where), "listeners": listeners, "pools": pools}
 
 
 def _listener_in_tree(where: Standing, listener: Listener) -> JsonObject:
@@ -277,13 +283,21 @@ def encode_rule(where: Standing, listener: Listener, policy: L7Policy, rule: L7R
     return body
 
 
-def encode_statuses(where: Standing) -> JsonObject:
-    """The status tree. A pool stands under each listener that leads to it; one without a listener is not shown."""
-    listeners = []
+def encode_statuses(where: Standing) -> Steps[JsonObject]:
+    """The status tree. A pool stands under each listener that leads to it; one without a listener is not shown.
+
+    Two hundred listeners may lead to one pool of a thousand members: it is encoded once.
+    """
+    pools, listeners = dict[str, msgspec.Raw](), list[JsonObject]()
     for listener in where.balancer.listeners:
-        pools = (find_pool(where.balancer, pool_id) for pool_id in pools_of(listener))
-        shown = [_pool_statuses(where, pool) for pool in pools if pool]
+        for pool_id in pools_of(listener):
+            pool = None if pool_id in pools else find_pool(where.balancer, pool_id)
+            if pool is not None:
+                pools[pool_id] = msgspec.Raw(msgspec.json.encode(_pool_statuses(where, pool)))
+                yield
+        shown = [pools[pool_id] for pool_id in pools_of(listener) if pool_id in pools]
         listeners.append({**_brief(encode_listener(where, listener)), "pools": shown})
+        yield
     return {"loadbalancer": {**_brief(encode_load_balancer(where)), "listeners": listeners}}
 
 

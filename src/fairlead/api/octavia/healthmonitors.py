@@ -5,9 +5,10 @@ from dataclasses import replace
 from fairlead.api.door import ApiError, Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia.caller import Birth, Caller
-from fairlead.api.octavia.changes import edit_children, find_load_balancer
+from fairlead.api.octavia.changes import Made, edit_children, find_load_balancer
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.monitors import decode_monitor, update_monitor
+from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Pool
 from fairlead.model.snapshot import Changes, Snapshot
 
@@ -25,7 +26,7 @@ def find_monitor(snapshot: Snapshot, monitor_id: str, identity: Identity) -> tup
     )
 
 
-def create(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
+def create(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     made: list[str] = []
 
     def add(pool: Pool, birth: Birth) -> Pool:
@@ -35,18 +36,18 @@ def create(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes,
         made.append(monitor.id)
         return replace(pool, health_monitor=monitor)
 
-    return edit_children(snapshot, caller, values["pool_id"], add), made[-1]
+    return (yield from edit_children(snapshot, caller, values["pool_id"], add)), made[-1]
 
 
-def update(snapshot: Snapshot, values: Values, caller: Caller, monitor_id: str) -> Changes:
+def update(snapshot: Snapshot, values: Values, caller: Caller, monitor_id: str) -> Steps[Changes]:
     _, found, monitor = find_monitor(snapshot, monitor_id, caller.identity)
 
     def edit(pool: Pool, _: Birth) -> Pool:
         return replace(pool, health_monitor=replace(update_monitor(monitor, values), updated_at=caller.birth.now))
 
-    return edit_children(snapshot, caller, found.id, edit)
+    return (yield from edit_children(snapshot, caller, found.id, edit))
 
 
-def delete(snapshot: Snapshot, caller: Caller, monitor_id: str) -> Changes:
+def delete(snapshot: Snapshot, caller: Caller, monitor_id: str) -> Steps[Changes]:
     _, found, _ = find_monitor(snapshot, monitor_id, caller.identity)
-    return edit_children(snapshot, caller, found.id, lambda pool, _: replace(pool, health_monitor=None))
+    return (yield from edit_children(snapshot, caller, found.id, lambda pool, _: replace(pool, health_monitor=None)))

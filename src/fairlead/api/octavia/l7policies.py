@@ -8,8 +8,9 @@ from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import l7
 from fairlead.api.octavia.caller import Birth, Caller
-from fairlead.api.octavia.changes import birth_on, edit_listener, find_load_balancer, may_change, refuse_immutable
+from fairlead.api.octavia.changes import Made, birth_on, edit_listener, find_load_balancer, may_change, refuse_immutable
 from fairlead.api.octavia.errors import no_children, not_found
+from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import L7Policy, L7Rule, Listener, ListenerProtocol, LoadBalancer, find_policy
 from fairlead.model.snapshot import Changes, Snapshot
 
@@ -33,7 +34,7 @@ def find_rule(
     return balancer, listener, policy, _rule(policy, rule_id)
 
 
-def create(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes, str]:
+def create(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     made: list[str] = []
 
     def add(listener: Listener, birth: Birth) -> Listener:
@@ -43,10 +44,10 @@ def create(snapshot: Snapshot, values: Values, caller: Caller) -> tuple[Changes,
         made.append(policy.id)
         return l7.placed(listener, policy, values.get("position"))
 
-    return edit_listener(snapshot, caller, values["listener_id"], add), made[-1]
+    return (yield from edit_listener(snapshot, caller, values["listener_id"], add)), made[-1]
 
 
-def update(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Changes:
+def update(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Changes]:
     _, found, policy = find(snapshot, policy_id, caller.identity)
 
     def edit(listener: Listener, _: Birth) -> Listener:
@@ -56,19 +57,19 @@ def update(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -
             position = values["position"] or len(listener.l7policies)
         return l7.placed(listener, changed, position)
 
-    return edit_listener(snapshot, caller, found.id, edit)
+    return (yield from edit_listener(snapshot, caller, found.id, edit))
 
 
-def delete(snapshot: Snapshot, caller: Caller, policy_id: str) -> Changes:
+def delete(snapshot: Snapshot, caller: Caller, policy_id: str) -> Steps[Changes]:
     _, found, policy = find(snapshot, policy_id, caller.identity)
 
     def remove(listener: Listener, _: Birth) -> Listener:
         return replace(listener, l7policies=tuple(other for other in listener.l7policies if other is not policy))
 
-    return edit_listener(snapshot, caller, found.id, remove)
+    return (yield from edit_listener(snapshot, caller, found.id, remove))
 
 
-def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> tuple[Changes, str]:
+def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Made]:
     made: list[str] = []
 
     def add(policy: L7Policy, birth: Birth) -> L7Policy:
@@ -78,29 +79,29 @@ def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: s
         made.append(rule.id)
         return replace(policy, rules=(*policy.rules, rule))
 
-    return _edit_policy(snapshot, caller, policy_id, add), made[-1]
+    return (yield from _edit_policy(snapshot, caller, policy_id, add)), made[-1]
 
 
-def update_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str, rule_id: str) -> Changes:
+def update_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str, rule_id: str) -> Steps[Changes]:
     def edit(policy: L7Policy, _: Birth) -> L7Policy:
         rule = _rule(policy, rule_id)
         changed = replace(l7.update_rule(rule, values), updated_at=caller.birth.now)
         return replace(policy, rules=tuple(changed if other is rule else other for other in policy.rules))
 
-    return _edit_policy(snapshot, caller, policy_id, edit)
+    return (yield from _edit_policy(snapshot, caller, policy_id, edit))
 
 
-def delete_rule(snapshot: Snapshot, caller: Caller, policy_id: str, rule_id: str) -> Changes:
+def delete_rule(snapshot: Snapshot, caller: Caller, policy_id: str, rule_id: str) -> Steps[Changes]:
     def remove(policy: L7Policy, _: Birth) -> L7Policy:
         rule = _rule(policy, rule_id)
         return replace(policy, rules=tuple(other for other in policy.rules if other is not rule))
 
-    return _edit_policy(snapshot, caller, policy_id, remove)
+    return (yield from _edit_policy(snapshot, caller, policy_id, remove))
 
 
 def _edit_policy(
     snapshot: Snapshot, caller: Caller, policy_id: str, edit: Callable[[L7Policy, Birth], L7Policy]
-) -> Changes:
+) -> Steps[Changes]:
     """Octavia looks at the policy before it looks at the load balancer."""
     balancer, found, policy = find(snapshot, policy_id, caller.identity)
     may_change(balancer, caller)
@@ -110,7 +111,7 @@ def _edit_policy(
     def within(listener: Listener, _: Birth) -> Listener:
         return l7.placed(listener, changed, listener.l7policies.index(policy) + 1)
 
-    return edit_listener(snapshot, caller, found.id, within)
+    return (yield from edit_listener(snapshot, caller, found.id, within))
 
 
 def _rule(policy: L7Policy, rule_id: str) -> L7Rule:

@@ -8,6 +8,7 @@ from fairlead.api.door import Identity, JsonObject
 from fairlead.api.fields import Spec, Values
 from fairlead.api.octavia import changes, encode, healthmonitors, l7policies, specs
 from fairlead.api.octavia.caller import Caller
+from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.snapshot import Changes, Snapshot
 
@@ -37,9 +38,9 @@ class Part:
     find: Callable[[Snapshot, Names, Identity], Chain]
     """The load balancer, and what leads to the part."""
     encode: Callable[..., JsonObject]
-    create: Callable[[Snapshot, Values, Caller, Names], tuple[Changes, str]]
-    update: Callable[[Snapshot, Values, Caller, Names], Changes]
-    delete: Callable[[Snapshot, Caller, Names], Changes]
+    create: Callable[[Snapshot, Values, Caller, Names], Steps[changes.Made]]
+    update: Callable[[Snapshot, Values, Caller, Names], Steps[Changes]]
+    delete: Callable[[Snapshot, Caller, Names], Steps[Changes]]
 
 
 LISTENER = Part(

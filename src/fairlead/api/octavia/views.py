@@ -95,7 +95,7 @@ class Views:
             lambda old: in_steps(changes.create_load_balancer(old, values, caller, made))
         )
         where = encode.standing_in(self._house, snapshot, snapshot.load_balancers[made])
-        return json_response({"loadbalancer": encode.encode_tree(where)}, 201)
+        return json_response({"loadbalancer": await in_steps(encode.encode_tree(where))}, 201)
 
     async def show_load_balancer(self, request: Request) -> Response:
         return self._load_balancer(self._snapshot, request)
@@ -105,7 +105,9 @@ class Views:
         changes.find_load_balancer(self._snapshot, balancer_id, identity(request))
         values = await read_body(request)
         caller = self._caller(request)
-        snapshot = await self._house.write(lambda old: changes.update_load_balancer(old, values, caller, balancer_id))
+        snapshot = await self._house.write(
+            lambda old: in_steps(changes.update_load_balancer(old, values, caller, balancer_id))
+        )
         return self._load_balancer(snapshot, request)
 
     async def delete_load_balancer(self, request: Request) -> Response:
@@ -116,7 +118,7 @@ class Views:
 
     async def show_statuses(self, request: Request) -> Response:
         balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        return json_response({"statuses": encode.encode_statuses(self._standing(balancer))})
+        return json_response({"statuses": await in_steps(encode.encode_statuses(self._standing(balancer)))})
 
     async def show_load_balancer_stats(self, request: Request) -> Response:
         """Summed over its listeners."""
@@ -173,8 +175,8 @@ class Views:
             values = await read_body(request)
             caller, made = self._caller(request), list[str]()
 
-            def change(old: Snapshot) -> Changes:
-                result, part_id = part.create(old, values, caller, names)
+            async def change(old: Snapshot) -> Changes:
+                result, part_id = await in_steps(part.create(old, values, caller, names))
                 made.append(part_id)
                 return result
 
@@ -195,7 +197,7 @@ class Views:
             part.find(self._snapshot, names, identity(request))
             values = await read_body(request)
             caller = self._caller(request)
-            snapshot = await self._house.write(lambda old: part.update(old, values, caller, names))
+            snapshot = await self._house.write(lambda old: in_steps(part.update(old, values, caller, names)))
             return self._shown(part, snapshot, names, request)
 
         return update
@@ -203,7 +205,7 @@ class Views:
     def delete_part(self, part: Part) -> View:
         async def delete(request: Request) -> Response:
             caller, names = self._caller(request), request.path_params
-            await self._house.write(lambda old: part.delete(old, caller, names))
+            await self._house.write(lambda old: in_steps(part.delete(old, caller, names)))
             return Response(status_code=NO_CONTENT)
 
         return delete
@@ -218,5 +220,7 @@ class Views:
         additive = request.query_params.get("additive_only", "").lower() in ("true", "1")
         bodies = await read_body(request)
         caller = self._caller(request)
-        await self._house.write(lambda old: changes.replace_members(old, bodies, caller, pool_id, additive=additive))
+        await self._house.write(
+            lambda old: in_steps(changes.replace_members(old, bodies, caller, pool_id, additive=additive))
+        )
         return Response(status_code=ACCEPTED)
