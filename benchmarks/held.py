@@ -1,0 +1,85 @@
+"""A Fairlead server that tells for how long its event loop is held, for the benchmark that asks what holds it.
+
+    HOLDS_FILE=FILE python benchmarks/held.py      otherwise as `fairlead server`
+
+What it tells is in a file that is mapped into memory, so that whoever reads it disturbs nothing.
+"""
+
+import asyncio
+import gc
+import mmap
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from fairlead.cli import main
+
+VARIABLE = "HOLDS_FILE"
+_SHAPE = struct.Struct("=ddd100s")
+
+
+class Holds(NamedTuple):
+    """Seconds of the processor's time of the loop's thread: what else the machine does makes nothing longer."""
+
+    longest: float
+    garbage: float
+    """The longest look for garbage."""
+    in_all: float
+    """Of all steps together."""
+    name: bytes
+    """What ran in the longest step."""
+
+
+def make_holds(path: Path) -> None:
+    path.write_bytes(bytes(_SHAPE.size))
+
+
+def forget_holds(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(bytes(_SHAPE.size))
+
+
+def read_holds(path: Path) -> Holds:
+    return Holds(*_SHAPE.unpack(path.read_bytes()))
+
+
+def tell_holds(told: mmap.mmap) -> None:
+    """Time each step of every loop, and each look for garbage."""
+    run: Callable[[Any], None] = asyncio.events.Handle._run  # noqa: SLF001 - there is no other place
+    began = 0.0
+
+    def timed(handle: Any) -> None:
+        before = time.thread_time()
+        run(handle)
+        took = time.thread_time() - before
+        now = Holds(*_SHAPE.unpack(told[:]))
+        name = now.name
+        if took > now.longest:
+            called = handle._callback  # noqa: SLF001
+            name = repr(getattr(called, "__self__", called)).encode()[:100]
+        told[:] = _SHAPE.pack(max(now.longest, took), now.garbage, now.in_all + took, name)
+
+    def collected(phase: str, _: object) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.thread_time()
+        else:
+            now = Holds(*_SHAPE.unpack(told[:]))
+            garbage = max(now.garbage, time.thread_time() - began)
+            told[:] = _SHAPE.pack(now.longest, garbage, now.in_all, now.name)
+
+    asyncio.events.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
+    gc.callbacks.append(collected)
+
+
+if __name__ == "__main__":
+    uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment] # its steps are written in Python
+    with open(os.environ[VARIABLE], "r+b") as file:
+        tell_holds(mmap.mmap(file.fileno(), _SHAPE.size))
+        sys.exit(main(["server"]))

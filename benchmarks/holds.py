@@ -1,0 +1,388 @@
+"""What holds the event loop of a server with many load balancers: each kind of request and of news, the longest step.
+
+    python benchmarks/holds.py                     10,000 load balancers; five minutes, no root
+    python benchmarks/holds.py --size 1000 --folder DIR    what is made is kept in DIR, and taken from there next time
+
+A server (held.py) over real ovsdb-servers, with no ovn-northd: what that writes is written by this program. The load
+balancers are those of `make scale`; beside them is one for each ten that has a health monitor, with ten members that
+are ports. A step is the time that the loop's thread works without serving anybody else, in the processor's time: what
+else the machine does makes it no longer. The aim is 50 ms.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+from held import VARIABLE, Holds, forget_holds, make_holds, read_holds
+from population import LBS, MemberChange, Population, post, wait_idle
+
+from fairlead.api.pulse import LONG
+from fairlead.drivers.ovsdb import Client, Settings
+from fairlead.drivers.ovsdb_protocol import Json, parse_remotes
+
+SCHEMAS = {"nb": Path("/usr/share/ovn/ovn-nb.ovsschema"), "sb": Path("/usr/share/ovn/ovn-sb.ovsschema")}
+OCTAVIA, NETWORK = "/load-balancer/v2.0/lbaas", "/network/v2.0"
+MEMBERS, BULK, CHASSIS = 10, 100, 1000
+PATIENCE = 180.0
+REST, RECONNECT = 0.3, 6.0
+"""Seconds: the second is more than the longest pause of a client (drivers/ovsdb.py) and a start of a database."""
+ROWS = 1000
+"""In one transaction, where it need not be one."""
+
+
+@dataclass
+class Bench:
+    folder: Path
+    listen: str
+    client: httpx.Client
+    databases: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    server: "subprocess.Popen[bytes] | None" = None
+    results: dict[str, Holds] = field(default_factory=dict)
+
+    @property
+    def told(self) -> Path:
+        return self.folder / "holds"
+
+    def remote(self, name: str) -> str:
+        return f"unix:{self.folder}/{name}.sock"
+
+    def start_database(self, name: str) -> None:
+        path = self.folder / f"{name}.db"
+        if not path.exists():
+            subprocess.run(["ovsdb-tool", "create", path, SCHEMAS[name]], check=True)
+        listen = f"--remote=punix:{self.folder}/{name}.sock"
+        command = ["ovsdb-server", listen, f"--unixctl={self.folder}/{name}.ctl", "-vconsole:off", str(path)]
+        self.databases[name] = subprocess.Popen(command, cwd=self.folder)
+
+    def stop_database(self, name: str) -> None:
+        process = self.databases.pop(name)
+        process.terminate()
+        process.wait()
+
+    def start_server(self) -> None:
+        environment = {
+            VARIABLE: str(self.told),
+            "FAIRLEAD_SERVER_LISTEN": self.listen,
+            "FAIRLEAD_STORE_PATH": str(self.folder / "fairlead.db"),
+            "FAIRLEAD_OVN_NORTHBOUND": self.remote("nb"),
+            "FAIRLEAD_OVN_SOUTHBOUND": self.remote("sb"),
+            "FAIRLEAD_PROBES_PER_SECOND": "-1",
+            "FAIRLEAD_PROBES_PER_SECOND_OF_PORT": "-1",
+        }
+        make_holds(self.told)
+        program = [sys.executable, str(Path(__file__).parent / "held.py")]
+        with (self.folder / "log").open("ab") as log:
+            self.server = subprocess.Popen(program, env={**os.environ, **environment}, stdout=log, stderr=log)
+        self.until_ready()
+
+    def until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self.client.get("/readyz").is_success:
+                    break
+            except httpx.TransportError:
+                pass
+            if time.monotonic() > deadline:
+                raise SystemExit("holds: the server is not ready")
+            time.sleep(0.02)
+        wait_idle(self.client)
+
+    def stop(self) -> None:
+        for process in (self.server, *self.databases.values()):
+            if process is not None:
+                process.terminate()
+                process.wait()
+
+    def measure(self, name: str, act: Callable[[], object]) -> None:
+        wait_idle(self.client)
+        forget_holds(self.told)
+        act()
+        self.settle()
+        self.results[name] = held = read_holds(self.told)
+        say(f"{name}: {show(held)} {held.name.rstrip(bytes(1)).decode(errors='replace')}")
+
+    def settle(self) -> None:
+        """Until the server has worked off what it was told: then little work is done in a while."""
+        worked = -math.inf
+        while (now := read_holds(self.told).in_all) - worked > REST / 10:
+            worked = now
+            time.sleep(REST)
+
+    def get(self, path: str) -> Callable[[], object]:
+        return lambda: self.client.get(path).raise_for_status()
+
+    def operate(self, name: str, operations: list[Json]) -> None:
+        asyncio.run(self._operate(name, operations))
+
+    async def _operate(self, name: str, operations: list[Json]) -> None:
+        database = {"nb": "OVN_Northbound", "sb": "OVN_Southbound"}[name]
+        settings = Settings(remotes=parse_remotes(self.remote(name)), database=database, tables={})
+        async with Client(settings, lambda _: None) as client:
+            await client.wait_connected(PATIENCE)
+            await client.transact(operations, PATIENCE)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What holds the event loop with many load balancers.")
+    parser.add_argument("--size", type=int, default=10_000)
+    parser.add_argument("--folder", type=Path, help="where what is made is kept")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(TemporaryDirectory()))
+        results = measure_all(stack, folder, options.size)
+    if options.json:
+        print(json.dumps({name: [held.longest, held.garbage, held.in_all] for name, held in results.items()}))
+    else:
+        print("\n".join(render(results, options.size)))
+    return any(held.longest > LONG for held in results.values())
+
+
+def say(text: str) -> None:
+    print(f"holds: {text}", file=sys.stderr, flush=True)
+
+
+def show(held: Holds) -> str:
+    return f"{1000 * held.longest:.0f} | {1000 * held.garbage:.0f} | {1000 * held.in_all:,.0f}"
+
+
+def render(results: dict[str, Holds], size: int) -> Iterator[str]:
+    yield f"| {size:,} load balancers | longest step, ms | longest look for garbage, ms | all steps, ms |"
+    yield "|---|---|---|---|"
+    yield from (f"| {name} | {show(held)} |" for name, held in results.items())
+
+
+def measure_all(stack: ExitStack, folder: Path, size: int) -> dict[str, Holds]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    client = stack.enter_context(httpx.Client(base_url=f"http://{listen}", timeout=PATIENCE))
+    bench = Bench(folder, listen, client)
+    stack.callback(bench.stop)
+    is_new = not (folder / "fairlead.db").exists()
+    for name in SCHEMAS:
+        bench.start_database(name)
+    bench.start_server()
+    if is_new:
+        populate(bench, size)
+        bench.server.terminate()
+        bench.server.wait()
+        bench.start_server()  # a server that has just made them has them in its caches and its garbage
+    measure_reads(bench)
+    measure_changes(bench)
+    measure_news(bench, size)
+    return bench.results
+
+
+# What there is
+
+
+def populate(bench: Bench, size: int) -> None:
+    population = Population(bench.client)
+    population.make_networks()
+    population.grow(size)
+    for number in range(size // MEMBERS):
+        addresses = make_ports(bench, population, number)
+        pool = {
+            "name": "watched",
+            "protocol": "TCP",
+            "lb_algorithm": "SOURCE_IP_PORT",
+            "members": [{"address": address, "protocol_port": 80} for address in addresses],
+            "healthmonitor": {"type": "TCP", "delay": 10, "timeout": 5, "max_retries": 2},
+        }
+        listener = {"protocol": "TCP", "protocol_port": 80, "default_pool": pool}
+        subnet = population.subnets[number % len(population.subnets)]
+        post(bench.client, LBS, "loadbalancer", name=f"watched{number}", vip_subnet_id=subnet, listeners=[listener])
+    wait_idle(bench.client)
+
+
+def make_ports(bench: Bench, population: Population, number: int) -> list[str]:
+    port = {"network_id": population.networks[number % len(population.networks)]}
+    body = {"ports": [{**port, "name": f"machine{number}-{each}"} for each in range(MEMBERS)]}
+    made = bench.client.post(f"{NETWORK}/ports", json=body).raise_for_status().json()["ports"]
+    return [each["fixed_ips"][0]["ip_address"] for each in made]
+
+
+# Requests
+
+
+def measure_reads(bench: Bench) -> None:
+    client = bench.client
+    balancers = client.get(f"{LBS}?limit=2").json()["loadbalancers"]
+    one, pool = balancers[0]["id"], balancers[0]["pools"][0]["id"]
+    network = client.get(f"{NETWORK}/networks").json()["networks"][0]["id"]
+    for path in (
+        "/healthz", "/readyz", "/metrics", "/operator/statistics", "/operator/plan", "/operator/owners/lb77",
+        f"/operator/owners/load-balancer/{one}", f"{LBS}/{one}", f"{LBS}/{one}/status", f"{LBS}?limit=1000", LBS,
+        f"{LBS}?name=lb77", f"{LBS}?provisioning_status=ERROR", f"{LBS}?sort=name:desc&limit=1000",
+        f"{OCTAVIA}/listeners?limit=1000", f"{OCTAVIA}/listeners?name=nobody", f"{OCTAVIA}/pools",
+        f"{OCTAVIA}/pools?operating_status=ERROR", f"{OCTAVIA}/pools/{pool}/members", f"{OCTAVIA}/healthmonitors",
+        f"{OCTAVIA}/l7policies", f"{OCTAVIA}/quotas", f"{NETWORK}/ports?limit=1000", f"{NETWORK}/ports",
+        f"{NETWORK}/ports?network_id={network}", f"{NETWORK}/ports?status=DOWN", f"{NETWORK}/networks",
+        f"{NETWORK}/subnets", f"{NETWORK}/network-ip-availabilities", f"{NETWORK}/quotas/default/details",
+        "/load-balancer/openapi.json", "/network/openapi.json",
+    ):  # fmt: skip
+        name = path.replace(one, "ID").replace(pool, "ID").replace(network, "ID")
+        try:
+            bench.measure(f"GET {name}", bench.get(path))
+        except httpx.HTTPStatusError as error:
+            say(f"GET {name}: {error.response.status_code}")
+
+
+def measure_changes(bench: Bench) -> None:
+    client = bench.client
+    population = Population(client)
+    networks = client.get(f"{NETWORK}/networks").json()["networks"]
+    population.networks = [each["id"] for each in networks]
+    population.subnets = [each["subnets"][0] for each in networks]
+    first = client.get(f"{LBS}?name=lb0").json()["loadbalancers"][0]
+    change = MemberChange(client, first["pools"][0]["id"])
+    bench.measure("PUT member", change.do)
+    bench.measure("PUT member, 100 times", lambda: [change.do() for _ in range(100)])
+    made: list[str] = []
+    bench.measure("POST load balancer", lambda: made.append(population.create(10**6 // 20)["id"]))
+    bench.measure("DELETE load balancer", lambda: population.delete(made[-1]))
+    bench.measure("POST load balancers, 300 times", lambda: made_and_gone(population, 150))
+    network = f"{NETWORK}/networks/{networks[0]['id']}"
+    for mtu in (1400, 1442):
+        body = {"network": {"mtu": mtu}}
+        bench.measure(
+            f"PUT network of 500 VIPs, mtu {mtu}", lambda body=body: client.put(network, json=body).raise_for_status()
+        )
+    router = post(client, f"{NETWORK}/routers", "router", name="r")["id"]
+    for action in ("add", "remove"):
+        path, body = f"{NETWORK}/routers/{router}/{action}_router_interface", {"subnet_id": population.subnets[0]}
+        bench.measure(
+            f"PUT {action}_router_interface of it",
+            lambda path=path, body=body: client.put(path, json=body).raise_for_status(),
+        )
+    client.delete(f"{NETWORK}/routers/{router}").raise_for_status()
+    quota = {"quota": {"load_balancer": -1}}
+    bench.measure("PUT quota", lambda: client.put(f"{OCTAVIA}/quotas/default", json=quota).raise_for_status())
+    bench.measure("POST /operator/resync", lambda: client.post("/operator/resync").raise_for_status())
+
+
+def made_and_gone(population: Population, count: int) -> None:
+    for number in range(count):
+        population.delete(population.create(10**6 // 20 + number)["id"])
+
+
+# News of the databases
+
+
+def measure_news(bench: Bench, size: int) -> None:
+    bench.measure("Northbound connects anew", lambda: reconnect(bench, "nb"))
+    row = ["name", "!=", "nothing"]
+    change = {"op": "update", "table": "Load_Balancer", "where": [row], "row": {"options": ["map", [["x", "y"]]]}}
+    bench.measure("Northbound: somebody changes all load balancers", lambda: bench.operate("nb", [change]))
+    ports = all_ports(bench)
+    chassis = insert_chassis(bench)
+    bench.measure("Southbound: all nodes appear, and all ports", lambda: insert_bindings(bench, chassis, ports))
+    bench.measure("Southbound: all are probed", lambda: insert_monitors(bench, ports))
+    for status in ("offline", "online", "offline"):
+        update = {"op": "update", "table": "Service_Monitor", "where": [], "row": {"status": status}}
+        bench.measure(f"Southbound: all are {status}", lambda update=update: bench.operate("sb", [update]))
+    for up in (False, True):
+        update = {"op": "update", "table": "Port_Binding", "where": [], "row": {"up": up}}
+        bench.measure(f"Southbound: all ports up: {up}", lambda update=update: bench.operate("sb", [update]))
+    count = {"op": "update", "table": "Chassis_Private", "where": [], "row": {"nb_cfg": 7, "nb_cfg_timestamp": 7000}}
+    bench.measure("Southbound: all nodes confirm a count", lambda: bench.operate("sb", [count]))
+    bench.measure("Southbound: each of them by itself", lambda: confirm_one_by_one(bench))
+    bench.measure("Southbound connects anew", lambda: reconnect(bench, "sb"))
+    for table in ("Service_Monitor", "Port_Binding", "Chassis_Private", "Chassis", "Encap", "Datapath_Binding"):
+        delete = {"op": "delete", "table": table, "where": []}
+        bench.measure(f"Southbound: all of {table} go", lambda delete=delete: bench.operate("sb", [delete]))
+
+
+def reconnect(bench: Bench, name: str) -> None:
+    bench.stop_database(name)
+    time.sleep(0.2)
+    bench.start_database(name)
+    time.sleep(RECONNECT)
+    bench.until_ready()
+
+
+def all_ports(bench: Bench) -> list[tuple[str, str]]:
+    """Those of machines: id and address."""
+    found: list[tuple[str, str]] = []
+    query = "limit=1000&device_owner="
+    while True:
+        ports = bench.client.get(f"{NETWORK}/ports?{query}").json()["ports"]
+        found += [(each["id"], each["fixed_ips"][0]["ip_address"]) for each in ports if "machine" in each["name"]]
+        if len(ports) < ROWS:
+            return found
+        query = f"limit=1000&device_owner=&marker={ports[-1]['id']}"
+
+
+def insert_chassis(bench: Bench) -> list[str]:
+    """Their UUIDs."""
+    return asyncio.run(_insert_chassis(bench))
+
+
+async def _insert_chassis(bench: Bench) -> list[str]:
+    settings = Settings(remotes=parse_remotes(bench.remote("sb")), database="OVN_Southbound", tables={})
+    operations: list[Json] = []
+    for number in range(CHASSIS):
+        encap = {"type": "geneve", "ip": f"192.0.{number >> 8}.{number & 255}", "chassis_name": f"c{number}"}
+        chassis = {"name": f"c{number}", "hostname": f"c{number}", "encaps": ["named-uuid", f"e{number}"]}
+        private = {"name": f"c{number}", "chassis": ["named-uuid", f"c{number}"], "nb_cfg": 6, "nb_cfg_timestamp": 6000}
+        operations += [
+            {"op": "insert", "table": "Encap", "uuid-name": f"e{number}", "row": encap},
+            {"op": "insert", "table": "Chassis_Private", "row": private},
+            {"op": "insert", "table": "Chassis", "uuid-name": f"c{number}", "row": chassis},
+        ]
+    async with Client(settings, lambda _: None) as client:
+        await client.wait_connected(PATIENCE)
+        return [each["uuid"][1] for each in (await client.transact(operations, PATIENCE))[2::3]]
+
+
+def insert_bindings(bench: Bench, chassis: list[str], ports: list[tuple[str, str]]) -> None:
+    where = {"tunnel_key": 1, "external_ids": ["map", [["name", "net"]]]}
+    operations: list[Json] = [{"op": "insert", "table": "Datapath_Binding", "uuid-name": "net", "row": where}]
+    for number, (port, _) in enumerate(ports):
+        row = {
+            "logical_port": port, "datapath": ["named-uuid", "net"], "tunnel_key": number + 1, "up": True,
+            "chassis": ["uuid", chassis[number % len(chassis)]],
+        }  # fmt: skip
+        operations.append({"op": "insert", "table": "Port_Binding", "row": row})
+    bench.operate("sb", operations)
+
+
+def insert_monitors(bench: Bench, ports: list[tuple[str, str]]) -> None:
+    rows = [
+        {"ip": address, "logical_port": port, "port": 80, "protocol": "tcp", "status": "online"}
+        for port, address in ports
+    ]
+    bench.operate("sb", [{"op": "insert", "table": "Service_Monitor", "row": row} for row in rows])
+
+
+def confirm_one_by_one(bench: Bench) -> None:
+    asyncio.run(_confirm_one_by_one(bench))
+
+
+async def _confirm_one_by_one(bench: Bench) -> None:
+    settings = Settings(remotes=parse_remotes(bench.remote("sb")), database="OVN_Southbound", tables={})
+    async with Client(settings, lambda _: None) as client:
+        await client.wait_connected(PATIENCE)
+        for number in range(CHASSIS):
+            where, row = ["name", "==", f"c{number}"], {"nb_cfg": 8, "nb_cfg_timestamp": 8000 + number}
+            await client.transact(
+                [{"op": "update", "table": "Chassis_Private", "where": [where], "row": row}], PATIENCE
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
