@@ -107,7 +107,8 @@ class OvnOptions:
         "unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several, with commas, for a cluster.",
     )
     southbound: str = _option(
-        "unix:/var/run/ovn/ovnsb_db.sock", "The same. What health monitors see is read there, and nothing written."
+        "unix:/var/run/ovn/ovnsb_db.sock",
+        "The same. What health monitors see, and which ports are plugged in, is read there; nothing is written.",
     )
     private_key: str = _option("", "For ssl: our private key, PEM.")
     certificate: str = _option("", "For ssl: our certificate, PEM.")

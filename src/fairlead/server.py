@@ -45,6 +45,7 @@ from fairlead.drivers.ovsdb_protocol import parse_remotes
 from fairlead.logs import reopen
 from fairlead.model.owner import Owner
 from fairlead.model.parting import forget_removed
+from fairlead.model.plugged import waits_for_a_node
 from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
@@ -58,7 +59,8 @@ LOG = logging.getLogger(__name__)
 OVN_PATIENCE = 5.0
 """Seconds that the start waits for OVN before the doors open without it."""
 SOUTHBOUND_PATIENCE = 2.0
-"""Seconds that the first look at everything waits for what probes say: without it the dead would serve for a moment."""
+"""Seconds that the first look at everything waits for what probes say, and for which ports are plugged in: without it
+the dead would serve for a moment, and every port would be DOWN."""
 RESYNC_INTERVAL = 3600.0
 FORGET_INTERVAL = 10.0
 """Seconds, between two looks at who was removed long enough ago."""
@@ -136,7 +138,7 @@ class Kernel:
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
         )
-        self.southbound = SouthboundReader(_southbound_settings(options), model.observe)
+        self.southbound = SouthboundReader(_southbound_settings(options), model.observe, model.plug)
         self.reconciler = Reconciler(
             driver=self.driver,
             compile_owner=compile_owner,
@@ -212,9 +214,12 @@ class Kernel:
             return False
         return self.southbound.connected or not self._model.snapshot.watched
 
-    async def _hear_of_health(self) -> None:
-        """Only at the start: later, what was heard last holds while nothing can be heard."""
-        if self._model.snapshot.watched:
+    async def _hear_of_nodes(self) -> None:
+        """What probes say, and which ports are plugged in.
+
+        Only at the start: later, what was heard last holds while nothing can be heard.
+        """
+        if self._model.snapshot.watched or waits_for_a_node(self._model.snapshot):
             with contextlib.suppress(TimeoutError):
                 await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
 
@@ -232,7 +237,7 @@ class Kernel:
 
     async def _resync_when_wanted(self) -> None:
         """At the start, when OVN comes back, and hourly."""
-        await self._hear_of_health()
+        await self._hear_of_nodes()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):

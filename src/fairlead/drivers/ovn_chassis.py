@@ -7,7 +7,7 @@
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, decode_optional, decode_uuids
@@ -16,41 +16,100 @@ from fairlead.model.liveness import Sign, find_dead
 
 _NOTHING: Json = ["set", []]
 TABLES = {
+    "Chassis": TableMonitor(columns=("hostname", "name")),
     "Port_Binding": TableMonitor(
         columns=("chassis", "logical_port", "up"), where=(["type", "==", ""], ["chassis", "!=", _NOTHING])
     ),
     "Chassis_Private": TableMonitor(columns=("chassis", "name", "nb_cfg", "nb_cfg_timestamp")),
 }
+GATEWAY = "cr-lrp-"
+"""Before the name of a router's port: the binding that says which chassis has the gateway (ovn-northd(8))."""
 MILLISECONDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Binding:
+class Binding:
     port: str
+    """A router's gateway is called by the port that it is."""
     chassis: str
     """Its UUID; "" is none."""
     up: bool | None
+    """None of what OVN never says it of."""
+
+    @property
+    def works(self) -> bool:
+        """Whether the chassis has the port, and its flows. OVN calls a port up by the same rule (ovn-northd)."""
+        return bool(self.chassis) and self.up is not False
+
+
+@dataclass(frozen=True, slots=True)
+class _Chassis:
+    name: str
+    host: str
 
 
 class Bindings:
-    """The ports of machines. A port that is in no row may be of another kind: nothing is known of it."""
+    """The chassis that there are, and the ports that each has: of machines, and the gateways of routers.
+
+    A port that is in no row may be of another kind: nothing is known of it.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[str, _Binding] = {}
-        self._of_port: dict[str, _Binding] = {}
+        self._chassis: dict[str, _Chassis] = {}
+        """By UUID."""
+        self._uuids: dict[str, str] = {}
+        """Name -> UUID."""
+        self._rows: dict[str, Binding] = {}
+        """By UUID of a Port_Binding."""
+        self._of_port: dict[str, Binding] = {}
+        self._on: dict[str, set[str]] = {}
+        """UUID of a chassis -> its ports."""
 
-    def find(self, port: str) -> _Binding | None:
+    def find(self, port: str) -> Binding | None:
         return self._of_port.get(port)
+
+    def ports(self) -> Collection[str]:
+        return self._of_port.keys()
+
+    def ports_on(self, chassis: str) -> frozenset[str] | None:
+        """By the name of the chassis; None for no such one."""
+        uuid = self._uuids.get(chassis)
+        return None if uuid is None else frozenset(self._on.get(uuid, ()))
+
+    def node_of(self, port: str) -> str | None:
+        """The host that has the port, and where it works; by the name of its chassis if it says no other."""
+        binding = self._of_port.get(port)
+        node = self._chassis.get(binding.chassis) if binding is not None and binding.works else None
+        return None if node is None else node.host or node.name
+
+    def take_chassis(self, uuid: str, change: Mapping[str, Json]) -> Iterable[str]:
+        """Answers the ports of which the row says something new."""
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                node = _Chassis(columns.get("name", ""), columns.get("hostname", ""))
+                self._chassis[uuid], self._uuids[node.name] = node, uuid
+            case {"modify": {"hostname": host}} if uuid in self._chassis:
+                self._chassis[uuid] = replace(self._chassis[uuid], host=host)
+                return frozenset(self._on.get(uuid, ()))
+            case {"delete": _} if uuid in self._chassis:
+                name = self._chassis.pop(uuid).name
+                if self._uuids.get(name) == uuid:
+                    del self._uuids[name]
+            case _:
+                pass
+        return ()
 
     def take(self, uuid: str, change: Mapping[str, Json]) -> Iterator[str]:
         """Answers the port of which the row says something new."""
         match change:
             case {"initial": columns} | {"insert": columns}:
-                self._put(uuid, _Binding(columns.get("logical_port", ""), "", None), columns)
+                port = columns.get("logical_port", "").removeprefix(GATEWAY)
+                self._put(uuid, Binding(port, "", None), columns)
             case {"modify": columns} if uuid in self._rows:
                 self._put(uuid, self._rows[uuid], columns)
             case {"delete": _} if uuid in self._rows:
                 gone = self._rows.pop(uuid)
+                self._leave(gone)
                 if self._of_port.get(gone.port) is gone:
                     del self._of_port[gone.port]
                 yield gone.port
@@ -59,12 +118,22 @@ class Bindings:
                 return
         yield self._rows[uuid].port
 
-    def _put(self, uuid: str, binding: _Binding, columns: Mapping[str, Json]) -> None:
+    def _put(self, uuid: str, old: Binding, columns: Mapping[str, Json]) -> None:
+        new = old
         if "chassis" in columns:
-            binding = replace(binding, chassis=next(iter(decode_uuids(columns["chassis"])), ""))
+            new = replace(new, chassis=next(iter(decode_uuids(columns["chassis"])), ""))
         if "up" in columns:
-            binding = replace(binding, up=decode_optional(columns["up"]))
-        self._rows[uuid] = self._of_port[binding.port] = binding
+            new = replace(new, up=decode_optional(columns["up"]))
+        self._leave(old)
+        if new.chassis:
+            self._on.setdefault(new.chassis, set()).add(new.port)
+        self._rows[uuid] = self._of_port[new.port] = new
+
+    def _leave(self, binding: Binding) -> None:
+        ports = self._on.get(binding.chassis, set())
+        ports.discard(binding.port)
+        if not ports:
+            self._on.pop(binding.chassis, None)
 
 
 class Nodes:
@@ -123,10 +192,10 @@ class Nodes:
             self._chassis[uuid] = next(iter(decode_uuids(columns.get("chassis", _NOTHING))), "")
 
 
-def health_of_port(binding: _Binding | None, nodes: Nodes) -> Health | None:
+def health_of_port(binding: Binding | None, nodes: Nodes) -> Health | None:
     """Why nothing can answer there; None when nothing speaks against it."""
     if binding is None:
         return None
-    if not binding.chassis or binding.up is False:
+    if not binding.works:
         return Health.UNPLUGGED
     return Health.STRANDED if binding.chassis in nodes.dead else None

@@ -1,4 +1,5 @@
-"""What ovn-controller's probes say, and which logical datapath a node means, read from the OVN Southbound database.
+"""What ovn-controller's probes say, which node has a port, and which logical datapath a node means, read from the OVN
+Southbound database.
 
 * Nothing is written and no lock is needed: every server follows by itself.
 * While the database is away, what was known last holds: that nobody can be asked says nothing about the members.
@@ -21,6 +22,7 @@ from fairlead.drivers.ovsdb_protocol import Json, Remote, TableMonitor, decode_m
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.plugged import Plugged
 from fairlead.model.texts import shorten
 
 DATABASE = "OVN_Southbound"
@@ -29,11 +31,7 @@ TABLES = {
     "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "options", "port", "protocol", "status")),
     **ovn_chassis.TABLES,
     "Datapath_Binding": TableMonitor(columns=("external_ids", "tunnel_key")),
-    "Chassis": TableMonitor(columns=("name",)),
 }
-GATEWAY = "cr-lrp-"
-"""Before the name of a router's port: the binding that says which chassis has the gateway (ovn-northd(8))."""
-_NOBODY: Json = ["set", []]
 _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
 """ovn-sb(5) Service_Monitor:status; empty is unknown."""
 _ROUND = {"interval": 5, "timeout": 3}
@@ -54,10 +52,16 @@ class SouthboundSettings:
 
 
 class SouthboundReader:
-    """`start` and `close`. `on_news` gets what differs from what it was told before; None is unknown again."""
+    """`start` and `close`. `on_news` gets what differs from what it was told before; None is unknown again.
 
-    def __init__(self, settings: SouthboundSettings, on_news: Callable[[News], None]) -> None:
+    `on_plugged` gets which node has a port, of those of which OVN has said something: it may be what it said before.
+    """
+
+    def __init__(
+        self, settings: SouthboundSettings, on_news: Callable[[News], None], on_plugged: Callable[[Plugged], None]
+    ) -> None:
         self._on_news = on_news
+        self._on_plugged = on_plugged
         self._patience = settings.patience
         self._view = _View(settings.patience)
         self._told: dict[Endpoint, Health] = {}
@@ -117,7 +121,7 @@ class SouthboundReader:
         """
         if not self.connected:
             raise Unreachable("the Southbound database is not connected")
-        return self._view.chassis.ports_on(chassis)
+        return self._view.bindings.ports_on(chassis)
 
     def start(self) -> None:
         """Connect, and stay connected, in a task of the running loop."""
@@ -138,7 +142,9 @@ class SouthboundReader:
                 for timer in self._timers:  # each holds the view that it was made for
                     timer.cancel()
                 self._timers.clear()
+                known = self._view.bindings.ports()
                 self._view = _View(self._patience)
+                self._view.moved.update(known)
                 self._tell({*self._view.change(tables), *self._told})
             case Changes(tables=tables):
                 self._tell(self._view.change(tables))
@@ -147,6 +153,7 @@ class SouthboundReader:
                 return
             case _:
                 return
+        self._tell_of_ports()
         self._wait_for_young()
         self._complain()
 
@@ -161,6 +168,12 @@ class SouthboundReader:
                 del self._told[endpoint]
             else:
                 self._told[endpoint] = health
+
+    def _tell_of_ports(self) -> None:
+        view = self._view
+        if view.moved:
+            self._on_plugged({port: view.bindings.node_of(port) for port in view.moved})
+            view.moved.clear()
 
     def _wait_for_young(self) -> None:
         loop, view = asyncio.get_running_loop(), self._view
@@ -205,63 +218,14 @@ class _Datapaths:
                 pass
 
 
-class _Chassis:
-    """The chassis that there are, and the ports that each has."""
-
-    def __init__(self) -> None:
-        self._uuids: dict[str, str] = {}
-        """Name -> UUID."""
-        self._bound: dict[str, tuple[str, str]] = {}
-        """UUID of a Port_Binding -> UUID of the chassis, and the port."""
-        self._ports: dict[str, set[str]] = {}
-        """UUID of a chassis -> its ports."""
-
-    def ports_on(self, name: str) -> frozenset[str] | None:
-        uuid = self._uuids.get(name)
-        return None if uuid is None else frozenset(self._ports.get(uuid, ()))
-
-    def take(self, uuid: str, change: Mapping[str, Json]) -> None:
-        match change:
-            case {"initial": columns} | {"insert": columns}:
-                self._uuids[columns.get("name", "")] = uuid
-            case {"delete": _}:
-                self._uuids = {name: other for name, other in self._uuids.items() if other != uuid}
-            case _:
-                pass
-
-    def take_binding(self, uuid: str, change: Mapping[str, Json]) -> None:
-        match change:
-            case {"initial": columns} | {"insert": columns}:
-                port = columns.get("logical_port", "").removeprefix(GATEWAY)
-                self._bind(uuid, port, columns.get("chassis", _NOBODY))
-            case {"modify": {"chassis": chassis}} if uuid in self._bound:
-                self._bind(uuid, self._bound[uuid][1], chassis)
-            case {"delete": _} if uuid in self._bound:
-                self._bind(uuid, "", _NOBODY)
-                del self._bound[uuid]
-            case _:
-                pass
-
-    def _bind(self, uuid: str, port: str, chassis: Json) -> None:
-        if uuid in self._bound:
-            old, name = self._bound[uuid]
-            self._ports.get(old, set()).discard(name)
-            if not self._ports.get(old):
-                self._ports.pop(old, None)
-        found = decode_optional(chassis)
-        where = found[1] if found else ""  # ["uuid", ...]
-        self._bound[uuid] = where, port
-        if where:
-            self._ports.setdefault(where, set()).add(port)
-
-
 class _View:
     """The tables, as far as they matter; a change costs what it changes."""
 
     def __init__(self, patience: float) -> None:
         self.datapaths = _Datapaths()
-        self.chassis = _Chassis()
         self.bindings = Bindings()
+        self.moved: set[str] = set()
+        """Ports of which something was said that nobody was told yet."""
         self.nodes = Nodes(time.monotonic, patience)
         self.unreadable: dict[str, str] = {}
         """UUID of a Service_Monitor -> why it cannot be read."""
@@ -288,17 +252,15 @@ class _View:
     def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
         """Take what the database says. Answers the endpoints of which it says something."""
         touched: set[Endpoint] = set()
-        for table, learn in (
-            ("Datapath_Binding", self.datapaths.take),
-            ("Chassis", self.chassis.take),
-            ("Port_Binding", self.chassis.take_binding),
-        ):
-            for uuid, change in _gone_first(tables.get(table, {})):
-                learn(uuid, change)
+        for uuid, change in _gone_first(tables.get("Datapath_Binding", {})):
+            self.datapaths.take(uuid, change)
+        for uuid, change in _gone_first(tables.get("Chassis", {})):
+            self.moved.update(self.bindings.take_chassis(uuid, change))
         for uuid, change in _gone_first(tables.get("Service_Monitor", {})):
             touched.update(self._take_monitor(uuid, change))
         for uuid, change in _gone_first(tables.get("Port_Binding", {})):
             for port in self.bindings.take(uuid, change):
+                self.moved.add(port)
                 touched.update(self._of_port.get(port, ()))
         for uuid, change in tables.get("Chassis_Private", {}).items():
             self.nodes.take(uuid, change)

@@ -109,7 +109,7 @@ class Port(Resource):
     device_id: str = ""
     device_owner: str = ""
     host: str = ""
-    """`binding:host_id`: the chassis on which the workload should run; where OVN sees it is not stored."""
+    """`binding:host_id`: the chassis on which the workload should run; on which it does is observed."""
     port_security_enabled: bool = True
 
 

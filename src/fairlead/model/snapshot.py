@@ -67,6 +67,8 @@ class Snapshot:
     """And those that it has seen answer. Of a monitored member in neither nothing is known yet; it serves."""
     observed: Map[Endpoint, Health] = Map()
     """What the probes say, of whomever; `down` and `online` are derived from it (`model/probes.py`)."""
+    plugged: Map[str, str] = Map()
+    """Port, of whomever -> the node that has it (`model/plugged.py`)."""
 
     stamps: Map[str, Stamps] = Map()
     """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""

@@ -17,6 +17,7 @@ from fairlead.model.affected import affected
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.names import call_member, called
 from fairlead.model.owner import Kind, Owner, VipNetwork
+from fairlead.model.plugged import Plugged, plug
 from fairlead.model.probes import derive_health, observe, why_down
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, claims, owner_of
 from fairlead.store.codec import decode, encode
@@ -104,6 +105,10 @@ class Model:
             LOG.info("members of %s that are down: %s", called(self.snapshot, owner), self._down(owner) or "none")
         if owners:
             self._tell(owners)
+
+    def plug(self, news: Plugged) -> None:
+        """Take in which node has a port. It is not stored, and no rows depend on it: nobody is told."""
+        self.snapshot = plug(self.snapshot, news)
 
     def _down(self, owner: Owner) -> str:
         """The first of them in words, and how many more there are."""

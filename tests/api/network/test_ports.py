@@ -72,6 +72,7 @@ def test_a_port_says_all_that_clients_show(door: Door, net: dict[str, Any]):
         "extra_dhcp_opts": [],
         "qos_policy_id": None,
     }
+    door.place.model.plug({port["id"]: "node1"})
     assert door.good("GET", f"/ports/{port['id']}") == {"port": {**port, "status": "ACTIVE"}}
     assert door.set("port", port, admin_state_up=False)["status"] == "DOWN"
 

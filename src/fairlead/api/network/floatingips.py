@@ -29,7 +29,7 @@ from fairlead.api.network.collection import (
     sift_nothing,
 )
 from fairlead.api.network.gateways import is_there_for
-from fairlead.api.network.ports import STATUS, port_owner
+from fairlead.api.network.ports import STATUS, port_owner, port_status
 from fairlead.api.network.routers import router_owner
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import IPAddress, choose_mac
@@ -96,7 +96,7 @@ def _details(view: View, port: Port) -> JsonObject:
         "network_id": port.network_id,
         "mac_address": port.mac_address,
         "admin_state_up": port.admin_state_up,
-        "status": STATUS[view.status(port_owner(port.id))] if port.admin_state_up else "DOWN",
+        "status": port_status(view, port),
         "device_id": port.device_id,
         "device_owner": port.device_owner,
     }

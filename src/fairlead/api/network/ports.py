@@ -41,6 +41,7 @@ from fairlead.model.network import (
     release,
 )
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.plugged import is_plugged
 from fairlead.model.snapshot import NONE, Changes, Snapshot
 from fairlead.model.status import ProvisioningStatus
 
@@ -94,24 +95,21 @@ ATTRIBUTES = {
 
 
 def encode_port(view: View, port: Port) -> Item:
-    owner = port_owner(port.id)
-    status = STATUS[view.status(owner)] if port.admin_state_up else "DOWN"
-    if port.device_owner == FLOATING_IP:
-        status = "N/A"
+    host = port.host or view.snapshot.plugged.get(port.id, "")
     item: dict[str, Any] = {
-        **encode_standard(view, port, owner),
+        **encode_standard(view, port, port_owner(port.id)),
         "network_id": port.network_id,
         "mac_address": port.mac_address,
         "fixed_ips": [{"subnet_id": fixed.subnet_id, "ip_address": str(fixed.address)} for fixed in port.fixed_ips],
         "admin_state_up": port.admin_state_up,
         "device_id": port.device_id,
         "device_owner": port.device_owner,
-        "status": status,
+        "status": port_status(view, port),
         "port_security_enabled": port.port_security_enabled,
-        "binding:host_id": port.host,
+        "binding:host_id": host,
         "binding:vnic_type": "normal",
         "binding:profile": {},
-        "binding:vif_type": "ovs",
+        "binding:vif_type": "ovs" if host else "unbound",
         "binding:vif_details": {},
         "security_groups": [],
         "allowed_address_pairs": [],
@@ -119,6 +117,16 @@ def encode_port(view: View, port: Port) -> Item:
         "qos_policy_id": None,
     }
     return item if view.caller.is_admin else {name: item[name] for name in item if name not in HIDDEN}
+
+
+def port_status(view: View, port: Port) -> str:
+    """As Neutron has it with OVN: ACTIVE while OVN says that it is up (ovn-nb(5), Logical_Switch_Port:up)."""
+    if port.device_owner == FLOATING_IP:
+        return "N/A"
+    if not port.admin_state_up:
+        return "DOWN"
+    status = STATUS[view.status(port_owner(port.id))]
+    return "DOWN" if status == "ACTIVE" and not is_plugged(view.snapshot, port) else status
 
 
 def create_port(snapshot: Snapshot, call: Call, values: Values) -> Changes:

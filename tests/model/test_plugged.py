@@ -1,0 +1,43 @@
+from dataclasses import replace
+
+import pytest
+
+from fairlead.model.network import (
+    FLOATING_IP,
+    LOAD_BALANCER_PROBE,
+    LOAD_BALANCER_VIP,
+    ROUTER_GATEWAY,
+    ROUTER_INTERFACE,
+    Port,
+)
+from fairlead.model.plugged import is_plugged, plug, waits_for_a_node
+from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from harness.api import NOON
+
+PORT = Port(id="p", project_id="", created_at=NOON, network_id="n", mac_address="02:00:00:00:00:01")
+
+
+def test_what_is_no_news_makes_no_snapshot():
+    there = plug(Snapshot(), {"p": "one", "q": None})
+    assert dict(there.plugged) == {"p": "one"}
+    assert plug(there, {"p": "one", "q": None}) is there
+    assert (dict(plug(there, {"p": None}).plugged), dict(there.plugged)) == ({}, {"p": "one"})
+
+
+@pytest.mark.parametrize(
+    ("device_owner", "waits", "before"),
+    [
+        ("compute:nova", True, False),
+        ("", True, False),
+        (ROUTER_GATEWAY, True, False),
+        (ROUTER_INTERFACE, False, True),
+        (LOAD_BALANCER_VIP, False, False),
+        (LOAD_BALANCER_PROBE, False, False),
+        (FLOATING_IP, False, False),
+    ],
+)
+def test_whose_status_waits_for_a_node(device_owner: str, waits: bool, before: bool):
+    port = replace(PORT, device_owner=device_owner)
+    snapshot = apply_changes(Snapshot(), Changes(puts=(port,)), 1)
+    assert (waits_for_a_node(snapshot), is_plugged(snapshot, port)) == (waits, before)
+    assert is_plugged(plug(snapshot, {"p": "one"}), port)
