@@ -1,4 +1,5 @@
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,9 +13,10 @@ from fairlead.model.network import (
 )
 from fairlead.model.plugged import is_plugged, plug, waits_for_a_node
 from fairlead.model.snapshot import Changes, Snapshot, apply_changes
-from harness.api import NOON
 
-PORT = Port(id="p", project_id="", created_at=NOON, network_id="n", mac_address="02:00:00:00:00:01")
+PORT = Port(
+    id="p", project_id="", created_at=datetime(2026, 1, 1, tzinfo=UTC), network_id="n", mac_address="02:00:00:00:00:01"
+)
 
 
 def test_what_is_no_news_makes_no_snapshot():
