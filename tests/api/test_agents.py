@@ -19,7 +19,7 @@ from fairlead.model.network import Network, Port
 from fairlead.model.snapshot import Changes
 from fairlead.model.statistics import Figures
 from harness.api import ADMIN, NOON, Inside, inside
-from harness.documented import Documented
+from harness.documented import documented
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, network
 
 LISTENERS = [{"name": name, "protocol": "TCP", "protocol_port": port} for name, port in (("front", 80), ("back", 81))]
@@ -114,8 +114,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=door), base_url="http://door") as client:
                 scene = Scene(api, client, clock, balancer["id"], [ids["front"], ids["back"]])
-                documented = Documented(made[0], (await client.get("/openapi.json")).json()["components"])
-                client.event_hooks = {"response": [documented.hold]}
+                client.event_hooks = {"response": [(await documented(made[0], client)).hold]}
                 await story(scene)
 
     return lambda story: asyncio.run(run(story))

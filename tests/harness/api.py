@@ -26,14 +26,11 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.loop import Reconciler
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.documented import Documented
+from harness.documented import documented
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PATIENCE = 0.2
 ADMIN = Identity(user="admin", project_id="demo", roles=ROLES)
-
-_DOCUMENTED: dict[object, Documented] = {}
-"""By the function that makes the door: its document is the same each time, and takes a while to make."""
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
@@ -61,6 +58,10 @@ class Inside:
     runs: bool = True
     """Whether the reconciler works while a request waits; it works between requests when it is told to."""
     ids: Any = field(default_factory=lambda: count(1))
+
+    def new_id(self) -> str:
+        """The same ones in every run: what depends on ids, such as the address that is chosen, does not change."""
+        return f"00000000-0000-4000-8000-{next(self.ids):012d}"
 
     async def rest(self) -> None:
         while await self.reconciler.step():
@@ -96,7 +97,7 @@ async def inside(
         model=model,
         applied=reconciler.applied,
         now=lambda: NOON,
-        new_id=lambda: f"00000000-0000-4000-8000-{next(place.ids):012d}",
+        new_id=place.new_id,
         mtu=1442,
         external_mtu=1500,
         resync_owner=reconciler.distrust,
@@ -111,9 +112,7 @@ async def inside(
 
     transport = httpx.ASGITransport(app=identified, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
-        if make_door not in _DOCUMENTED:
-            _DOCUMENTED[make_door] = Documented(door, (await client.get("/openapi.json")).json()["components"])
-        client.event_hooks = {"response": [_DOCUMENTED[make_door].hold]}
+        client.event_hooks = {"response": [(await documented(door, client)).hold]}
         place.client = client
         yield place
     await store.close()

@@ -9,8 +9,9 @@ import httpx
 
 from fairlead.api import network, octavia
 from fairlead.api.auth import Authenticate, anybody
+from fairlead.api.openapi import DOCUMENT
 from harness.api import inside
-from harness.documented import Documented
+from harness.documented import Documented, documented
 from harness.served import make_whole
 
 
@@ -31,8 +32,7 @@ class Caller:
             httpx.AsyncClient(transport=transport, base_url="http://door")
         )
         for path, make_door in (("/network", network.make_door), ("/load-balancer", octavia.make_door)):
-            document = (await self.client.get(f"{path}/openapi.json")).json()
-            self._documents[path] = Documented(make_door(house), document["components"])
+            self._documents[path] = await documented(make_door(house), self.client, f"{path}{DOCUMENT}")
 
     def close(self) -> None:
         self._runner.run(self._stack.aclose())

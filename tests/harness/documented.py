@@ -9,9 +9,21 @@ from starlette.applications import Starlette
 from starlette.routing import compile_path
 
 from fairlead.api.fields import Schema
-from fairlead.api.openapi import describe, operations
+from fairlead.api.openapi import DOCUMENT, describe, operations
 
 ERROR: Schema = {"$ref": "#/components/schemas/Error"}
+
+
+_KNOWN: dict[frozenset[tuple[str, str]], "Documented"] = {}
+"""By the operations: a door's document is the same each time, and takes a while to make."""
+
+
+async def documented(door: Starlette, client: httpx.AsyncClient, where: str = DOCUMENT) -> "Documented":
+    """What this door's answers are held against; the client gets its document at `where`."""
+    key = frozenset((operation.method, path) for path, operation in operations(door.routes))
+    if key not in _KNOWN:
+        _KNOWN[key] = Documented(door, (await client.get(where)).json()["components"])
+    return _KNOWN[key]
 
 
 class Documented:

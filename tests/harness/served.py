@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -64,7 +63,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIAp
         model=place.model,
         applied=place.reconciler.applied,
         now=lambda: datetime.now(UTC),
-        new_id=lambda: str(uuid.uuid4()),
+        new_id=place.new_id,
         mtu=1442,
         external_mtu=1500,
         resync_owner=place.reconciler.distrust,
