@@ -204,7 +204,8 @@ def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapsh
     for aggregate in changes.puts:
         stamps = _touched(snapshot, aggregate, revision)
         snapshot = _with(_without(snapshot, owner_of(aggregate)), aggregate, revision)
-        snapshot = replace(snapshot, stamps=stamps)
+        if stamps is not snapshot.stamps:  # a copy of so many fields takes a while, and most aggregates have no stamps
+            snapshot = replace(snapshot, stamps=stamps)
     return replace(snapshot, revision=revision)
 
 
