@@ -3,6 +3,8 @@ PYTHON_BIN := .venv/bin
 # Debian's release whose OVN is tried beside the machine's; empty: none. And which tests: those marked lab, or ovn, a part.
 OVN ?= trixie
 OVN_TESTS ?= lab
+# Where the quick tests have their stores and databases: a thousand of them wait for a disk otherwise.
+MEMORY := $(wildcard /dev/shm)
 MARKED := not lab and not siege and not client and not fuzz and not slow
 
 .PHONY: help setup demo down test check quick newest test-ovn cases mutants fuzz siege tempest bench scale lab clean format
@@ -29,10 +31,10 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target quick newest
 
 quick: ## the unit tests and cases alone
-	$(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
+	PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
 
 newest: ## the pure ones of them on the newest Python that is here
-	@scripts/newest
+	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) scripts/newest
 
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
 	@scripts/setup ovn
