@@ -20,6 +20,7 @@ from fairlead.dataplane.rows import Rows
 from fairlead.drivers import ovn, ovsdb
 from fairlead.drivers.ovn_replica import Replica
 from fairlead.drivers.ovsdb import Changes, Event
+from fairlead.drivers.ovsdb_protocol import Rests
 from fairlead.model.owner import Owner
 from fairlead.store.interface import Batch, Document
 from fairlead.store.sqlite import SqliteStore
@@ -94,10 +95,10 @@ def count_all(counts: memoryview) -> None:
             counts[_ROWS] += len(rows)
             return rows
 
-        def _see(self, event: Event) -> None:
+        def _see(self, event: Event) -> Rests | None:
             if isinstance(event, Changes):
                 counts[_TOLD] += sum(map(len, event.tables.values()))
-            super()._see(event)
+            return super()._see(event)
 
     def count_call(_: object, event: str, __: object) -> None:
         if event == "call":

@@ -1,12 +1,14 @@
 """The agents' door, and what clients are told of what agents have told."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
+import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
@@ -14,12 +16,14 @@ from starlette.types import Receive, Scope, Send
 from fairlead.api import agents, octavia
 from fairlead.api.door import House, Identity
 from fairlead.api.ledger import MEMORY, MOST, Ledger
+from fairlead.api.pulse import LONG
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.network import Network, Port
 from fairlead.model.snapshot import Changes
 from fairlead.model.statistics import Figures
 from harness.api import ADMIN, NOON, Inside, inside
 from harness.documented import documented
+from harness.hold import held
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, network
 
 LISTENERS = [{"name": name, "protocol": "TCP", "protocol_port": port} for name, port in (("front", 80), ("back", 81))]
@@ -387,3 +391,22 @@ def test_so_many_connections_are_open_at_once_and_no_more():
     assert ledger.report("node1", {"web": Figures(active=MOST.active + 1)}, 10, age) == ["web"]
     assert ledger.report("node1", {"web": Figures(active=MOST.active)}, 10, age) == []
     assert ledger.total(["web"]) == Figures(active=MOST.active)
+
+
+def test_a_report_has_so_many_listeners_and_holds_up_nobody(play):
+    """With sums as large as they may be it is a body that may be sent; one more is refused."""
+    sums = {each.name: agents.LARGEST_SUM for each in fields(Figures)}
+
+    async def story(scene: Scene) -> None:
+        for more, status in ((0, 200), (1, 400)):
+            names = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(agents.LISTENERS - 1 + more)]
+            content = msgspec.json.encode(
+                {"interval": 10, "listeners": dict.fromkeys([*names, scene.listeners[0]], sums)}
+            )
+            gc.collect()
+            with held() as hold:
+                answer = await asyncio.create_task(scene.agents.put("/chassis/node1", content=content))
+            assert (answer.status_code, hold.longest < LONG) == (status, True), (hold.longest, answer.text[:200])
+            assert f"at most {agents.LISTENERS}" in answer.text or len(answer.json()["unknown"]) == len(names)
+
+    play(story)

@@ -7,7 +7,7 @@ Errors: {"error": sentence}.
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields
 
 from starlette.applications import Starlette
@@ -38,6 +38,7 @@ from fairlead.api.fields import (
     word_of,
 )
 from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body, with_document
+from fairlead.api.steps import Steps, in_steps
 from fairlead.drivers.interface import DriverError
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.locality import local_places
@@ -45,8 +46,8 @@ from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SIGHTINGS, Figures,
 
 LOG = logging.getLogger(__name__)
 MAY_TELL = frozenset({"admin", "service"})
-LISTENERS = 20_000
-"""In one report; a body has 4 MiB."""
+LISTENERS = 15_000
+"""In one report. A body has 4 MiB and 100,000 values (`door.MOST_VALUES`), of which each listener takes five."""
 LARGEST_SUM = 2**63 - 1
 LONGEST_NAME = 255
 
@@ -157,16 +158,15 @@ def make_door(house: House) -> Starlette:
         told = await read_body(request)
         snapshot = house.model.snapshot
         known = snapshot.listener_owner
-        figures = {listener: Figures(**sums) for listener, sums in told["listeners"].items() if listener in known}
+        figures, unknown = await in_steps(_split(told["listeners"], known))
 
         def age(listener: str) -> float:
             made = snapshot.load_balancers[known[listener]].created_at
             return max(0.0, (house.now() - made).total_seconds())
 
-        doubtful = house.ledger.report(chassis, figures, told["interval"], age)
+        doubtful = await in_steps(house.ledger.reporting(chassis, figures, told["interval"], age))
         if doubtful:
             LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
-        unknown = [listener for listener in told["listeners"] if listener not in known]
         return json_response({"unknown": unknown, "doubtful": doubtful})
 
     routes = with_document(
@@ -183,6 +183,16 @@ def make_door(house: House) -> Starlette:
         HTTPException: _http_error,
     }
     return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+
+
+def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Steps[tuple[dict[str, Figures], list[str]]]:
+    """The sums of listeners that there are, and the others."""
+    figures: dict[str, Figures] = {}
+    for listener, sums in told.items():
+        if listener in known:
+            figures[listener] = Figures(**sums)
+        yield
+    return figures, [listener for listener in told if listener not in figures]
 
 
 def _only_agents(request: Request) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
+from fairlead.api.steps import Steps, at_once
 from fairlead.model.statistics import Figures
 
 SILENCES = 3
@@ -49,6 +50,12 @@ class Ledger:
     def report(
         self, chassis: str, figures: Mapping[str, Figures], interval: float, age: Callable[[str], float]
     ) -> list[str]:
+        """`reporting` without a rest."""
+        return at_once(self.reporting(chassis, figures, interval, age))
+
+    def reporting(
+        self, chassis: str, figures: Mapping[str, Figures], interval: float, age: Callable[[str], float]
+    ) -> Steps[list[str]]:
         """All that a node has to tell, and after how many seconds it will do that again.
 
         `age` is that of a listener, in seconds: nothing was counted for it before. Answers the listeners of which
@@ -68,6 +75,7 @@ class Ledger:
                 entry = known
             if entry is not None:
                 entries[listener] = entry
+            yield
         self._replace(chassis, _Report(entries=entries, until=now + SILENCES * interval))
         return doubtful
 

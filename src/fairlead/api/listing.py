@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from fairlead.api.steps import Steps, at_once
+from fairlead.api.steps import Steps, at_once, in_order
 
 Item: TypeAlias = Mapping[str, Any]
 LARGEST_PAGE = 1000
@@ -120,8 +120,7 @@ def selecting(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[
     for name, descending in reversed(query.sort):
         if found and name not in found[0]:
             raise BadQuery(f"Supplied sort key '{name}' is not valid.")
-        found.sort(key=partial(_sort_value, name), reverse=descending)
-        yield
+        found = yield from in_order(found, partial(_sort_value, name), reverse=descending)
     page = _page(found, query)
     items = []
     for item in page.items:

@@ -17,8 +17,9 @@ from starlette.routing import Route
 
 from fairlead.api.door import House, identity
 from fairlead.api.pulse import Pulse
+from fairlead.api.steps import Steps, in_steps
 from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner
-from fairlead.model.snapshot import standing
+from fairlead.model.snapshot import Snapshot, standing
 from fairlead.model.status import derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler, Work
 
@@ -72,7 +73,8 @@ class Metrics:
             "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
         )
         reconciler.watch(self._observe_work)
-        self._registry.register(_State(house, reconciler, dataplane, pulse))
+        self._state = _State(house, reconciler, dataplane, pulse)
+        self._registry.register(self._state)
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
         """Under names of ours only: each that a stranger could invent would be kept for ever."""
@@ -116,17 +118,28 @@ class Metrics:
     async def _metrics(self, request: Request) -> Response:
         if not identity(request).is_admin:
             return PlainTextResponse("this is for administrators\n", 403)
+        await in_steps(self._state.count())
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 class _State(Collector):
-    """Read when it is asked for: there is no second place in which a figure is kept."""
+    """Read when it is asked for: there is no second place in which a figure is kept. What has to be counted among ten
+    thousand load balancers is counted in steps just before."""
 
     def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse) -> None:
         self._pulse = pulse
         self._house = house
         self._reconciler = reconciler
         self._dataplane = dataplane
+        self._owners: Mapping[tuple[str, ...], int] = {}
+        """How many there are by kind and status."""
+        self._members: Mapping[tuple[str, ...], int] = {}
+        """By status."""
+
+    def count(self) -> Steps[None]:
+        snapshot = self._house.model.snapshot
+        self._owners = yield from self._count_owners(snapshot)
+        self._members = yield from self._count_members(snapshot)
 
     def collect(self) -> Iterator[Metric]:
         statistics, now = self._reconciler.statistics, self._dataplane()
@@ -177,34 +190,33 @@ class _State(Collector):
         yield CounterMetricFamily(
             "fairlead_loop_long_holds_total", "Times that nobody was served for 50 ms.", self._pulse.long
         )
-        yield self._owners()
-        yield self._members()
+        yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")
+        yield _counted("fairlead_members", "Members that a health monitor watches.", self._members)
 
-    def _owners(self) -> Metric:
-        family = GaugeMetricFamily(
-            "fairlead_owners", "Documents that have rows, by kind and status.", labels=["kind", "status"]
-        )
-        counts: dict[tuple[Kind, str], int] = {}
-        for owner, generation in self._house.model.snapshot.generations.items():
-            if owner.kind in WITHOUT_ROWS:
-                continue
-            status = derive_provisioning_status(generation, self._house.applied(owner))
-            counts[owner.kind, status.value] = counts.get((owner.kind, status.value), 0) + 1
-        for (kind, status_name), count in sorted(counts.items()):
-            family.add_metric([kind.value, status_name], count)
-        return family
+    def _count_owners(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
+        counts: Counter[tuple[str, ...]] = Counter()
+        for owner, generation in snapshot.generations.items():
+            if owner.kind not in WITHOUT_ROWS:
+                counts[owner.kind.value, derive_provisioning_status(generation, self._house.applied(owner)).value] += 1
+            yield
+        return counts
 
-    def _members(self) -> Metric:
-        family = GaugeMetricFamily("fairlead_members", "Members that a health monitor watches.", labels=["status"])
-        snapshot = self._house.model.snapshot
-        counts: Counter[str] = Counter()
+    def _count_members(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
+        counts: Counter[tuple[str, ...]] = Counter()
         for balancer in (snapshot.load_balancers[each] for each in set(snapshot.monitor_owner.values())):
             where = standing(snapshot, balancer, self._house.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
-            watched = (pool for pool in balancer.pools if pool.health_monitor)
-            counts.update(where.of_member(pool, member).value for pool in watched for member in pool.members)
-        for status, count in sorted(counts.items()):
-            family.add_metric([status], count)
-        return family
+            for pool in balancer.pools:
+                if pool.health_monitor:
+                    counts.update((where.of_member(pool, member).value,) for member in pool.members)
+                    yield
+        return counts
+
+
+def _counted(name: str, meaning: str, counts: Mapping[tuple[str, ...], int], *labels: str) -> Metric:
+    family = GaugeMetricFamily(name, meaning, labels=[*labels, "status"])
+    for values, number in sorted(counts.items()):
+        family.add_metric(values, number)
+    return family
 
 
 def _foreign(changes: Mapping[tuple[str, str], int]) -> Metric:

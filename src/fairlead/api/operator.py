@@ -14,6 +14,7 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, House, JsonObject, identity, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, with_document
+from fairlead.api.steps import Steps, in_steps
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
@@ -59,7 +60,7 @@ def make_door(house: House, reconciler: Reconciler) -> Starlette:
 
     async def show(request: Request) -> Response:
         _only_admin(request)
-        owner = _find_owner(house, request.path_params["owner"])
+        owner = await in_steps(_find_owner(house.model.snapshot, request.path_params["owner"]))
         desired, actual = await reconciler.compare(owner)
         if not desired and not actual and house.model.snapshot.find(owner) is None:
             raise ApiError(404, f"there is no {owner}, neither in the model nor in OVN")
@@ -111,7 +112,7 @@ def make_door(house: House, reconciler: Reconciler) -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
 
 
-def _find_owner(house: House, text: str) -> Owner:
+def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
     """`kind/id`, or the name or id of a load balancer, network, router or port. Raises ApiError."""
     try:
         owner = Owner.parse(text)
@@ -121,9 +122,11 @@ def _find_owner(house: House, text: str) -> Owner:
         if owner.kind in WITHOUT_ROWS:
             raise ApiError(404, f"{owner} has no rows: it only says what load balancers may be")
         return owner
-    snapshot = house.model.snapshot
-    with_rows = (owner for owner in snapshot.generations if owner.kind not in WITHOUT_ROWS)
-    named = [owner for owner in with_rows if text in (owner.id, getattr(snapshot.find(owner), "name", None))]
+    named = []
+    for owner in snapshot.generations:
+        if owner.kind not in WITHOUT_ROWS and text in (owner.id, getattr(snapshot.find(owner), "name", None)):
+            named.append(owner)
+        yield
     if not named:
         raise ApiError(404, f"nothing is called '{text}'; an owner is kind/id, an id or a name")
     if len(named) > 1:

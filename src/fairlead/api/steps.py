@@ -4,12 +4,15 @@ The work is a generator that yields wherever it can rest. It looks at a snapshot
 """
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from heapq import merge
 from time import perf_counter
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 LONGEST = 0.005
 """Seconds of a step, and as long as it takes to the next place to rest."""
+RUN = 2000
+"""Items that are sorted without a rest."""
 _T = TypeVar("_T")
 Steps: TypeAlias = Generator[None, None, _T]
 
@@ -36,3 +39,18 @@ def at_once(work: Steps[_T]) -> _T:
         except StopIteration as end:
             found: _T = end.value
             return found
+
+
+def in_order(items: Sequence[_T], key: Callable[[_T], Any], *, reverse: bool = False) -> Steps[list[_T]]:
+    """As `sorted`."""
+    runs = []
+    for first in range(0, len(items), RUN):
+        runs.append(sorted(items[first : first + RUN], key=key, reverse=reverse))
+        yield
+    if len(runs) == 1:
+        return runs[0]
+    found = []
+    for item in merge(*runs, key=key, reverse=reverse):
+        found.append(item)
+        yield
+    return found

@@ -27,7 +27,7 @@ from fairlead.drivers.ovn_codec import (
     read_abilities,
 )
 from fairlead.drivers.ovn_foreign import ForeignChange, describe_all
-from fairlead.drivers.ovn_replica import Replica
+from fairlead.drivers.ovn_replica import Replica, Tables
 from fairlead.drivers.ovsdb import (
     Changes,
     Client,
@@ -47,13 +47,17 @@ from fairlead.drivers.ovsdb_protocol import (
     NotConnected,
     Remote,
     RequestError,
+    Rests,
     TransactionError,
     assert_lock,
+    in_parts,
 )
 from fairlead.model.owner import Owner, creation_order
 
 LOG = logging.getLogger(__name__)
 DATABASE = "OVN_Northbound"
+PART = 50
+"""Rows that the replica takes at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,17 +206,14 @@ class OvnDriver:
         if not self.connected:
             raise Unreachable("not connected to the OVN Northbound database")
 
-    def _see(self, event: Event) -> None:
+    def _see(self, event: Event) -> Rests | None:
         match event:
             case Described(schema=schema):
                 self._on_abilities(read_abilities(schema))
             case Contents(tables=tables):
-                self._replica = Replica(self._mark)
-                self._replica.change(tables, {})
+                return self._take_all(tables)
             case Changes(tables=tables):
-                found = self._replica.change(tables, self._expected)
-                for owner in sorted(found, key=creation_order):
-                    self._report(owner, found[owner])
+                return self._take(tables)
             case LockAcquired():
                 self._become_ready()
             case LockLost(name=name):
@@ -222,6 +223,22 @@ class OvnDriver:
                 self._become_unavailable(reason)
             case Connected():
                 self._on_connected()  # the lock comes next
+        return None
+
+    def _take_all(self, tables: Tables) -> Rests:
+        """Nobody reads the replica before it is whole: the client is not connected yet."""
+        self._replica = Replica(self._mark)
+        for part in in_parts(tables, PART):
+            self._replica.change(part, {})
+            yield
+
+    def _take(self, tables: Tables) -> Rests:
+        """What is ours to expect is one transaction, and looked at whole. A larger change is somebody else's."""
+        for part in in_parts(tables, PART) if not self._expected else [tables]:
+            found = self._replica.change(part, self._expected)
+            for owner in sorted(found, key=creation_order):
+                self._report(owner, found[owner])
+            yield
 
     def _report(self, owner: Owner, changes: Sequence[ForeignChange]) -> None:
         """For who may not write it is what the writer does. What comes before `on_connected` needs no word.

@@ -13,12 +13,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, count, islice
 
 from fairlead.drivers import ovn_chassis
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn_chassis import Bindings, Nodes, health_of_port
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
-from fairlead.drivers.ovsdb_protocol import Json, Remote, TableMonitor, decode_map, decode_optional
+from fairlead.drivers.ovsdb_protocol import Json, Remote, Rests, TableMonitor, decode_map, decode_optional, in_parts
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
@@ -37,6 +38,12 @@ _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERR
 _ROUND = {"interval": 5, "timeout": 3}
 """Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
 LONGEST_ROUND = 3600.0
+PART, NEWS, PORTS = 200, 50, 500
+"""Rows that are taken, endpoints and ports that are told of, at once: a load balancer is looked at whole for one of its
+members."""
+JUDGE_PAUSE = 0.1
+"""Seconds."""
+_DONE = object()
 MOST_COMPLAINTS = 100
 """Reasons that are told: they bear what somebody else has written."""
 News = Mapping[Endpoint, Health | None]
@@ -65,7 +72,10 @@ class SouthboundReader:
         self._patience = settings.patience
         self._view = _View(settings.patience)
         self._told: dict[Endpoint, Health] = {}
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._numbers = count()
+        self._judging: asyncio.TimerHandle | None = None
+        self._judged = -JUDGE_PAUSE
         self._complaints: set[str] = set()
         self._lost = time.monotonic()
         self._client = Client(
@@ -129,33 +139,69 @@ class SouthboundReader:
 
     async def close(self) -> None:
         await self._client.close()
-        for timer in self._timers:
-            timer.cancel()
+        self._cancel_timers()
 
     async def wait_connected(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
         """Until all is told; TimeoutError after `timeout` seconds."""
         await self._client.wait_connected(timeout)
 
-    def _see(self, event: Event) -> None:
+    def _see(self, event: Event) -> Rests | None:
         match event:
             case Contents(tables=tables):
-                for timer in self._timers:  # each holds the view that it was made for
-                    timer.cancel()
-                self._timers.clear()
+                self._cancel_timers()  # each holds the view that it was made for
                 known = self._view.bindings.ports()
                 self._view = _View(self._patience)
                 self._view.moved.update(known)
-                self._tell({*self._view.change(tables), *self._told})
+                return self._take(tables, self._told)
             case Changes(tables=tables):
-                self._tell(self._view.change(tables))
+                return self._take(tables, ())
             case Disconnected():
                 self._lost = time.monotonic()
-                return
             case _:
-                return
-        self._tell_of_ports()
+                pass
+        return None
+
+    def _take(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]], told: Iterable[Endpoint]) -> Rests:
+        """What is true after a transaction is told, and nothing that is true in the middle of it."""
+        touched = set(told)
+        for part in in_parts(tables, PART):
+            touched.update(self._view.change(part))
+            yield
+        if "Chassis_Private" in tables:
+            touched.update(self._judge())
+        yield from self._tell_all(touched)
+        yield from self._tell_of_ports()
         self._wait_for_young()
         self._complain()
+
+    def _judge(self) -> Iterable[Endpoint]:
+        """A thousand nodes confirm a count one by one, and each look is at all of them: so there are not many looks."""
+        loop = asyncio.get_running_loop()
+        if self._judging is not None:
+            return ()
+        if loop.time() >= self._judged + JUDGE_PAUSE:
+            self._judged = loop.time()
+            return self._view.judge()
+        self._judging = loop.call_at(self._judged + JUDGE_PAUSE, self._judge_late)
+        return ()
+
+    def _judge_late(self) -> None:
+        self._judging, self._judged = None, asyncio.get_running_loop().time()
+        self._tell_by_and_by(self._view.judge())
+
+    def _tell_by_and_by(self, touched: Iterable[Endpoint]) -> None:
+        """As `_tell_all`, of what no message of the database has brought about."""
+        self._go_on(self._view, self._tell_all(touched))
+
+    def _go_on(self, view: "_View", work: Rests) -> None:
+        if view is self._view and next(work, _DONE) is not _DONE:
+            asyncio.get_running_loop().call_soon(self._go_on, view, work)
+
+    def _tell_all(self, touched: Iterable[Endpoint]) -> Rests:
+        rest = iter(touched)
+        while some := list(islice(rest, NEWS)):
+            self._tell(some)
+            yield
 
     def _tell(self, touched: Iterable[Endpoint]) -> None:
         """Of one that nobody can have probed yet, what was known last holds."""
@@ -169,25 +215,35 @@ class SouthboundReader:
             else:
                 self._told[endpoint] = health
 
-    def _tell_of_ports(self) -> None:
+    def _tell_of_ports(self) -> Rests:
         view = self._view
-        if view.moved:
-            self._on_plugged({port: view.bindings.node_of(port) for port in view.moved})
-            view.moved.clear()
+        while view.moved:
+            some = list(islice(view.moved, PORTS))
+            self._on_plugged({port: view.bindings.node_of(port) for port in some})
+            view.moved.difference_update(some)
+            yield
 
     def _wait_for_young(self) -> None:
+        """One timer for all that are as young: ten thousand that ring at once would keep everybody waiting."""
         loop, view = asyncio.get_running_loop(), self._view
+        due: dict[float, list[str]] = {}
         for uuid, seconds in view.born:
-            self._timers.add(loop.call_later(seconds, self._grow, view, uuid))
-        if not view.born:
-            return
+            due.setdefault(seconds, []).append(uuid)
         view.born.clear()
-        self._timers = {timer for timer in self._timers if timer.when() > loop.time()}
+        for seconds, uuids in due.items():
+            number = next(self._numbers)
+            self._timers[number] = loop.call_later(seconds, self._grow, number, uuids)
 
-    def _grow(self, view: "_View", uuid: str) -> None:
-        """Somebody has had the time to probe it: its status counts from now on."""
-        if view is self._view:
-            self._tell(view.grow(uuid))
+    def _grow(self, number: int, uuids: Iterable[str]) -> None:
+        """Somebody has had the time to probe them: their status counts from now on."""
+        del self._timers[number]
+        self._tell_by_and_by(chain.from_iterable(map(self._view.grow, uuids)))
+
+    def _cancel_timers(self) -> None:
+        for timer in (*self._timers.values(), *([self._judging] if self._judging else [])):
+            timer.cancel()
+        self._timers.clear()
+        self._judging = None
 
     def _complain(self) -> None:
         """Each reason is worth one line, however many rows have it."""
@@ -264,11 +320,10 @@ class _View:
                 touched.update(self._of_port.get(port, ()))
         for uuid, change in tables.get("Chassis_Private", {}).items():
             self.nodes.take(uuid, change)
-        if "Chassis_Private" in tables:
-            touched.update(self._judge())
         return touched
 
-    def _judge(self) -> Iterator[Endpoint]:
+    def judge(self) -> Iterator[Endpoint]:
+        """Which nodes live. Answers the endpoints of those of which the opposite is true now."""
         before = self.nodes.dead
         changed = self.nodes.judge()
         for words, some in (("are dead", self.nodes.dead - before), ("live again", before - self.nodes.dead)):

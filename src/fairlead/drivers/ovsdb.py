@@ -2,7 +2,9 @@
 
 What a caller may rely on:
 
-* Events come in the order of the stream, by plain calls of `on_event`; nothing is delivered out of turn.
+* Events come in the order of the stream, by calls of `on_event`; nothing is delivered out of turn. A receiver to which
+  a large event is long work answers a generator, which yields wherever it can rest: others have the event loop then,
+  and nothing else is read from the connection meanwhile.
 * When `transact` returns, the changes it made have been delivered: ovsdb-server flushes a session's monitors before
   each reply (ovsdb/jsonrpc-server.c, ovsdb_jsonrpc_session_send; the tests look at it on the wire).
 * A transaction is sent once. Whoever gets ConnectionLost or TimeoutError reads the database to learn what became of it.
@@ -15,10 +17,12 @@ import itertools
 import logging
 import math
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self, assert_never, cast
+from time import perf_counter
+from typing import Self, TypeAlias, assert_never, cast
 
 from fairlead.drivers.ovsdb_protocol import (
     NO_TXN,
@@ -35,6 +39,7 @@ from fairlead.drivers.ovsdb_protocol import (
     Reply,
     Request,
     RequestError,
+    Rests,
     Rotation,
     SslRemote,
     TableMonitor,
@@ -54,6 +59,8 @@ _LOG = logging.getLogger(__name__)
 _CLOSED = "closed"  # the reason when it is our wish
 _DATA = "data"  # the name of our monitor of the database
 _SERVER = "server"  # and of the one of `_Server`
+LONGEST = 0.005
+"""Seconds of a step of long work, and as long as it takes to the next place to rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +147,8 @@ class LockLost:
 
 
 Event = Contents | Changes | Described | Connected | Disconnected | LockAcquired | LockLost
+OnEvent: TypeAlias = Callable[[Event], Rests | None]
+OnReply: TypeAlias = Callable[[Reply], Rests | None]
 
 
 class _Link(asyncio.Protocol):
@@ -148,7 +157,7 @@ class _Link(asyncio.Protocol):
     def __init__(
         self,
         probe: float,
-        on_notification: Callable[["_Link", Notification], None],
+        on_notification: Callable[["_Link", Notification], Rests | None],
         on_end: Callable[["_Link", str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -157,16 +166,17 @@ class _Link(asyncio.Protocol):
         self._on_notification = on_notification
         self._on_end = on_end
         self._ids = itertools.count(1)
-        self._waiting: dict[Json, tuple[asyncio.Future[Reply], Callable[[Reply], None] | None]] = {}
+        self._waiting: dict[Json, tuple[asyncio.Future[Reply], OnReply | None]] = {}
         self._outbox: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reason: str | None = None
+        self._received: deque[bytes] = deque()
+        self._work: Rests | None = None
+        """What is to be done with what was received, while it rests."""
         self.ended = asyncio.Event()
 
-    def request(
-        self, method: str, params: Json, on_reply: Callable[[Reply], None] | None = None
-    ) -> asyncio.Future[Reply]:
+    def request(self, method: str, params: Json, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
         """Send. `on_reply` is called in the order of the stream; who awaits the future runs later, and then has but the
         error: the contents of a database should not live longer than they have to."""
         if self._reason is not None:
@@ -192,14 +202,13 @@ class _Link(asyncio.Protocol):
         self._schedule_tick()
 
     def data_received(self, data: bytes) -> None:
-        self._liveness.heard(self._loop.time())
-        try:
-            with without_collector():
-                self._dispatch_all(data)
-        except ProtocolError as error:
-            self.leave(str(error))
+        self._received.append(data)
+        if self._work is None:
+            self._work = self._dispatch_all()
+            self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._work = None
         self._reason = self._reason or (str(exc) or repr(exc) if exc else "closed by the server")
         if self._timer is not None:
             self._timer.cancel()
@@ -213,30 +222,58 @@ class _Link(asyncio.Protocol):
 
     # Internals
 
-    def _dispatch_all(self, data: bytes) -> None:
-        """When it returns, what the messages were made of is gone again, unless their receivers keep it."""
-        for message in self._framer.feed(data):
-            if self._reason is not None:
+    def _go_on(self) -> None:
+        """With what was received, in a step; small messages are worked off in the turn in which they come."""
+        transport, work = cast(asyncio.Transport, self._transport), self._work
+        if work is None:
+            return
+        self._liveness.heard(self._loop.time())
+        try:
+            with without_collector():
+                is_done = _is_done(work, perf_counter() + LONGEST)
+        except ProtocolError as error:
+            self._work = None
+            self.leave(str(error))
+        except BaseException as error:
+            self._work = None
+            self.leave(f"a receiver failed: {error!r}")
+            raise
+        else:
+            if not is_done:
+                transport.pause_reading()
+                self._loop.call_soon(self._go_on)
                 return
-            self._dispatch(message)
+            self._work = None
+            transport.resume_reading()
 
-    def _dispatch(self, message: Message) -> None:
+    def _dispatch_all(self) -> Rests:
+        """When it ends, what the messages were made of is gone again, unless their receivers keep it."""
+        while self._received:
+            for message in self._framer.feed(self._received.popleft()):
+                if self._reason is not None:
+                    return
+                yield from _rests(self._dispatch(message))
+                del message
+                yield
+
+    def _dispatch(self, message: Message) -> Rests | None:
         match message:
             case Reply():
-                self._resolve(message)
+                return self._resolve(message)
             case Notification():
-                self._on_notification(self, message)
+                return self._on_notification(self, message)
             case Request(method="echo"):
                 self._send(Reply(id=message.id, result=message.params, error=None))
             case Request():
                 self._send(Reply(id=message.id, result=None, error="unknown method"))
             case _:
                 assert_never(message)
+        return None
 
-    def _resolve(self, reply: Reply) -> None:
+    def _resolve(self, reply: Reply) -> Rests:
         future, on_reply = self._waiting.pop(reply.id, (None, None))
         if on_reply is not None:
-            on_reply(reply)
+            yield from _rests(on_reply(reply))
             reply = replace(reply, result=None)
         if future is not None and not future.done():
             future.set_result(reply)
@@ -271,10 +308,25 @@ class _Link(asyncio.Protocol):
             self._send(Request(id="probe", method="echo", params=[]))
 
 
+def _rests(work: Rests | None) -> Rests:
+    """Of work that is done already there is nothing left."""
+    return work if isinstance(work, Generator) else _nothing()
+
+
+def _nothing() -> Rests:
+    return
+    yield
+
+
+def _is_done(work: Rests, until: float) -> bool:
+    """Go on until then, or to the end."""
+    return all(perf_counter() < until for _ in work)
+
+
 class Client:
     """`async with Client(settings, on_event) as client:` or `start` and `close`."""
 
-    def __init__(self, settings: Settings, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, settings: Settings, on_event: OnEvent) -> None:
         timing = settings.timing
         self._settings = settings
         self._on_event = on_event
@@ -441,15 +493,15 @@ class Client:
                 raise
             read_result(await link.request("monitor_cond", params, partial(self._begin_cond, link, remote)))
 
-    def _begin_since(self, link: _Link, remote: Remote, reply: Reply) -> None:
+    def _begin_since(self, link: _Link, remote: Remote, reply: Reply) -> Rests:
         if reply.error is None:
             found, txn, tables = reply.result
-            self._deliver(Changes(tables=tables) if found else Contents(tables=tables), txn)
+            yield from self._deliver(Changes(tables=tables) if found else Contents(tables=tables), txn)
             self._settle(link, remote)
 
-    def _begin_cond(self, link: _Link, remote: Remote, reply: Reply) -> None:
+    def _begin_cond(self, link: _Link, remote: Remote, reply: Reply) -> Rests:
         if reply.error is None:
-            self._deliver(Contents(tables=reply.result), NO_TXN)
+            yield from self._deliver(Contents(tables=reply.result), NO_TXN)
             self._settle(link, remote)
 
     def _settle(self, link: _Link, remote: Remote) -> None:
@@ -482,12 +534,12 @@ class Client:
 
     # What the server tells
 
-    def _receive(self, link: _Link, notification: Notification) -> None:
+    def _receive(self, link: _Link, notification: Notification) -> Rests | None:
         match notification.method, notification.params:
             case "update3", [str(name), str(txn), tables] if name == _DATA:
-                self._deliver(Changes(tables=tables), txn)
+                return self._deliver(Changes(tables=tables), txn)
             case "update2", [str(name), tables] if name == _DATA:
-                self._deliver(Changes(tables=tables), NO_TXN)
+                return self._deliver(Changes(tables=tables), NO_TXN)
             case "update2", [str(name), tables] if name == _SERVER:
                 self._see_server(link, tables)
             case "locked", [str(name)] if name == self._lock:
@@ -498,11 +550,12 @@ class Client:
                 link.leave("the server cancelled the monitor")
             case _:
                 pass  # RFC 7047 leaves room for more
+        return None
 
-    def _deliver(self, event: Contents | Changes, txn: str) -> None:
+    def _deliver(self, event: Contents | Changes, txn: str) -> Rests:
         """Until the receiver has it all, there is no point to go on from."""
         self._last_txn = NO_TXN
-        self._on_event(event)
+        yield from _rests(self._on_event(event))
         self._last_txn = txn
 
     def _request_lock(self, link: _Link, name: str) -> None:

@@ -8,17 +8,23 @@
 
 import gc
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 Json = Any  # what a JSON text decodes to; callers give it a type where they read it
 
+Rests: TypeAlias = Generator[None, None, None]
+"""Work that yields wherever it can rest: others may have the event loop then."""
+
 MAX_MESSAGE = 1 << 30
+LARGE_MESSAGE = 1 << 18
+"""Bytes, from which on the rows in a message are decoded one by one: all at once take a third of a second for the
+50 MB of ten thousand load balancers."""
 NO_TXN = "00000000-0000-0000-0000-000000000000"
 
 _NEUTRAL = b"__"  # stands for an escape, so that text keeps its length
@@ -168,13 +174,94 @@ class Framer:
             raise ProtocolError(f"message is longer than {self._limit} bytes")
 
     def _take(self, length: int) -> Message:
-        with memoryview(self._buffer) as view, view[:length] as text:
-            fields = _decode(text)
+        if length > LARGE_MESSAGE:  # what is decoded later goes on using the buffer: it is left to it
+            text, self._buffer = self._buffer, self._buffer[length:]
+            del text[length:]
+            return read_message(_decode_large(text))
+        with memoryview(self._buffer) as view, view[:length] as part:
+            fields = _decode(part)
         del self._buffer[:length]
         return read_message(fields)
 
 
-def _decode(text: memoryview) -> Json:
+class LateRows(Mapping[str, Json]):
+    """Rows of a table by UUID, each decoded when it is asked for. Raises ProtocolError."""
+
+    def __init__(self, rows: Mapping[str, msgspec.Raw]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, uuid: str) -> Json:
+        return _decode(self._rows[uuid])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def is_gone(self, uuid: str) -> bool:
+        """Whether the change is that the row was deleted: it need not be decoded to see that."""
+        return bytes(self._rows[uuid]).startswith(b'{"delete"')
+
+
+def in_parts(tables: Mapping[str, Mapping[str, Json]], rows: int) -> Iterator[Mapping[str, Mapping[str, Json]]]:
+    """<table-updates>, so many rows at a time. Rows that go come first: one that is made anew has another UUID."""
+    if sum(map(len, tables.values())) <= rows:
+        yield tables
+        return
+    for gone in (True, False):
+        part: dict[str, dict[str, Json]] = {}
+        count = 0
+        for table, changes in tables.items():
+            for uuid in changes:
+                if _is_gone(changes, uuid) is gone:
+                    part.setdefault(table, {})[uuid] = changes[uuid]
+                    count += 1
+                if count == rows:
+                    yield part
+                    part, count = {}, 0
+        if part:
+            yield part
+
+
+def _is_gone(changes: Mapping[str, Json], uuid: str) -> bool:
+    return changes.is_gone(uuid) if isinstance(changes, LateRows) else "delete" in changes[uuid]
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_TABLES = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
+
+
+def _decode_large(text: bytearray) -> Json:
+    """As `_decode`, but the rows of <table-updates>, which a result or the last of parameters may be, are decoded
+    when they are asked for."""
+    try:
+        fields = _FIELDS.decode(text)
+        return {
+            name: _decode_late(value) if name in ("params", "result") else _decode(value)
+            for name, value in fields.items()
+        }
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"message is not JSON: {error}") from error
+
+
+def _decode_late(value: msgspec.Raw) -> Json:
+    try:
+        *others, last = _ITEMS.decode(value)
+    except (msgspec.ValidationError, ValueError):
+        return _decode_tables(value)
+    return [*map(_decode, others), _decode_tables(last)]
+
+
+def _decode_tables(value: msgspec.Raw) -> Json:
+    try:
+        return {table: LateRows(rows) for table, rows in _TABLES.decode(value).items()}
+    except msgspec.ValidationError:
+        return _decode(value)
+
+
+def _decode(text: memoryview | msgspec.Raw) -> Json:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

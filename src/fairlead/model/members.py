@@ -4,9 +4,9 @@ A switch balances a connection once. A member that is a VIP would be balanced a 
 router that answers for the VIP refuses it. A router, or the address of a whole subnet, answers nobody either.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Set
 
-from fairlead.model.addresses import is_usable
+from fairlead.model.addresses import IPAddress, is_usable
 from fairlead.model.domain import Ways
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import (
@@ -29,41 +29,66 @@ _HELD = {
 one."""
 
 
+class _Places:
+    """The subnets of some networks, found by an address: a thousand members are not compared with a hundred subnets."""
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._by_length: dict[tuple[int, int], dict[int, list[tuple[Network, Subnet]]]] = {}
+        """IP version and length of the prefix -> prefix -> subnets."""
+        for network in networks:
+            for subnet in network.subnets:
+                cidr = subnet.cidr
+                prefixes = self._by_length.setdefault((cidr.version, cidr.prefixlen), {})
+                prefixes.setdefault(_prefix(cidr.network_address, cidr.prefixlen), []).append((network, subnet))
+
+    def of(self, address: IPAddress) -> Iterator[tuple[Network, Subnet]]:
+        """Where the address belongs."""
+        for (version, length), prefixes in self._by_length.items():
+            if version == address.version:
+                yield from prefixes.get(_prefix(address, length), ())
+
+
+def _prefix(address: IPAddress, length: int) -> int:
+    return int(address) >> (address.max_prefixlen - length)
+
+
 def find_obstacles(
     snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]
 ) -> Iterator[tuple[Member, str]]:
     """The members at whose address no machine can be, and what that address is. Of other projects' networks nothing is
     said: a machine behind a router is looked for on the project's own."""
-    domain: list[Network] | None = None
+    vips = {(vip.network_id, vip.address) for vip in balancer.vips}
+    domain: _Places | None = None
+    own: dict[str, _Places] = {}
     for member in members:
-        own = snapshot.networks.get(member_network(snapshot, balancer, member))
-        networks = [own] if own else []
-        if member.subnet_id is None and not any(_subnets(networks, member)):
+        network_id = member_network(snapshot, balancer, member)
+        if network_id not in own:
+            network = snapshot.networks.get(network_id)
+            own[network_id] = _Places([network] if network else [])
+        places = list(own[network_id].of(member.address))
+        if member.subnet_id is None and not places:
             if domain is None:
-                own_networks = Ways(snapshot).domain(balancer.vip.network_id, balancer.project_id).networks
-                domain = [snapshot.networks[each] for each in own_networks]
-            networks = domain
-        found = next(_obstacles(snapshot, balancer, networks, member), None)
+                networks = Ways(snapshot).domain(balancer.vip.network_id, balancer.project_id).networks
+                domain = _Places(snapshot.networks[each] for each in networks)
+            places = list(domain.of(member.address))
+        found = next(_obstacles(snapshot, vips, places, member), None)
         if found is not None:
             yield member, found
 
 
 def _obstacles(
-    snapshot: Snapshot, balancer: LoadBalancer, networks: Sequence[Network], member: Member
+    snapshot: Snapshot,
+    vips: Set[tuple[str, IPAddress]],
+    places: Iterable[tuple[Network, Subnet]],
+    member: Member,
 ) -> Iterator[str]:
-    own = {(vip.network_id, vip.address) for vip in balancer.vips}
-    for network, subnet in _subnets(networks, member):
+    for network, subnet in places:
         place = network.id, member.address
         port = snapshot.ports.get(snapshot.addresses.get(place, ""))
-        owner = LOAD_BALANCER_VIP if place in own else port.device_owner if port else ""
+        owner = LOAD_BALANCER_VIP if place in vips else port.device_owner if port else ""
         if owner in _HELD:
             yield _HELD[owner]
         elif not is_usable(member.address, subnet.cidr):
             yield f"the network or the broadcast address of {subnet.cidr}"
         elif member.address == subnet.gateway and port is None:
             yield f"the gateway of {subnet.cidr}"
-
-
-def _subnets(networks: Iterable[Network], member: Member) -> Iterator[tuple[Network, Subnet]]:
-    """Where the address of the member belongs."""
-    return ((network, subnet) for network in networks for subnet in network.subnets if member.address in subnet.cidr)

@@ -19,7 +19,7 @@ from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS, Attachment
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
-from fairlead.api.steps import Steps, in_steps
+from fairlead.api.steps import Steps, in_order, in_steps
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
@@ -112,6 +112,7 @@ class Views(Generic[R]):
         rest = {name: texts for name, texts in filters.items() if name != "name"}
         found = yield from self._sifted(view, query, fits)
         by_id = {resource.id: resource for resource in found}
+        yield
         # what the page does not show is encoded only if a filter or the order looks at it
         encode = partial(collection.encode, view)
         looks = frozenset({"id", "tags", *rest, *(name for name, _ in query.sort)})
@@ -132,8 +133,7 @@ class Views(Generic[R]):
             named = names is None or resource.name in names
             if named and fits(resource) and self._collection.sees(snapshot, view.caller, resource):
                 found.append(resource)
-        found.sort(key=lambda resource: (resource.created_at, resource.id))
-        return found
+        return (yield from in_order(found, lambda resource: (resource.created_at, resource.id)))
 
     async def show(self, request: Request) -> Response:
         item = self._encode(request, self._house.model.snapshot, request.path_params["id"])

@@ -1,6 +1,8 @@
 """The requests of the Octavia API: read the body, hand the change to the model, encode what is true afterwards."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -72,9 +74,16 @@ class Views:
     def _standing(self, balancer: LoadBalancer) -> Standing:
         return encode.standing_in(self._house, self._snapshot, balancer)
 
-    def _later(self, balancer: LoadBalancer, resource: Resource, encoder: Callable[[Standing], JsonObject]) -> Item:
-        """The load balancer, or a part of it, for a list: encoded when it is shown."""
-        return Lazy(resource, encode.PLAIN, lambda: encoder(self._standing(balancer)))
+    def _encode(self, encoder: Callable[..., JsonObject], balancer: LoadBalancer, *chain: Any) -> JsonObject:
+        return encoder(self._standing(balancer), *chain)
+
+    def _later(
+        self, balancer: LoadBalancer, resource: Resource, encoder: Callable[..., JsonObject], *chain: Any
+    ) -> Item:
+        """The load balancer, or a part of it, for a list: encoded when it is shown.
+
+        There are few objects for each: the collector looks at those of twenty thousand."""
+        return Lazy(resource, encode.PLAIN, partial(self._encode, encoder, balancer, *chain))
 
     # load balancers
 
@@ -166,7 +175,7 @@ class Views:
             yield from (self._item(part, balancer, chain) for chain in part.within(balancer))
 
     def _item(self, part: Part, balancer: LoadBalancer, chain: Chain) -> Item:
-        return self._later(balancer, chain[-1], lambda where: part.encode(where, *chain))
+        return self._later(balancer, chain[-1], part.encode, *chain)
 
     def create_part(self, part: Part) -> View:
         async def create(request: Request) -> Response:
