@@ -19,8 +19,8 @@ from fairlead.api.ledger import MEMORY, MOST, Ledger
 from fairlead.api.pulse import LONG
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.network import Network, Port
-from fairlead.model.snapshot import Changes
 from fairlead.model.statistics import Figures
+from fairlead.model.writing import Changes
 from harness.api import ADMIN, NOON, Inside, inside
 from harness.documented import documented
 from harness.hold import held

@@ -18,7 +18,8 @@ from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.model.network import Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from fairlead.reconciler.loop import Reconciler
 from fairlead.store.interface import StoreUnavailable
 from harness.api import NOON, Inside, inside

@@ -4,7 +4,8 @@ from fairlead.api.operator import _down
 from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import observe
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from store.test_health import DOCUMENTS, ENDPOINT, VM2, WEB
 
 

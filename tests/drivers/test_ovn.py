@@ -58,6 +58,7 @@ from fairlead.drivers.ovsdb_protocol import (
     parse_remotes,
 )
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.loop import Reconciler
 from harness.story import State, Story, parse_model, read_story, render_state
@@ -340,7 +341,7 @@ class NorthboundWorld(World):
         assert raw_lines(await self.observer.raw()) == wanted
         assert self.driver.foreign == []
         seen = await self.observer.settle()
-        self.reconciler.mark(self.snapshot.owners())
+        self.reconciler.mark(owners_with_rows(self.snapshot))
         await self.rest()
         assert await self.observer.settle() == seen, "rewrote what was already right"
         self._check_status(state)

@@ -13,7 +13,7 @@ from fairlead.compilers.providers import Compile
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, Network, Subnet
 from fairlead.model.quota import NO_LIMITS, Limits
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import NOON, Inside, compile_owner, play
 
 ROOT = "/v2.0/lbaas"

@@ -36,6 +36,7 @@ from pathlib import Path
 from fairlead.compilers import providers
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.addresses import IPAddress, parse_address, parse_network
+from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
     Algorithm,
     HealthMonitor,
@@ -74,7 +75,8 @@ from fairlead.model.network import (
 )
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.probes import derive_health, probe_port_id
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of, with_health
+from fairlead.model.snapshot import Aggregate, Snapshot, with_health
+from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}
@@ -141,7 +143,7 @@ def write_story(story: Story) -> None:
 def render_state(snapshot: Snapshot) -> str:
     """Every owner's rows as text, and the refusals of those that do not compile."""
     lines: list[str] = []
-    for owner in sorted(snapshot.owners(), key=creation_order):
+    for owner in sorted(owners_with_rows(snapshot), key=creation_order):
         try:
             rows = providers.compile_owner(snapshot, owner)
         except Unsupported as refusal:

@@ -9,8 +9,8 @@ from fairlead.compilers import providers
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.affected import affected
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Changes, apply_changes
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.loop import Reconciler
 from harness.story import EMPTY, State, render_state, tell_health
 
@@ -68,7 +68,7 @@ class World:
         assert await self._fresh().resync() == 0
         assert await self._fresh().plan() == {}
         applies = self.driver.applies
-        self.reconciler.mark(self.snapshot.owners())
+        self.reconciler.mark(owners_with_rows(self.snapshot))
         await self.rest()
         assert self.driver.applies == applies, "rewrote what was already right"
         assert self._failing or self.reconciler.statistics.failed == 0, "an apply failed that nothing made fail"

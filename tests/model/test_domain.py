@@ -14,7 +14,8 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.affected import affected
 from fairlead.model.network import Network
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.story import EMPTY, Documents, parse_model
 
 PROJECTS = ("p", "q", "r")
@@ -53,7 +54,7 @@ def random_lines(dice: random.Random) -> list[str]:
 
 def compiled(snapshot: Snapshot) -> dict[Owner, list[OvnRow]]:
     rows: dict[Owner, list[OvnRow]] = {}
-    for owner in snapshot.owners():
+    for owner in owners_with_rows(snapshot):
         try:
             rows[owner] = list(compile_owner(snapshot, owner).values())  # type: ignore[arg-type]
         except Unsupported:

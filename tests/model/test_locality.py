@@ -3,7 +3,8 @@
 import pytest
 
 from fairlead.model.locality import local_places
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 MODEL = """

@@ -4,8 +4,9 @@ import pytest
 
 from fairlead.model.names import LONGEST, call_member, called, name_of
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.texts import shorten
+from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 

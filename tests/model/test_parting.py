@@ -15,7 +15,8 @@ from fairlead.model.loadbalancer import (
     with_members,
 )
 from fairlead.model.parting import MOST_PARTED, forget_removed, remember_removed
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COMMON = {"project_id": "p", "created_at": NOON}

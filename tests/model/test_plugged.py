@@ -12,7 +12,8 @@ from fairlead.model.network import (
     Port,
 )
 from fairlead.model.plugged import is_plugged, plug, waits_for_a_node
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 
 PORT = Port(
     id="p", project_id="", created_at=datetime(2026, 1, 1, tzinfo=UTC), network_id="n", mac_address="02:00:00:00:00:01"

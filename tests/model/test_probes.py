@@ -11,7 +11,8 @@ from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import LOAD_BALANCER_PROBE
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import derive_health, endpoints, find_source, observe, probe_port_id, sourceless_subnets
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 MODEL = """

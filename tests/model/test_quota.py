@@ -11,6 +11,7 @@ import pytest
 
 from fairlead.model.affected import affected
 from fairlead.model.allowance import QuotaExceeded, growth, within_quota
+from fairlead.model.kinds import owner_of
 from fairlead.model.network import LOAD_BALANCER_PROBE, FloatingIP, Network, Port, Router, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import (
@@ -25,7 +26,8 @@ from fairlead.model.quota import (
     limits_of,
     without_own,
 )
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.balancer import some_balancer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -151,4 +153,4 @@ def test_what_has_no_rows_concerns_nobody():
     owner = Owner(Kind.QUOTA, "p")
     assert new.find(owner) == quota
     assert affected(Snapshot(), new, [owner]) == ()
-    assert new.owners() == []
+    assert owners_with_rows(new) == []

@@ -12,7 +12,8 @@ from fairlead.model.network import Route
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import derive_health, observe, why_down
 from fairlead.model.reach import is_unreachable
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 NETWORKS = """

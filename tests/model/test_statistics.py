@@ -4,8 +4,9 @@ import pytest
 
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.statistics import Figures, Sighting, find_listeners
+from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
 MODEL = """

@@ -11,7 +11,8 @@ from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.loop import CAUSE, STALLED, MassDelete, Reconciler
 from harness.story import read_story
 
@@ -60,7 +61,7 @@ def test_a_resync_that_would_delete_much_is_held_back():
         )
         driver = FakeDriver()
         reconciler = make(driver, many)
-        reconciler.mark(many.owners())
+        reconciler.mark(owners_with_rows(many))
         while await reconciler.step():
             pass
         emptied = make(driver, Snapshot())
@@ -320,7 +321,7 @@ def test_what_happens_between_two_resyncs_is_not_kept():
         )
         reconciler = make(FakeDriver(), many)
         await reconciler.resync()
-        reconciler.mark(many.owners())
+        reconciler.mark(owners_with_rows(many))
         while await reconciler.step():
             pass
         assert reconciler._memory.touched == set()

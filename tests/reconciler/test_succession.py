@@ -11,6 +11,7 @@ from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, Standby
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.loop import Reconciler
 from fairlead.reconciler.succession import FIRST_PATIENCE, LONGEST_PATIENCE, PEACE, Patience, Succession
@@ -146,7 +147,9 @@ def test_what_others_change_back_is_no_reason_either(house: House):
     """The server that writes waits before it puts it right again: that is not a frozen one."""
 
     async def run() -> None:
-        house.driver.rows = {owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in STATE.snapshot().owners()}
+        house.driver.rows = {
+            owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in owners_with_rows(STATE.snapshot())
+        }
         await house.reconciler.resync()
         right = dict(compile_owner(STATE.snapshot(), NET))
         for second in range(FREE_REPAIRS):  # wrong, and right again by the other server

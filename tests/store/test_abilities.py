@@ -11,7 +11,7 @@ from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import SOURCE_IPV6, LoadBalancer
 from fairlead.drivers.ovn_codec import read_abilities
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.story import parse_model

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota
-from fairlead.model.snapshot import Aggregate, owner_of
+from fairlead.model.snapshot import Aggregate
 from fairlead.store.codec import BadDocument, decode, encode
 from harness.values import FEW, JSON
 

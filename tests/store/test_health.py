@@ -10,7 +10,7 @@ from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.story import parse_model

@@ -14,7 +14,8 @@ import pytest
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
 from fairlead.store.model import PAYER, Model

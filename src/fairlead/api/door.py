@@ -19,10 +19,12 @@ from fairlead.api.ledger import Ledger
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
 from fairlead.model.allowance import within_quota
+from fairlead.model.kinds import owner_of
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
-from fairlead.model.snapshot import Changes, Snapshot, owner_of
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
+from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
 from fairlead.store.model import Change, Model, decided
 

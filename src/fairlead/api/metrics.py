@@ -18,7 +18,8 @@ from starlette.routing import Route
 from fairlead.api.door import House, identity
 from fairlead.api.pulse import Pulse
 from fairlead.api.steps import Steps, in_steps
-from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner
+from fairlead.model.kinds import has_rows
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, standing
 from fairlead.model.status import derive_provisioning_status
 from fairlead.reconciler.loop import Reconciler, Work
@@ -196,7 +197,7 @@ class _State(Collector):
     def _count_owners(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
         counts: Counter[tuple[str, ...]] = Counter()
         for owner, generation in snapshot.generations.items():
-            if owner.kind not in WITHOUT_ROWS:
+            if has_rows(owner.kind):
                 counts[owner.kind.value, derive_provisioning_status(generation, self._house.applied(owner)).value] += 1
             yield
         return counts

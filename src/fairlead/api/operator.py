@@ -18,8 +18,9 @@ from fairlead.api.steps import Steps, in_steps
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
+from fairlead.model.kinds import has_rows
 from fairlead.model.names import call_member, name_of
-from fairlead.model.owner import WITHOUT_ROWS, Kind, Owner
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import why_down
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
@@ -119,12 +120,12 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
     except ValueError:
         pass
     else:
-        if owner.kind in WITHOUT_ROWS:
+        if not has_rows(owner.kind):
             raise ApiError(404, f"{owner} has no rows: it only says what load balancers may be")
         return owner
     named = []
     for owner in snapshot.generations:
-        if owner.kind not in WITHOUT_ROWS and text in (owner.id, getattr(snapshot.find(owner), "name", None)):
+        if has_rows(owner.kind) and text in (owner.id, getattr(snapshot.find(owner), "name", None)):
             named.append(owner)
         yield
     if not named:

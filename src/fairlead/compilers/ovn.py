@@ -60,6 +60,7 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.domain import Domain, Spans, Ways
+from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -76,7 +77,7 @@ from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import TRANSPORTS
 from fairlead.model.quota import Quota
 from fairlead.model.slots import LARGEST, shortest_table
-from fairlead.model.snapshot import NOBODY, NONE, Snapshot, vip_network
+from fairlead.model.snapshot import Snapshot, vip_network
 
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
@@ -190,7 +191,7 @@ def _port(port: Port) -> Iterator[LogicalSwitchPort]:
 def _vip_network(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     """What all VIPs of a network share, and those of its own project; or those of a guest. The first stays as long as
     there is any VIP, so that the last one of the network's project leaves nothing that refers to what goes."""
-    projects = snapshot.vip_projects.get(where.network_id, NOBODY)
+    projects = snapshot.vip_projects.get(where.network_id, NONE)
     if not projects or where.guest not in (None, *projects):
         return
     network = snapshot.networks[where.network_id]

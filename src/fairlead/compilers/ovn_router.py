@@ -24,8 +24,9 @@ from fairlead.dataplane.ovn import (
     pairs,
 )
 from fairlead.model.addresses import render_interface
+from fairlead.model.indexes import NONE
 from fairlead.model.network import ExternalGateway, FixedIP, FloatingIP, Network, Port, Router, find_subnet, is_reached
-from fairlead.model.snapshot import NONE, Snapshot
+from fairlead.model.snapshot import Snapshot
 
 PROVIDER = "ovn"
 MOST_GATEWAY_CHASSIS = 5

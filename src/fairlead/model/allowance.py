@@ -11,7 +11,8 @@ from typing import Any
 
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import UNLIMITED, Counted, Limits, Quota, count, limits_of, without_own
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 
 class QuotaExceeded(Exception):

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.indexes import NONE
 from fairlead.model.network import Network, Port, find_subnet
-from fairlead.model.snapshot import NONE, Snapshot
+from fairlead.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ these are the places where it can have seen anything.
 
 from collections.abc import Iterable
 
+from fairlead.model.indexes import NONE
 from fairlead.model.network import ROUTER_GATEWAY
-from fairlead.model.snapshot import NONE, Snapshot
+from fairlead.model.snapshot import Snapshot
 
 
 def local_places(snapshot: Snapshot, port_ids: Iterable[str]) -> frozenset[str]:

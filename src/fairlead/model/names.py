@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from fairlead.model.addresses import render_endpoint
+from fairlead.model.kinds import has_rows
 from fairlead.model.loadbalancer import Member
-from fairlead.model.owner import WITHOUT_ROWS, Owner
+from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.texts import shorten
 
@@ -13,7 +14,7 @@ LONGEST = 60
 
 def name_of(snapshot: Snapshot, owner: Owner) -> str:
     """ "" for what has none, or is gone."""
-    document = None if owner.kind in WITHOUT_ROWS else snapshot.find(owner)
+    document = snapshot.find(owner) if has_rows(owner.kind) else None
     return shorten(getattr(document, "name", "") or "", LONGEST)
 
 

@@ -22,10 +22,6 @@ class Kind(StrEnum):
     QUOTA = "quota"
 
 
-WITHOUT_ROWS = frozenset(
-    {Kind.FLAVOR, Kind.FLAVOR_PROFILE, Kind.AVAILABILITY_ZONE, Kind.AVAILABILITY_ZONE_PROFILE, Kind.QUOTA}
-)
-"""Documents that say what others may be: no dataplane has anything of them, and the reconciler never hears of them."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 

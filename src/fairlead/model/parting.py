@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from fairlead.model.loadbalancer import LoadBalancer, Parted, Pool, PoolProtocol, Transport
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 MOST_PARTED = 256
 """Removed members that a load balancer remembers; of more, the newest."""

@@ -12,6 +12,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.health import Endpoint, Health
+from fairlead.model.indexes import NONE
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
 from fairlead.model.network import (
     FLOATING_IP,
@@ -24,7 +25,7 @@ from fairlead.model.network import (
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Place
 from fairlead.model.reach import is_unreachable
-from fairlead.model.snapshot import NONE, Snapshot, member_network, with_health
+from fairlead.model.snapshot import Snapshot, member_network, with_health
 
 TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.TCP: Transport.TCP,

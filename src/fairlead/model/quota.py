@@ -138,18 +138,6 @@ def _parts(balancer: LoadBalancer) -> Mapping[Counted, int]:
     }
 
 
-def with_more(usage: Usage, aggregate: object, sign: int) -> Usage:
-    """The usage with this document (1) or without it (-1)."""
-    with usage.mutate() as mutation:
-        for key, number in count(aggregate).items():
-            total = mutation.get(key, 0) + sign * number
-            if total:
-                mutation[key] = total
-            else:
-                del mutation[key]
-    return mutation.finish()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLimits:
     """What health monitors may ask of the nodes; UNLIMITED is any number. A member is probed once in a delay."""
@@ -182,21 +170,7 @@ def probe_rates(balancer: LoadBalancer | None) -> Mapping[Place, int]:
     return rates
 
 
-def with_probes(probed: Map[Place, int], rates: Mapping[Place, int], sign: int) -> Map[Place, int]:
-    """The rates at all places with (1) or without (-1) those of one load balancer."""
-    with probed.mutate() as mutation:
-        for place, rate in rates.items():
-            total = mutation.get(place, 0) + sign * rate
-            if total:
-                mutation[place] = total
-            else:
-                mutation.pop(place, None)
-    return mutation.finish()
-
-
-def with_rate(probing: Map[str, int], project: str, rate: int) -> Map[str, int]:
-    """The rate of each project, with this added to one."""
-    total = probing.get(project, 0) + rate
-    if total:
-        return probing.set(project, total)
-    return probing.delete(project) if project in probing else probing
+def project_rate(balancer: LoadBalancer) -> Mapping[str, int]:
+    """The same of all places together, for the load balancer's project."""
+    total = sum(probe_rates(balancer).values())
+    return {balancer.project_id: total} if total else {}

@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.domain import Ways
+from fairlead.model.indexes import NONE
 from fairlead.model.loadbalancer import LoadBalancer, Transport, transport
-from fairlead.model.snapshot import NONE, Snapshot
+from fairlead.model.snapshot import Snapshot
 
 Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
 """Networks and routers from which load balancers may be in a place: those of the project that has it, and on a network

@@ -20,6 +20,7 @@ from fairlead.model.names import called
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import Contention
 from fairlead.reconciler.queue import Queue
 
@@ -415,7 +416,7 @@ class Reconciler:
     async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
         """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
         await asyncio.sleep(0)  # these lists are slices of their own
-        owners = snapshot.owners()
+        owners = owners_with_rows(snapshot)
         await asyncio.sleep(0)
         orphans = sorted(actual.keys() - set(owners), key=creation_order, reverse=True)
         await asyncio.sleep(0)

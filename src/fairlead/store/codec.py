@@ -14,11 +14,8 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 from cattrs import Converter
 
-from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import FloatingIP, Network, Port, Router
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import Quota
+from fairlead.model.kinds import KINDS
+from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.interface import StoreError
 
@@ -27,18 +24,7 @@ class BadDocument(StoreError):
     """Somebody else wrote it, or a newer version of Fairlead. The message names the owner."""
 
 
-CLASSES: Mapping[str, type[Aggregate]] = {
-    Kind.NETWORK.value: Network,
-    Kind.ROUTER.value: Router,
-    Kind.PORT.value: Port,
-    Kind.LOAD_BALANCER.value: LoadBalancer,
-    Kind.FLOATING_IP.value: FloatingIP,
-    Kind.FLAVOR.value: Flavor,
-    Kind.FLAVOR_PROFILE.value: FlavorProfile,
-    Kind.AVAILABILITY_ZONE.value: AvailabilityZone,
-    Kind.AVAILABILITY_ZONE_PROFILE.value: AvailabilityZoneProfile,
-    Kind.QUOTA.value: Quota,
-}
+CLASSES: Mapping[str, type[Aggregate]] = {kind.value: declared.document for kind, declared in KINDS.items()}
 
 
 def encode(aggregate: Aggregate) -> bytes:

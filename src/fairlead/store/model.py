@@ -15,11 +15,13 @@ from typing import TypeAlias
 
 from fairlead.model.affected import affected
 from fairlead.model.health import Endpoint, Health
+from fairlead.model.kinds import claims, owner_of
 from fairlead.model.names import call_member, called
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.plugged import Plugged, plug
 from fairlead.model.probes import derive_health, observe, why_down
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, claims, owner_of
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
 from fairlead.store.turns import TooMany, Turns

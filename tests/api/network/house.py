@@ -9,7 +9,8 @@ import httpx
 
 from fairlead.api.door import Identity
 from fairlead.api.network import make_door
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 from harness.api import inside
 
 

@@ -12,7 +12,7 @@ from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
 from fairlead.api.pulse import LONG
 from fairlead.model.addresses import parse_address
 from fairlead.model.network import FixedIP, Port
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import NOON
 from harness.hold import held
 

@@ -12,7 +12,7 @@ import pytest
 from api.network.house import CALLERS, Door
 from fairlead.api.network import make_door
 from fairlead.model.quota import Limits, Quota
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import inside
 
 NAMES = ("network", "subnet", "port", "router", "floatingip")

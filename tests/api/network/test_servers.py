@@ -14,7 +14,8 @@ from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS, Target, add_interface
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.model.addresses import parse_network
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.api import NOON, compile_owner

@@ -13,7 +13,7 @@ from fairlead.compilers.providers import Compile
 from fairlead.drivers.fake import Fault
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import NOON, compile_anything, inside
 
 NET = "11111111-0000-4000-8000-000000000001"

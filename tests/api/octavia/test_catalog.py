@@ -12,8 +12,8 @@ import pytest
 from fairlead.api import octavia
 from fairlead.compilers import providers
 from fairlead.compilers.providers import IMPLEMENTATIONS
-from fairlead.model.snapshot import Changes
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.writing import Changes, owners_with_rows
 from harness.api import Inside, inside
 from harness.octavia import NET, NOBODY, ROOT, SUBNET, caller, make, network, play_octavia, said
 
@@ -76,7 +76,7 @@ def test_the_whole_life(tmp_path: Path, names: Names):
         await place.good("PUT", f"{ROOT}/{profile_where}", {names.profile_root: {names.data: " {}"}})
         assert (await place.good("GET", f"{ROOT}/{profile_where}"))[names.profile_root][names.data] == " {}"
         await place.good("DELETE", f"{ROOT}/{profile_where}")
-        assert set(place.model.snapshot.generations) == set(place.model.snapshot.owners())
+        assert set(place.model.snapshot.generations) == set(owners_with_rows(place.model.snapshot))
         assert [document.key for document in (await place.store.range("claim/flavor"))[0]] == []
 
     play_octavia(tmp_path, story)
@@ -370,7 +370,7 @@ def test_what_has_no_rows_waits_for_nothing(tmp_path: Path):
         assert await place.reconciler.plan() == {}
         assert await place.reconciler.resync() == 0
         snapshot = place.model.snapshot
-        for owner in snapshot.owners():
+        for owner in owners_with_rows(snapshot):
             status = derive_provisioning_status(snapshot.generations[owner], place.reconciler.applied(owner))
             assert status is ProvisioningStatus.ACTIVE
         place.caller = caller("p", "reader")

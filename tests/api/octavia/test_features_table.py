@@ -14,7 +14,7 @@ from fairlead.api.octavia import specs
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 
 README = Path(__file__).parents[3] / "README.md"
 COMMON = "each of these, but L7"

@@ -11,7 +11,8 @@ from api.octavia.test_probing import WORLD, port, tree
 from fairlead.api import octavia
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import LOAD_BALANCER_PROBE, ROUTER_INTERFACE, Network, Router, Subnet
-from fairlead.model.snapshot import Aggregate, Changes
+from fairlead.model.snapshot import Aggregate
+from fairlead.model.writing import Changes
 from harness.api import Inside, play
 from harness.octavia import ROOT, SUBNET, said
 

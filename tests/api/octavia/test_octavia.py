@@ -12,7 +12,7 @@ from fairlead.api.door import Identity
 from fairlead.dataplane.ovn import LoadBalancer
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import NOON, Inside, play
 
 NET = "11111111-0000-4000-8000-000000000001"

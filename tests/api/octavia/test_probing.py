@@ -13,10 +13,12 @@ from fairlead.api import network as network_door
 from fairlead.api import octavia
 from fairlead.api.door import House, Identity
 from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.kinds import owner_of
 from fairlead.model.network import LOAD_BALANCER_PROBE, AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.probes import probe_port_id
 from fairlead.model.quota import ProbeLimits
-from fairlead.model.snapshot import Aggregate, Changes, owner_of
+from fairlead.model.snapshot import Aggregate
+from fairlead.model.writing import Changes
 from harness.api import Inside, play
 
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}

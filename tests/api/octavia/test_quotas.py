@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.api import octavia
 from fairlead.model.quota import Counted, Limits, Quota
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import Inside, inside
 from harness.octavia import ROOT, SUBNET, caller, make, network, play_octavia, said
 

@@ -7,7 +7,7 @@ import pytest
 from api.octavia.house import NET, SUBNET, Door, machine, network
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import FixedIP, Port
-from fairlead.model.snapshot import Changes
+from fairlead.model.writing import Changes
 from harness.api import NOON
 
 BARE, OTHER = "11111111-0000-4000-8000-000000000002", "22222222-0000-4000-8000-000000000002"

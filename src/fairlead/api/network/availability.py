@@ -12,8 +12,9 @@ from fairlead.api.network import errors, policy
 from fairlead.api.network.limits import SUBNETS
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.steps import Steps, in_steps
+from fairlead.model.indexes import NONE
 from fairlead.model.network import Network, Subnet
-from fairlead.model.snapshot import NONE, Snapshot
+from fairlead.model.snapshot import Snapshot
 
 _FIGURES = {"total_ips": NUMBER, "used_ips": NUMBER}
 _SUBNET = {**_FIGURES, "subnet_id": IDENTITY, "subnet_name": TEXT, "cidr": TEXT, "ip_version": NUMBER}

@@ -11,8 +11,9 @@ from fairlead.api.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
+from fairlead.model.writing import Changes
 
 R = TypeVar("R", bound=Resource)
 Filters = Mapping[str, frozenset[str]]

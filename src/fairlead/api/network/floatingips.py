@@ -34,6 +34,7 @@ from fairlead.api.network.routers import router_owner
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import IPAddress, choose_mac
 from fairlead.model.domain import Ways
+from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -48,7 +49,8 @@ from fairlead.model.network import (
     release,
 )
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import NONE, Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 _NO_DNS = "DNS names are not supported"
 ATTRIBUTES = {

@@ -11,6 +11,7 @@ from fairlead.api.network.collection import Call, network_owner, revised
 from fairlead.api.network.limits import INTERFACES
 from fairlead.api.network.ports import port_owner
 from fairlead.model.addresses import choose_mac
+from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     ROUTER_GATEWAY,
     ExternalGateway,
@@ -23,7 +24,8 @@ from fairlead.model.network import (
     release,
 )
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import NONE, Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -39,7 +40,8 @@ from fairlead.model.network import (
     SegmentType,
 )
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import NONE, Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 _PROVIDER = ("provider:network_type", "provider:physical_network", "provider:segmentation_id")
 HIDDEN = frozenset(_PROVIDER)

@@ -27,6 +27,7 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.openapi import TEXT
 from fairlead.model.addresses import choose_mac
+from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     FLOATING_IP,
     LOAD_BALANCER_PROBE,
@@ -42,8 +43,9 @@ from fairlead.model.network import (
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.plugged import is_plugged
-from fairlead.model.snapshot import NONE, Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus
+from fairlead.model.writing import Changes
 
 STATUS = {
     ProvisioningStatus.ACTIVE: "ACTIVE",

@@ -17,7 +17,8 @@ from fairlead.api.network.limits import LONGEST_PROJECT
 from fairlead.api.openapi import NUMBER, TEXT, Operation, read_body
 from fairlead.model.allowance import set_limits, take_limits_away
 from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, has_own, limits_of
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 _LIMIT = parsers.integer(UNLIMITED, LARGEST_QUOTA)
 _FORCE = ("force", "check_limit")

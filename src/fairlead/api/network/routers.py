@@ -48,9 +48,11 @@ from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import choose_mac
+from fairlead.model.indexes import NONE
 from fairlead.model.network import ROUTER_INTERFACE, FixedIP, FloatingIP, Port, Route, Router, Subnet, release
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import NONE, Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 
 ATTRIBUTES = {
     **STANDARD,

@@ -26,6 +26,7 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.networks import check_mtu
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
+from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     LOAD_BALANCER_PROBE,
     ROUTER_INTERFACE,
@@ -36,7 +37,8 @@ from fairlead.model.network import (
     find_subnet,
 )
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import NONE, Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 _NO_POOLS = "subnet pools are not supported; give a cidr"
 ATTRIBUTES = {

@@ -20,9 +20,11 @@ from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS, Attachment
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.api.steps import Steps, in_order, in_steps
+from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
-from fairlead.model.snapshot import Aggregate, Changes, Snapshot, apply_changes, owner_of
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.writing import Changes, apply_changes
 
 CREATED, NO_CONTENT = 201, 204
 HIDDEN = networks.HIDDEN | ports.HIDDEN

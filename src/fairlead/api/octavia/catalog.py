@@ -22,8 +22,10 @@ from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
 from fairlead.compilers.providers import VIP_NETWORKS, Names, Provider
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
+from fairlead.model.indexes import Ids
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes, Ids, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 _NAME = text(limits.LONGEST_TEXT)
 

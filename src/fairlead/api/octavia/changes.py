@@ -14,11 +14,13 @@ from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.api.steps import Steps
 from fairlead.model import loadbalancer as lb
+from fairlead.model.indexes import NONE
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import remember_removed
-from fairlead.model.snapshot import NONE, Aggregate, Changes, Snapshot, apply_changes, standing
+from fairlead.model.snapshot import Aggregate, Snapshot, standing
 from fairlead.model.standing import Standing
+from fairlead.model.writing import Changes, apply_changes
 
 Made: TypeAlias = tuple[Changes, str]
 """And the id of the part that is new."""

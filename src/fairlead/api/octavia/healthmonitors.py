@@ -10,7 +10,8 @@ from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.monitors import decode_monitor, update_monitor
 from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Pool
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 
 def find_monitor(snapshot: Snapshot, monitor_id: str, identity: Identity) -> tuple[LoadBalancer, Pool, HealthMonitor]:

@@ -12,7 +12,8 @@ from fairlead.api.octavia.changes import Made, birth_on, edit_listener, find_loa
 from fairlead.api.octavia.errors import no_children, not_found
 from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import L7Policy, L7Rule, Listener, ListenerProtocol, LoadBalancer, find_policy
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 FoundPolicy: TypeAlias = tuple[LoadBalancer, Listener, L7Policy]
 

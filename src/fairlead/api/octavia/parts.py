@@ -10,7 +10,8 @@ from fairlead.api.octavia import changes, encode, healthmonitors, l7policies, sp
 from fairlead.api.octavia.caller import Caller
 from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 Names: TypeAlias = Mapping[str, str]
 """What the path names: `id`, and the parent's id where the path has one."""

@@ -14,7 +14,8 @@ from fairlead.model.probes import (
     probe_port_id,
     sourceless_subnets,
 )
-from fairlead.model.snapshot import Changes, Snapshot, apply_changes
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
 
 
 def make_probe_ports(snapshot: Snapshot, balancer: LoadBalancer, now: datetime) -> tuple[Port, ...]:

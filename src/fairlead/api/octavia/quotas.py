@@ -14,6 +14,7 @@ from fairlead.api.octavia.errors import bad_request, forbidden, not_found
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.model.allowance import set_limits, take_limits_away
+from fairlead.model.kinds import PROBED
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.probes import find_place, probes_of_port
 from fairlead.model.quota import (
@@ -28,9 +29,9 @@ from fairlead.model.quota import (
     has_own,
     limits_of,
     probe_rates,
-    with_probes,
 )
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 
 NAMES: Mapping[Counted, str] = {
     Counted.LOAD_BALANCER: "Load Balancer",
@@ -88,7 +89,7 @@ def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: LoadBalancer | N
     if more > 0 and allowed.per_second != UNLIMITED and total > allowed.per_second * MILLION:
         raise _met(f"Probes per second ({allowed.per_second})")
     if allowed.per_second_of_port != UNLIMITED:
-        probed = with_probes(with_probes(snapshot.probed, before, -1), after, 1)
+        probed = PROBED.change(snapshot.probed, new.id, before, after)
         for port in {port.id: port for place in grown if (port := find_place(snapshot, place))}.values():
             if probes_of_port(snapshot, probed, port) > allowed.per_second_of_port * MILLION:
                 raise _met(f"Probes per second of port {port.id} ({allowed.per_second_of_port})")

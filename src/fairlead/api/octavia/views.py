@@ -20,8 +20,9 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import Listener, LoadBalancer
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Changes, Snapshot
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.standing import Standing
+from fairlead.model.writing import Changes
 
 NO_CONTENT = 204
 ACCEPTED = 202

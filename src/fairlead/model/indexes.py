@@ -1,0 +1,146 @@
+"""What a snapshot knows of its documents besides themselves: maps that are a function of them, kept by differences.
+
+An index says what it takes from one document. How the map changes when a document comes, changes or goes follows from
+that, so whatever is put and deleted, in whatever order, the map is the one that all documents together give.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from immutables import Map, MapMutation
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.taken import Taken, with_addresses, without_addresses
+
+Ids: TypeAlias = Map[str, int]
+"""A set of ids, each with how many documents name it: the keys of a persistent map, so that adding one to ten thousand
+copies none of them."""
+NONE: Ids = Map()
+
+
+class Index(Protocol):
+    @property
+    def name(self) -> str:
+        """The field of the snapshot."""
+
+    def take(self, document: Any) -> Any:
+        """What the index has of one document: a value that can be compared, false for nothing."""
+
+    def change(self, index: Any, identity: str, before: Any, after: Any) -> Any:
+        """The map when the document of this id has changed from what `take` gave to what it gives; None is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Key -> the one document that has it."""
+
+    name: str
+    keys: Callable[[Any], Iterable[Hashable]]
+
+    def take(self, document: Any) -> tuple[Hashable, ...]:
+        return tuple(self.keys(document))
+
+    def change(
+        self,
+        index: Map[Any, str],
+        identity: str,
+        before: tuple[Hashable, ...] | None,
+        after: tuple[Hashable, ...] | None,
+    ) -> Map[Any, str]:
+        """A key that another document of the same write has taken over meanwhile stays that one's."""
+        with index.mutate() as mutation:
+            for key in before or ():
+                if mutation.get(key) == identity:
+                    del mutation[key]
+            for key in after or ():
+                mutation[key] = identity
+        return mutation.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Key -> the ids of the documents that name it, or of what they name with it. None as a key is no key.
+
+    Several documents may name one thing with a key: it is there as long as one of them does.
+    """
+
+    name: str
+    keys: Callable[[Any], Iterable[Hashable | None]]
+    what: Callable[[Any], str] | None = None
+    """What of the document is put there; the document's own id unless said."""
+
+    def take(self, document: Any) -> tuple[tuple[Hashable, ...], str]:
+        keys = tuple(key for key in self.keys(document) if key is not None)
+        return keys, self.what(document) if self.what else ""
+
+    def change(
+        self,
+        index: Map[Any, Ids],
+        identity: str,
+        before: tuple[tuple[Hashable, ...], str] | None,
+        after: tuple[tuple[Hashable, ...], str] | None,
+    ) -> Map[Any, Ids]:
+        with index.mutate() as mutation:
+            for taken, number in ((before, -1), (after, 1)):
+                keys, named = taken or ((), "")
+                for key in keys:
+                    _group(mutation, key, named or identity, number)
+        return mutation.finish()
+
+
+def _group(mutation: MapMutation[Any, Ids], key: Hashable, name: str, number: int) -> None:
+    group = mutation.get(key, NONE)
+    count = group.get(name, 0) + number
+    group = group.set(name, count) if count else group.delete(name)
+    if group:
+        mutation[key] = group
+    else:
+        del mutation[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Key -> the sum of what all documents add to it; without those that are zero."""
+
+    name: str
+    numbers: Callable[[Any], Mapping[Any, int]]
+
+    def take(self, document: Any) -> Mapping[Any, int]:
+        return self.numbers(document)
+
+    def change(
+        self, index: Map[Any, int], identity: str, before: Mapping[Any, int] | None, after: Mapping[Any, int] | None
+    ) -> Map[Any, int]:
+        with index.mutate() as mutation:
+            for numbers, sign in ((before, -1), (after, 1)):
+                for key, number in (numbers or {}).items():
+                    total = mutation.get(key, 0) + sign * number
+                    if total:
+                        mutation[key] = total
+                    else:
+                        mutation.pop(key, None)
+        return mutation.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The addresses of networks that are taken, for who looks for a free one (`taken`)."""
+
+    name: str
+    addresses: Callable[[Any], tuple[str, frozenset[IPAddress]]]
+    """A network, and the document's addresses there."""
+
+    def take(self, document: Any) -> tuple[str, frozenset[IPAddress]]:
+        return self.addresses(document)
+
+    def change(
+        self,
+        index: Taken,
+        identity: str,
+        before: tuple[str, frozenset[IPAddress]] | None,
+        after: tuple[str, frozenset[IPAddress]] | None,
+    ) -> Taken:
+        if before is not None:
+            index = without_addresses(index, *before)
+        return index if after is None else with_addresses(index, *after)

@@ -1,0 +1,194 @@
+"""Each sort of document, declared once: all that is particular to it, for snapshot, store, `affected` and status.
+
+A new sort is its class, a member of `Kind`, the maps of the snapshot that have it and its indexes, and a line here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from fairlead.model import dependents
+from fairlead.model.addresses import IPAddress
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.indexes import Addresses, Grouped, Index, Summed, Unique
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import ROUTER_INTERFACE, FloatingIP, Network, Port, Router
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import Quota, count, probe_rates, project_rate
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.standing import touch
+
+Dependents = Callable[[Snapshot, Snapshot, Owner], Iterable[Owner]]
+EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)
+"""Indexes that take something of any document."""
+
+PROBED = Summed("probed", probe_rates)
+
+
+def _nothing(document: Any) -> Iterable[str]:
+    return ()
+
+
+def _nobody(old: Snapshot, new: Snapshot, owner: Owner) -> Iterable[Owner]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    document: type[Aggregate]
+    key: Callable[[Any], str] = attrgetter("id")
+    """What its owner's id is."""
+    indexes: tuple[Index, ...] = ()
+    claims: Callable[[Any], Iterable[str]] = _nothing
+    """What only one document may have: the store refuses a second one."""
+    has_rows: bool = True
+    """Some say only what others may be: no dataplane has anything of them, and the reconciler never hears of them."""
+    dependents: Dependents = _nobody
+    """Owners besides its own whose rows may differ when it has changed. Too many is allowed, too few never."""
+    touch: Callable[..., Any] | None = None
+    """What is remembered of its parts when a new version takes the place of an old one: their generations."""
+    all_indexes: tuple[Index, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "all_indexes", (*EVERY_KIND, *self.indexes))
+
+
+# Ports
+
+
+def _addresses(port: Port) -> tuple[str, frozenset[IPAddress]]:
+    return port.network_id, frozenset(fixed.address for fixed in port.fixed_ips)
+
+
+def _claims_of_port(port: Port) -> Iterator[str]:
+    yield f"mac/{port.mac_address}"
+    yield from (f"address/{port.network_id}/{fixed.address}" for fixed in port.fixed_ips)
+
+
+# Networks
+
+
+def _segment(network: Network) -> Iterator[Any]:
+    if network.segment is not None:
+        yield network.segment
+
+
+def _claims_of_network(network: Network) -> Iterator[str]:
+    """A VLAN of a wire, or the wire as such."""
+    yield from (f"segment/{segment.physical_network}/{segment.id}" for segment in _segment(network))
+
+
+def _claims_of_floating_ip(floating_ip: FloatingIP) -> Iterator[str]:
+    """One for a fixed address on an external network."""
+    if floating_ip.port_id is not None:
+        yield f"floating/{floating_ip.network_id}/{floating_ip.port_id}/{floating_ip.fixed_address}"
+
+
+# Load balancers
+
+
+def _monitors(balancer: LoadBalancer) -> Iterator[str]:
+    return (pool.health_monitor.id for pool in balancer.pools if pool.health_monitor)
+
+
+def _policies(balancer: LoadBalancer) -> Iterator[str]:
+    return (policy.id for listener in balancer.listeners for policy in listener.l7policies)
+
+
+def _crossed_subnets(balancer: LoadBalancer) -> frozenset[str]:
+    members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
+    found = {balancer.vip.subnet_id, *(member.subnet_id for member in members if member.subnet_id)}
+    return frozenset(found) if len(found) > 1 else frozenset()
+
+
+def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
+    members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
+    return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
+
+
+KINDS: Mapping[Kind, Declaration] = {
+    Kind.NETWORK: Declaration(
+        document=Network,
+        indexes=(
+            Unique("subnet_network", lambda network: (subnet.id for subnet in network.subnets)),
+            Unique("segments", _segment),
+        ),
+        claims=_claims_of_network,
+        dependents=dependents.of_network,
+    ),
+    Kind.ROUTER: Declaration(
+        document=Router,
+        indexes=(Grouped("network_gateways", lambda router: [router.gateway and router.gateway.network_id]),),
+        dependents=dependents.of_router,
+    ),
+    Kind.PORT: Declaration(
+        document=Port,
+        indexes=(
+            Grouped("network_ports", lambda port: [port.network_id]),
+            Unique("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
+            Addresses("taken", _addresses),
+            Unique("macs", lambda port: [port.mac_address]),
+            Grouped("router_interfaces", lambda port: [port.device_id] if _joins(port) else []),
+            Grouped("network_routers", lambda port: [port.network_id] if _joins(port) else [], attrgetter("device_id")),
+        ),
+        claims=_claims_of_port,
+        dependents=dependents.of_port,
+    ),
+    Kind.LOAD_BALANCER: Declaration(
+        document=LoadBalancer,
+        indexes=(
+            Grouped("network_vips", lambda balancer: [balancer.vip.network_id]),
+            Grouped("vip_projects", lambda balancer: [balancer.vip.network_id], attrgetter("project_id")),
+            Grouped("watched", _watched_addresses),
+            Grouped("crossing", _crossed_subnets),
+            Unique("pool_owner", lambda balancer: (pool.id for pool in balancer.pools)),
+            Unique("listener_owner", lambda balancer: (listener.id for listener in balancer.listeners)),
+            Unique("monitor_owner", _monitors),
+            Unique("l7policy_owner", _policies),
+            Unique("vip_owner", lambda balancer: [balancer.vip.port_id]),
+            Unique("parting", lambda balancer: [balancer.id] if balancer.parted else []),
+            Grouped("flavor_users", lambda balancer: [balancer.flavor_id]),
+            Grouped("zone_users", lambda balancer: [balancer.availability_zone]),
+            PROBED,
+            Summed("probing", project_rate),
+        ),
+        dependents=dependents.of_load_balancer,
+        touch=touch,
+    ),
+    Kind.FLOATING_IP: Declaration(
+        document=FloatingIP,
+        indexes=(
+            Grouped("router_floating_ips", lambda floating_ip: [floating_ip.router_id]),
+            Grouped("port_floating_ips", lambda floating_ip: [floating_ip.port_id]),
+        ),
+        claims=_claims_of_floating_ip,
+        dependents=dependents.of_floating_ip,
+    ),
+    Kind.FLAVOR: Declaration(document=Flavor, claims=lambda flavor: [f"flavor/{flavor.name}"], has_rows=False),
+    Kind.FLAVOR_PROFILE: Declaration(document=FlavorProfile, has_rows=False),
+    Kind.AVAILABILITY_ZONE: Declaration(document=AvailabilityZone, key=attrgetter("name"), has_rows=False),
+    Kind.AVAILABILITY_ZONE_PROFILE: Declaration(document=AvailabilityZoneProfile, has_rows=False),
+    Kind.QUOTA: Declaration(document=Quota, key=attrgetter("project_id"), has_rows=False),
+}
+"""Every kind but `VIP_NETWORK`, which is derived from load balancers and has no document."""
+_KIND_OF: Mapping[type[Aggregate], Kind] = {declared.document: kind for kind, declared in KINDS.items()}
+
+
+def _joins(port: Port) -> bool:
+    return port.device_owner == ROUTER_INTERFACE
+
+
+def owner_of(aggregate: Aggregate) -> Owner:
+    kind = _KIND_OF[type(aggregate)]
+    return Owner(kind, KINDS[kind].key(aggregate))
+
+
+def claims(aggregate: Aggregate) -> frozenset[str]:
+    """What only this document may have."""
+    return frozenset(KINDS[_KIND_OF[type(aggregate)]].claims(aggregate))
+
+
+def has_rows(kind: Kind) -> bool:
+    """Whether owners of this kind may have rows."""
+    return kind not in KINDS or KINDS[kind].has_rows

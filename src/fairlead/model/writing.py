@@ -1,0 +1,85 @@
+"""What one write does to the model, and the snapshot after it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from immutables import Map
+
+from fairlead.model.kinds import EVERY_KIND, KINDS, has_rows, owner_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, Snapshot, map_name, vip_owners
+from fairlead.model.standing import Stamps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What one write does: documents to put, owners to delete.
+
+    `reads` are owners whose documents must not change meanwhile. `rests_on_absence` says that the decision rests on
+    what is *not* there (a network may go because nothing is on it): then nothing at all may change meanwhile.
+    """
+
+    puts: tuple[Aggregate, ...] = ()
+    deletes: tuple[Owner, ...] = ()
+    reads: tuple[Owner, ...] = ()
+    rests_on_absence: bool = False
+
+    @property
+    def owners(self) -> tuple[Owner, ...]:
+        return (*(owner_of(aggregate) for aggregate in self.puts), *self.deletes)
+
+
+def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapshot:
+    """The snapshot after these changes, which the store wrote at `revision`."""
+    for owner in changes.deletes:
+        snapshot = _put(snapshot, owner, None, revision)
+    for aggregate in changes.puts:
+        snapshot = _put(snapshot, owner_of(aggregate), aggregate, revision)
+    return replace(snapshot, revision=revision)
+
+
+def _put(snapshot: Snapshot, owner: Owner, new: Aggregate | None, revision: int) -> Snapshot:
+    """The snapshot in which this document is the owner's, or with None has gone."""
+    old = snapshot.find(owner)
+    if old is None and new is None:
+        return snapshot
+    documents = snapshot.documents(owner.kind)
+    generations = snapshot.generations
+    changed: dict[str, Any] = {
+        map_name(owner.kind): documents.delete(owner.id) if new is None else documents.set(owner.id, new),
+        "generations": generations.delete(owner) if new is None else generations.set(owner, revision),
+        "stamps": _touch(snapshot.stamps, owner, old, new, revision),
+    }
+    for index in KINDS[owner.kind].all_indexes:
+        before, after = (None if document is None else index.take(document) for document in (old, new))
+        if before != after:
+            changed[index.name] = index.change(getattr(snapshot, index.name), owner.id, before, after)
+    return replace(snapshot, **changed)
+
+
+def _touch(
+    stamps: Map[str, Stamps], owner: Owner, old: Aggregate | None, new: Aggregate | None, revision: int
+) -> Map[str, Stamps]:
+    touch = KINDS[owner.kind].touch
+    if touch is None or old is None:
+        return stamps
+    if new is None:
+        return stamps.delete(owner.id) if owner.id in stamps else stamps
+    return stamps.set(owner.id, touch(old, new, stamps.get(owner.id, Map()), revision))
+
+
+def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
+    """Every owner that may have rows; those that others refer to come first."""
+    owners: list[Owner] = []
+    for kind in filter(has_rows, Kind):
+        if kind is Kind.VIP_NETWORK:
+            owners += (owner for identity in snapshot.network_vips for owner in vip_owners(snapshot, identity))
+        else:
+            owners += (Owner(kind, identity) for identity in snapshot.documents(kind))
+    return owners
+
+
+def index_names() -> frozenset[str]:
+    """The fields of a snapshot that follow from its documents."""
+    declared = (index for kind in KINDS.values() for index in kind.indexes)
+    return frozenset(index.name for index in (*EVERY_KIND, *declared))

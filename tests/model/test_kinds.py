@@ -1,0 +1,65 @@
+"""Kinds: each is declared once, and the indexes follow from the documents whatever happened before."""
+
+import random
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from immutables import Map
+
+from fairlead.model.indexes import Unique
+from fairlead.model.kinds import KINDS, claims, has_rows, owner_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, Snapshot, map_name
+from fairlead.model.writing import Changes, apply_changes, index_names
+from harness.story import read_story
+
+STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
+DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]
+FACTS = {"down", "online", "observed", "plugged", "stamps", "generations"}
+"""Maps that say more than the documents do: what was observed, and when what was written."""
+STEPS = 150
+
+
+def test_every_map_is_of_documents_or_an_index_or_a_fact():
+    maps = {field.name for field in fields(Snapshot) if isinstance(field.default, Map)}
+    assert maps == {map_name(kind) for kind in KINDS} | index_names() | FACTS
+    assert KINDS.keys() == set(Kind) - {Kind.VIP_NETWORK}
+
+
+def test_every_document_has_the_owner_of_its_kind():
+    for kind, declared in KINDS.items():
+        assert declared.document.__name__.lower() == kind.name.replace("_", "").lower()
+    found = {owner_of(document).kind for document in DOCUMENTS}
+    assert found == {kind for kind in KINDS if has_rows(kind)}
+
+
+def own(document: Aggregate) -> set[object]:
+    """What the store or the randomness of ids lets no second document have."""
+    indexes = (index for index in KINDS[owner_of(document).kind].indexes if isinstance(index, Unique))
+    return {(index.name, key) for index in indexes for key in index.take(document)} | claims(document)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
+    """Documents of all stories come, change and go in any order and company; what two may not have, only one has."""
+    chance = random.Random(seed)
+    snapshot, there = Snapshot(), dict[Owner, Aggregate]()
+    for revision in range(1, STEPS):
+        gone = chance.sample(sorted(there, key=str), min(len(there), chance.randrange(4)))
+        for owner in gone:
+            del there[owner]
+        puts = dict[Owner, Aggregate]()
+        for document in chance.sample(DOCUMENTS, chance.randrange(8)):
+            owner = owner_of(document)
+            others = (other for it, other in there.items() if it != owner)
+            if owner not in gone and not own(document) & {each for other in others for each in own(other)}:
+                puts[owner] = there[owner] = document
+        snapshot = apply_changes(snapshot, Changes(puts=tuple(puts.values()), deletes=tuple(gone)), revision)
+    documents = list(there.values())
+    chance.shuffle(documents)
+    fresh = apply_changes(Snapshot(), Changes(puts=tuple(documents)), 1)
+    for name in (*map(map_name, KINDS), *index_names()):
+        assert getattr(snapshot, name) == getattr(fresh, name), name
+    empty = apply_changes(snapshot, Changes(deletes=tuple(there)), STEPS)
+    assert [name for name in (*index_names(), "stamps", "generations") if getattr(empty, name)] == []
