@@ -1,7 +1,7 @@
 """Kinds: each is declared once, and the indexes follow from the documents whatever happened before."""
 
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,11 @@ from immutables import Map
 
 from fairlead.model.indexes import Unique
 from fairlead.model.kinds import KINDS, claims, has_rows, owner_of
+from fairlead.model.network import Port
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
 from fairlead.model.writing import Changes, apply_changes, index_names
-from harness.story import read_story
+from harness.story import COMMON, read_story
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]
@@ -63,3 +64,11 @@ def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
         assert getattr(snapshot, name) == getattr(fresh, name), name
     empty = apply_changes(snapshot, Changes(deletes=tuple(there)), STEPS)
     assert [name for name in (*index_names(), "stamps", "generations") if getattr(empty, name)] == []
+
+
+def test_two_that_change_places_in_one_write_have_each_others_keys():
+    first, second = (Port(id=name, network_id="n", mac_address=mac, **COMMON) for name, mac in (("a", "1"), ("b", "2")))
+    before = apply_changes(Snapshot(), Changes(puts=(first, second)), 1)
+    swapped = (replace(first, mac_address="2"), replace(second, mac_address="1"))
+    for puts in (swapped, swapped[::-1]):
+        assert dict(apply_changes(before, Changes(puts=puts), 2).macs) == {"1": "b", "2": "a"}
