@@ -1,15 +1,18 @@
 """Bodies, queries and headers that are wrong in every way: an error in the door's words, never a mistake of ours."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from fairlead.api.auth import HttpBasic, Knock, anybody
-from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, MOST_VALUES, Identity
+from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, Identity, read_json
+from fairlead.store.model import PAYER
 from harness.caller import Caller
 from harness.values import FEW, JSON, NEARLY
 
@@ -151,3 +154,22 @@ def test_any_authorization_is_somebody_or_nobody(header: str):
     caller = asyncio.run(anybody(Knock(authorization=header, project_id=header)))
     assert isinstance(caller, Identity)
     assert len(caller.project_id) <= 36
+
+
+def test_large_bodies_of_one_project_keep_nobody_else_waiting():
+    """One is being read and one is next; then it is another project's turn, whatever else the first one asks for."""
+    body, order = json.dumps(["x" * 100] * (LONG_BODY // 100)).encode(), list[str]()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def read(project: str) -> None:
+        PAYER.set(project)
+        await read_json(Request({"type": "http", "headers": []}, receive), lambda value: value)
+        order.append(project)
+
+    async def story() -> None:
+        await asyncio.gather(*(asyncio.create_task(read(project)) for project in ["greedy"] * 8 + ["other"]))
+
+    asyncio.run(story())
+    assert order.index("other") <= 2

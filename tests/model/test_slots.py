@@ -324,3 +324,20 @@ def test_more_members_than_slots_are_not_dealt_at_all():
     full = deal(EMPTY, {}, equal(LARGEST))
     assert deal(full, equal(LARGEST), equal(1000)).ranks == ()
     assert len(deal(full, equal(LARGEST), equal(LARGEST - 1)).ranks[0]) == LARGEST
+
+
+def test_half_of_the_members_of_a_full_table_are_others():
+    """Each member has one slot: who stays keeps it, who comes gets that of one who went."""
+    before, after = equal(LARGEST), dict.fromkeys(range(LARGEST // 2, 3 * LARGEST // 2), 1)
+    table = deal(EMPTY, {}, before)
+    turned = slots(deal(table, before, after))
+    gone = set(range(LARGEST // 2))
+    assert all(old == new or old in gone for old, new in zip(slots(table), turned, strict=True))
+    assert Counter(turned) == Counter(after)
+
+
+def test_a_pool_that_has_grown_too_large_begins_anew_when_it_is_smaller_again():
+    """In between no compiler has taken it, so nobody had connections by it."""
+    large = deal(deal(EMPTY, {}, equal(LARGEST)), equal(LARGEST), equal(1000))
+    small = deal(large, equal(1000), equal(LARGEST))
+    assert small == deal(EMPTY, {}, equal(LARGEST))

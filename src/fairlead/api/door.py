@@ -26,7 +26,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
-from fairlead.store.model import Change, Model, decided
+from fairlead.store.model import PAYER, Change, Model, decided
+from fairlead.store.turns import Turns
 
 LARGEST_BODY = 4 * 2**20
 """Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
@@ -47,6 +48,9 @@ LONGEST_MESSAGE = 2000
 """Characters: a message names what was wrong, and does not send it back whole."""
 JsonObject = dict[str, Any]
 _READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="body")
+_READING = Turns(at_once=1, of_one=1, waiting=1000)
+"""Who has the reader next: each project in its turn. In a line there are not more than requests of a project may be on
+their way at once (`callers.AT_ONCE`)."""
 _T = TypeVar("_T")
 
 
@@ -168,13 +172,14 @@ async def read_json(request: Request, takes: Callable[[object], _T]) -> _T:
     """The body, which is JSON, as `takes` reads it. Raises what `takes` raises, and ApiError: 400 when it is not JSON
     or too deep, 413 when it is larger than allowed.
 
-    A large one is read beside the event loop, one at a time: the interpreter lets others have their turn (Python
-    library reference, sys.setswitchinterval).
+    A large one is read beside the event loop, one at a time, and each project has its turn. The interpreter lets the
+    loop go on meanwhile (Python library reference, sys.setswitchinterval).
     """
     body = await _read_bytes(request)
     if len(body) <= LONG_BODY:
         return takes(_decode(body))
-    return await asyncio.get_running_loop().run_in_executor(_READER, lambda: takes(_decode(body)))
+    async with _READING.turn(PAYER.get()):
+        return await asyncio.get_running_loop().run_in_executor(_READER, lambda: takes(_decode(body)))
 
 
 async def _read_bytes(request: Request) -> bytes:

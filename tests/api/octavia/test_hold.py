@@ -116,6 +116,9 @@ def test_a_batch(tmp_path: Path):
         for batch in (SERVING, SERVING, turned, new):
             status, text = await send(place, "PUT", path, {"members": batch})
             assert status == 202, text
+        all_serve = [{**each, "weight": 1} for each in new]
+        status, text = await send(place, "PUT", path, {"members": all_serve})
+        assert (status, f"more than {LARGEST} members that take connections" in text) == (501, True), text
         status, text = await send(place, "PUT", path, {"members": SERVING[:500] * 2})
         assert (status, "Another member on this pool" in text) == (409, True), text
 
