@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,20 @@ WEB, VM2 = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.PORT, "vm2")
 ENDPOINT = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
 
 
+def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
+    """Without a rest."""
+    for _ in model.observe(news):
+        pass
+
+
 def test_who_is_down_is_told_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "s.db")
         model = await Model.load(store, lambda snapshot, owner: None)
         await model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values())))
-        model.observe({ENDPOINT: Health.STRANDED})
+        see(model, {ENDPOINT: Health.STRANDED})
         await model.write(lambda _: Changes(deletes=(VM2,)))
-        model.observe({ENDPOINT: Health.ONLINE})
+        see(model, {ENDPOINT: Health.ONLINE})
         await store.close()
 
     with caplog.at_level(logging.INFO, "fairlead.store.model"):
@@ -51,8 +58,8 @@ def test_health_is_told_kept_and_never_stored(tmp_path: Path):
         await model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values())))
         model.subscribe(told.append)
         revision = model.snapshot.revision
-        model.observe({ENDPOINT: Health.ERROR})
-        model.observe({ENDPOINT: Health.ERROR})
+        see(model, {ENDPOINT: Health.ERROR})
+        see(model, {ENDPOINT: Health.ERROR})
         assert (told, dict(model.snapshot.down)) == ([(WEB,)], {"web": {"web-a"}})
         assert model.snapshot.revision == revision
         await model.write(lambda _: Changes(deletes=(VM2,)))
@@ -60,7 +67,7 @@ def test_health_is_told_kept_and_never_stored(tmp_path: Path):
         assert dict(model.snapshot.down) == {"web": {"web-a", "web-b"}}
         other = await Model.load(store, lambda snapshot, owner: None)
         assert dict(other.snapshot.down) == {"web": {"web-b"}}  # what the store knows: the machine of b is gone
-        model.observe({ENDPOINT: Health.ONLINE})
+        see(model, {ENDPOINT: Health.ONLINE})
         assert (dict(model.snapshot.down), dict(model.snapshot.online)) == ({"web": {"web-b"}}, {"web": {"web-a"}})
         await store.close()
 
@@ -74,7 +81,7 @@ def test_what_is_seen_while_a_change_is_being_stored_is_not_lost(tmp_path: Path)
         writing = asyncio.create_task(model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values()))))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        model.observe({ENDPOINT: Health.ERROR})
+        see(model, {ENDPOINT: Health.ERROR})
         await writing
         assert dict(model.snapshot.down) == {"web": {"web-a"}}
         await store.close()

@@ -38,9 +38,8 @@ _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERR
 _ROUND = {"interval": 5, "timeout": 3}
 """Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
 LONGEST_ROUND = 3600.0
-PART, NEWS, PORTS = 200, 50, 500
-"""Rows that are taken, endpoints and ports that are told of, at once: a load balancer is looked at whole for one of its
-members."""
+PART, PORTS = 200, 500
+"""Rows that are taken, and ports that are told of, at once."""
 JUDGE_PAUSE = 0.1
 """Seconds."""
 _DONE = object()
@@ -65,7 +64,10 @@ class SouthboundReader:
     """
 
     def __init__(
-        self, settings: SouthboundSettings, on_news: Callable[[News], None], on_plugged: Callable[[Plugged], None]
+        self,
+        settings: SouthboundSettings,
+        on_news: Callable[[News], Rests | None],
+        on_plugged: Callable[[Plugged], None],
     ) -> None:
         self._on_news = on_news
         self._on_plugged = on_plugged
@@ -198,20 +200,20 @@ class SouthboundReader:
             asyncio.get_running_loop().call_soon(self._go_on, view, work)
 
     def _tell_all(self, touched: Iterable[Endpoint]) -> Rests:
-        rest = iter(touched)
-        while some := list(islice(rest, NEWS)):
-            self._tell(some)
+        """At once, so that whoever hears it looks at each load balancer once. Of one that nobody can have probed yet,
+        what was known last holds."""
+        news: dict[Endpoint, Health | None] = {}
+        for endpoint in touched:
+            told = self._told.get(endpoint)
+            health = self._view.health(endpoint, told)
+            if health is not told:
+                news[endpoint] = health
             yield
-
-    def _tell(self, touched: Iterable[Endpoint]) -> None:
-        """Of one that nobody can have probed yet, what was known last holds."""
-        found = {endpoint: self._view.health(endpoint, self._told.get(endpoint)) for endpoint in touched}
-        news = {endpoint: health for endpoint, health in found.items() if health is not self._told.get(endpoint)}
         if news:
-            self._on_news(news)
+            yield from self._on_news(news) or ()
         for endpoint, health in news.items():
             if health is None:
-                del self._told[endpoint]
+                self._told.pop(endpoint, None)
             else:
                 self._told[endpoint] = health
 

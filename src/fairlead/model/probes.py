@@ -4,7 +4,7 @@ Observations are not stored: whoever probes says them again. A member of which n
 whose machine is gone from the model has nothing that could answer, and is down.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha1
 
@@ -133,18 +133,28 @@ def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, 
 
 def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
     """The snapshot that knows the news, and the owners in which somebody went down or came back."""
+    before = snapshot
+    snapshot, concerned = learn(snapshot, news)
+    snapshot = derive_health(snapshot, *concerned)
+    return snapshot, changed_health(before, snapshot, concerned)
+
+
+def learn(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, Sequence[str]]:
+    """The snapshot in which the news are observed, and the load balancers of which they may change the health."""
     with snapshot.observed.mutate() as observed:
         for endpoint, health in news.items():
             if health is None:
                 observed.pop(endpoint, None)
             else:
                 observed[endpoint] = health
-    before = snapshot
     snapshot = replace(snapshot, observed=observed.finish())
-    concerned = {each for endpoint in news for each in snapshot.watched.get(endpoint.address, NONE)}
-    snapshot = derive_health(snapshot, *concerned)
-    changed = (each for each in sorted(concerned) if snapshot.down.get(each) != before.down.get(each))
-    return snapshot, tuple(Owner(Kind.LOAD_BALANCER, each) for each in changed)
+    return snapshot, sorted({each for endpoint in news for each in snapshot.watched.get(endpoint.address, NONE)})
+
+
+def changed_health(before: Snapshot, after: Snapshot, balancer_ids: Iterable[str]) -> tuple[Owner, ...]:
+    """Those of these load balancers in which somebody went down or came back."""
+    changed = (each for each in balancer_ids if after.down.get(each) != before.down.get(each))
+    return tuple(Owner(Kind.LOAD_BALANCER, each) for each in changed)
 
 
 def derive_health(snapshot: Snapshot, *balancer_ids: str) -> Snapshot:

@@ -7,7 +7,7 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fairlead.model.kinds import claims, owner_of
 from fairlead.model.names import call_member, called
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.plugged import Plugged, plug
-from fairlead.model.probes import derive_health, observe, why_down
+from fairlead.model.probes import changed_health, derive_health, learn, why_down
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.codec import decode, encode
@@ -39,6 +39,8 @@ CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 OURS = ""
 """Whose turn it is when what others wrote is taken in."""
 CLAIM = "claim/"
+AT_ONCE = 5
+"""Load balancers of which the health is derived without a rest: each may have a thousand members."""
 MOST_TOLD = 10
 """Members in one line of the log."""
 PAGE = 500
@@ -100,13 +102,21 @@ class Model:
         """`listener` is called with the affected owners after every change, whoever made it, and must not wait."""
         self._listeners.append(listener)
 
-    def observe(self, news: Mapping[Endpoint, Health | None]) -> None:
-        """Take in what probes say; None is that they say nothing any more. It is not stored: they will say it again."""
-        self.snapshot, owners = observe(self.snapshot, news)
-        for owner in owners:
-            LOG.info("members of %s that are down: %s", called(self.snapshot, owner), self._down(owner) or "none")
-        if owners:
-            self._tell(owners)
+    def observe(self, news: Mapping[Endpoint, Health | None]) -> Generator[None, None, None]:
+        """Take in what probes say; None is that they say nothing any more. It is not stored: they will say it again.
+
+        Ten thousand may say something at once: it yields wherever it can rest, and looks at each load balancer once.
+        """
+        self.snapshot, concerned = learn(self.snapshot, news)
+        for first in range(0, len(concerned), AT_ONCE):
+            some, before = concerned[first : first + AT_ONCE], self.snapshot
+            self.snapshot = derive_health(before, *some)
+            owners = changed_health(before, self.snapshot, some)
+            for owner in owners:
+                LOG.info("members of %s that are down: %s", called(self.snapshot, owner), self._down(owner) or "none")
+            if owners:
+                self._tell(owners)
+            yield
 
     def plug(self, news: Plugged) -> None:
         """Take in which node has a port. It is not stored, and no rows depend on it: nobody is told."""

@@ -154,7 +154,7 @@ def fall(door: Door, *names: str) -> None:
     """The health monitor has probed both members, and calls just these down."""
     for name, number in (("a", 11), ("b", 12)):
         endpoint = Endpoint(machine(number), parse_address(f"10.0.0.{number}"), 80, Transport.TCP)
-        door.place.model.observe({endpoint: Health.ERROR if name in names else Health.ONLINE})
+        list(door.place.model.observe({endpoint: Health.ERROR if name in names else Health.ONLINE}))
     door.rest()
 
 
