@@ -48,7 +48,8 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
-from fairlead.drivers.ovn_codec import Encoder, Mark
+from fairlead.drivers.ovn_encoder import Encoder
+from fairlead.drivers.ovn_marks import Mark
 from fairlead.drivers.ovsdb import Client, Contents, Settings
 from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, encode_monitors, parse_remotes
 from fairlead.model.owner import Kind, Owner

@@ -41,7 +41,9 @@ from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
 from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
-from fairlead.drivers.ovn_codec import Encoder, Mark, decode_row, encode_columns, join_text, split_text
+from fairlead.drivers.ovn_columns import decode_row, encode_columns
+from fairlead.drivers.ovn_encoder import Encoder
+from fairlead.drivers.ovn_marks import Mark, join_text, split_text
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
 from fairlead.drivers.ovsdb_protocol import (
     Framer,

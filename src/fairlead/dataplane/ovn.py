@@ -369,33 +369,6 @@ OvnRow: TypeAlias = (
 )
 
 
-def references(row: OvnRow) -> tuple[Key, ...]:  # noqa: PLR0911 - a table each
-    """The rows that must exist before this one can, and as long as it does."""
-    match row:
-        case LogicalSwitchPort():
-            return (("Logical_Switch", row.switch),)
-        case LogicalRouterPort() | StaticRoute() | Nat():
-            return (("Logical_Router", row.router),)
-        case LoadBalancerHealthCheck():
-            return (("Load_Balancer", row.load_balancer),)
-        case GatewayChassis():
-            return (("Logical_Router_Port", row.port),)
-        case GroupMember():
-            return (("Load_Balancer_Group", row.group), ("Load_Balancer", row.load_balancer))
-        case SwitchGroup():
-            return (("Logical_Switch", row.switch), ("Load_Balancer_Group", row.group))
-        case RouterGroup():
-            return (("Logical_Router", row.router), ("Load_Balancer_Group", row.group))
-        case PortAddress():
-            return (("Logical_Router_Port", row.port),)
-        case PortGroupPort():
-            return (("Port_Group", row.group), ("Logical_Switch_Port", row.port))
-        case Acl():
-            return (("Port_Group", row.group),)
-        case _:
-            return ()
-
-
 def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:
     """The rows under their keys. Two rows of one key are a mistake of the compiler: raises ValueError."""
     result: dict[Key, OvnRow] = {}

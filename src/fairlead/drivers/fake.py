@@ -7,7 +7,8 @@ others refer to may not go.
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from fairlead.dataplane.ovn import OvnRow, references
+from fairlead.dataplane.ovn import OvnRow
+from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.model.owner import Owner

@@ -20,13 +20,9 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable, Unreachable
-from fairlead.drivers.ovn_codec import (
-    Encoder,
-    Mark,
-    Transaction,
-    read_abilities,
-)
+from fairlead.drivers.ovn_encoder import Encoder, Transaction
 from fairlead.drivers.ovn_foreign import ForeignChange, describe_all
+from fairlead.drivers.ovn_marks import Mark, read_abilities
 from fairlead.drivers.ovn_replica import Replica, Tables
 from fairlead.drivers.ovsdb import (
     Changes,

@@ -6,9 +6,9 @@ Tenants choose some of the values, and so do whoever else writes there: each is 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.dataplane.ovn import GroupMember, OvnRow, PortAddress, PortGroupPort, RouterGroup, SwitchGroup
+from fairlead.dataplane.ovn import OvnRow
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovn_codec import Element, Exclusive, encode_columns, holder_of
+from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
 from fairlead.drivers.ovsdb_protocol import Json
 from fairlead.model.texts import shorten
 
@@ -48,9 +48,10 @@ def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> It
     if row is None:
         return
     if isinstance(row, Element):
-        table, name, column, element = _place(row)
+        shared, (table, name) = place_of(row)
+        element: str = getattr(row, shared.element)
         texts = {"before": element if before else "", "after": element if after else ""}
-        yield ForeignChange(table=table, name=name, column=column, **texts)
+        yield ForeignChange(table=table, name=name, column=shared.column, **texts)
         return
     table, name = key[0], " ".join(key[1:])
     if not isinstance(before, Exclusive) or not isinstance(after, Exclusive):
@@ -62,21 +63,6 @@ def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> It
         if old[column] != new[column]:
             was, now = _difference(old[column], new[column])
             yield ForeignChange(table=table, name=name, column=column, before=was, after=now)
-
-
-def _place(row: Element) -> tuple[str, str, str, str]:
-    """Table, name and column of the set that this is an element of, and the element."""
-    match row:
-        case GroupMember():
-            return "Load_Balancer_Group", row.group, "load_balancer", row.load_balancer
-        case SwitchGroup():
-            return "Logical_Switch", row.switch, "load_balancer_group", row.group
-        case RouterGroup():
-            return "Logical_Router", row.router, "load_balancer_group", row.group
-        case PortAddress():
-            return "Logical_Router_Port", row.port, "networks", row.network
-        case PortGroupPort():
-            return "Port_Group", row.group, "ports", row.port
 
 
 def _columns(row: Exclusive) -> dict[str, Json]:

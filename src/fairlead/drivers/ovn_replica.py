@@ -5,42 +5,24 @@ The cost of a notification is what it changes: one member more in a group of ten
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias, cast
 
-from fairlead.dataplane.ovn import (
-    Acl,
-    GatewayChassis,
-    GroupMember,
-    LoadBalancerHealthCheck,
-    LogicalRouterPort,
-    LogicalSwitchPort,
-    Nat,
-    OvnRow,
-    PortAddress,
-    PortGroupPort,
-    RouterGroup,
-    StaticRoute,
-    SwitchGroup,
-    references,
-)
+from fairlead.dataplane.ovn import LogicalRouterPort, OvnRow, PortAddress
+from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, references
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.ovn_codec import (
-    HELD,
+from fairlead.drivers.ovn_columns import Columns, Exclusive, decode_row, encode_columns, patch_columns, with_holder
+from fairlead.drivers.ovn_foreign import ForeignChange, foreign_changes
+from fairlead.drivers.ovn_marks import (
     Claim,
-    Columns,
-    Exclusive,
     Mark,
-    decode_row,
-    encode_columns,
     is_mark,
     parse_owner,
-    patch_columns,
     patch_title,
     read_address_mark,
     read_title,
 )
-from fairlead.drivers.ovn_foreign import ForeignChange, foreign_changes
 from fairlead.drivers.ovsdb_protocol import (
     Json,
     decode_map,
@@ -56,18 +38,6 @@ Tables: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Json]]]
 _Place: TypeAlias = tuple[str, str, str]
 """(UUID, column, element) of an element; (UUID, "", "") of a row itself."""
 Expected: TypeAlias = Mapping[Owner, Mapping[Key, OvnRow | None]]
-_CHILDREN = frozenset(
-    {
-        ("Logical_Switch", "ports"),
-        ("Logical_Router", "ports"),
-        ("Logical_Router", "static_routes"),
-        ("Logical_Router", "nat"),
-        ("Logical_Router_Port", "gateway_chassis"),
-        ("Port_Group", "acls"),
-        ("Load_Balancer", "health_check"),
-    }
-)
-"""Columns that hold the rows without which these could not be; other sets refer to rows that stand alone."""
 _EMPTY_SET: Json = ["set", []]
 _EMPTY_MAP: Json = ["map", []]
 
@@ -173,7 +143,7 @@ class Replica:
         self._entries[uuid] = _Entry(table, claim, {})
         marks = columns.get("external_ids", _EMPTY_MAP)
         self._set_claim(uuid, claim, decode_map(marks))
-        for column in HELD.get(table, ()):
+        for column in HELD[table]:
             self._toggle(uuid, column, decode_uuids(columns.get(column, _EMPTY_SET)))
         if table == "Logical_Router_Port":
             columns = {**columns, "networks": encode_set(self._change_networks(uuid, columns, ()))}
@@ -183,7 +153,7 @@ class Replica:
     def _modify(self, entry: _Entry, uuid: str, difference: Columns) -> None:
         row = self._row(uuid)
         difference = dict(difference)
-        for column in HELD.get(entry.table, ()):
+        for column in HELD[entry.table]:
             self._toggle(uuid, column, decode_uuids(difference.pop(column, _EMPTY_SET)))
         if isinstance(row, LogicalRouterPort):
             row = replace(row, networks=self._change_networks(uuid, difference, row.networks))
@@ -200,7 +170,7 @@ class Replica:
     def _leave(self, uuid: str) -> None:
         entry = self._entries[uuid]
         self._touch_around(uuid)
-        for column in HELD.get(entry.table, ()):
+        for column in HELD[entry.table]:
             self._toggle(uuid, column, tuple(self._holds.get((uuid, column), ())))
         self._holds.pop((uuid, "networks"), None)
         self._address_owners.pop(uuid, None)
@@ -270,7 +240,7 @@ class Replica:
         self._touch((uuid, "", ""))
         for place in self._references_to(uuid):
             self._touch(place)
-        for column in (*HELD.get(self._entries[uuid].table, ()), "networks"):
+        for column in (*HELD[self._entries[uuid].table], "networks"):
             for element in self._holds.get((uuid, column), ()):
                 self._touch(self._place_of(uuid, column, element))
 
@@ -279,7 +249,7 @@ class Replica:
 
     def _place_of(self, uuid: str, column: str, element: str) -> _Place:
         """A row in a set is a row of ours as such; of other sets, the element is."""
-        return (element, "", "") if (self._entries[uuid].table, column) in _CHILDREN else (uuid, column, element)
+        return (element, "", "") if (self._entries[uuid].table, column) in CHILDREN else (uuid, column, element)
 
     # What it means
 
@@ -289,7 +259,7 @@ class Replica:
         if entry is None:
             return None
         if not column:
-            return entry.claim.owner, entry.claim.key, self._with_holder(self._row(uuid), uuid)
+            return entry.claim.owner, entry.claim.key, with_holder(self._row(uuid), partial(self._holder, uuid))
         if element not in self._holds.get((uuid, column), ()):
             return None
         if column == "networks":
@@ -297,8 +267,9 @@ class Replica:
         target = self._entries.get(element)
         if target is None:
             return None
-        row = _element(entry, target)
-        whose = entry if entry.claim.orphan or entry.table == "Port_Group" else target
+        shared = SHARED_AT[entry.table, column]
+        row: OvnRow = shared.row(**{shared.holder: entry.claim.key[1], shared.element: target.claim.key[1]})
+        whose = entry if entry.claim.orphan or shared.owned_by_holder else target
         return whose.claim.owner, row.key, row
 
     def _derive_address(self, entry: _Entry, uuid: str, network: str) -> tuple[Owner, Key, OvnRow] | None:
@@ -316,27 +287,12 @@ class Replica:
         owner, key = self._placed[uuid, "", ""]
         return cast(Exclusive, self.rows[owner][key])
 
-    def _with_holder(self, row: Exclusive, uuid: str) -> Exclusive:
-        match row:
-            case LogicalSwitchPort():
-                return replace(row, switch=self._holder(uuid))
-            case LogicalRouterPort() | StaticRoute() | Nat():
-                return replace(row, router=self._holder(uuid))
-            case GatewayChassis():
-                return replace(row, port=self._holder(uuid))
-            case Acl():
-                return replace(row, group=self._holder(uuid))
-            case LoadBalancerHealthCheck():
-                return replace(row, load_balancer=self._holder(uuid))
-            case _:
-                return row
-
     def _holder(self, uuid: str) -> str:
         """The name of the row that has this one in its set; none if that is not ours, an orphan, or one of two."""
         held = (
             (self._entries[holder], column) for holder, column in self._held.get(uuid, ()) if holder in self._entries
         )
-        claims = [entry.claim for entry, column in held if (entry.table, column) in _CHILDREN]
+        claims = [entry.claim for entry, column in held if (entry.table, column) in CHILDREN]
         return claims[0].key[1] if len(claims) == 1 and not claims[0].orphan else ""
 
     def _clear(
@@ -371,16 +327,3 @@ class Replica:
         row = self.rows.get(owner, {}).get(key)
         mine = expected.get(owner, {})
         return row != before and not (key in mine and row == mine[key])
-
-
-def _element(holder: _Entry, target: _Entry) -> GroupMember | SwitchGroup | RouterGroup | PortGroupPort:
-    name, element = holder.claim.key[1], target.claim.key[1]
-    match holder.table:
-        case "Load_Balancer_Group":
-            return GroupMember(group=name, load_balancer=element)
-        case "Port_Group":
-            return PortGroupPort(group=name, port=element)
-        case "Logical_Switch":
-            return SwitchGroup(switch=name, group=element)
-        case _:
-            return RouterGroup(router=name, group=element)

@@ -1,0 +1,173 @@
+"""A diff as one transaction of the OVN Northbound database. No I/O.
+
+A transaction changes what differs and no more: one element of a set, one column. It fails as a whole when a row that it
+refers to or updates is gone, or when a row that it deletes still holds what it does not delete.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from fairlead.dataplane.ovn import LoadBalancerGroup, LogicalRouterPort, OvnRow
+from fairlead.dataplane.ovn_tables import HELD, TITLE, references
+from fairlead.dataplane.rows import Diff, Key, Update
+from fairlead.drivers.interface import DriverError, MissingReference
+from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
+from fairlead.drivers.ovn_marks import Mark, replace_address_mark, replace_title
+from fairlead.drivers.ovsdb_protocol import Json, assert_lock, encode_map, encode_set, encode_uuid
+from fairlead.model.owner import Owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """`refusals`: what it means when the operation of this index fails."""
+
+    operations: list[Json] = field(default_factory=list)
+    refusals: dict[int, DriverError] = field(default_factory=dict)
+
+    def add(self, operation: Json, refusal: DriverError | None = None) -> None:
+        if refusal is not None:
+            self.refusals[len(self.operations)] = refusal
+        self.operations.append(operation)
+
+    def extend(self, operations: Iterable[Json]) -> None:
+        self.operations.extend(operations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """A diff as one transaction. `uuid_of` gives the row of a key: by its mark, unless it is an orphan's."""
+
+    mark: Mark
+    lock: str
+    owner: Owner
+    uuid_of: Callable[[Key], str]
+
+    def encode(self, change: Diff) -> Transaction:
+        transaction = Transaction()
+        transaction.add(assert_lock(self.lock))
+        self._wait_for_rows(transaction, change)
+        creates = cast(Mapping[Key, OvnRow], change.creates)
+        for key, row in creates.items():
+            self._insert(transaction, key, row)
+        for key, row in creates.items():  # now that all are there: a holder may come after what it holds
+            transaction.extend(self._place(key, row))
+        for key, update in change.updates.items():
+            transaction.extend(self._update(key, update))
+        self._delete(transaction, cast(Mapping[Key, OvnRow], change.deletes))
+        return transaction
+
+    def _wait_for_rows(self, transaction: Transaction, change: Diff) -> None:
+        """An update of a row that is gone would succeed, and a weak reference to one vanish (RFC 7047, 5.2.3, 3.2)."""
+        seen = {*change.creates, *change.updates}
+        for key, update in change.updates.items():
+            transaction.add(self._wait_for(key), DriverError(f"no such row to update: {update.before}"))
+        for row in (*change.creates.values(), *(update.after for update in change.updates.values())):
+            for key in references(cast(OvnRow, row)):
+                if key not in seen:
+                    seen.add(key)
+                    transaction.add(self._wait_for(key), MissingReference(f"{row} refers to {' '.join(key)}"))
+
+    def _wait_for(self, key: Key) -> Json:
+        return _wait(key[0], [self._is(key)], [{"_uuid": encode_uuid(self.uuid_of(key))}])
+
+    def _insert(self, transaction: Transaction, key: Key, row: OvnRow) -> None:
+        if isinstance(row, Element):
+            return
+        columns = self._columns(row)
+        marks = self._marks(key, columns.pop(TITLE, ""))
+        insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns | marks}
+        transaction.add(insert, DriverError(f"duplicate uuid: there already, or without our mark: {row}"))
+
+    def _place(self, key: Key, row: OvnRow) -> Iterator[Json]:
+        if isinstance(row, Element):
+            yield self._change_element(row, "insert")
+        else:
+            yield from self._hold(key, row, "insert")
+
+    def _update(self, key: Key, update: Update) -> Iterator[Json]:
+        """Only what differs: a column that is right is not written, a set with elements of others not rewritten."""
+        before, after = cast(Exclusive, update.before), cast(Exclusive, update.after)
+        old, new = self._columns(before), self._columns(after)
+        changed = {column: value for column, value in new.items() if old[column] != value}
+        if isinstance(before, LogicalRouterPort) and isinstance(after, LogicalRouterPort):
+            changed.pop("networks", None)
+            yield from self._change_networks(key, set(before.networks), set(after.networks))
+        if TITLE in changed:
+            yield self._mutate(key, replace_title(changed.pop(TITLE)))
+        if changed:
+            yield {"op": "update", "table": key[0], "where": [self._is(key)], "row": changed}
+        if holder_of(before) != holder_of(after):
+            yield from self._hold(key, before, "delete")
+            yield from self._hold(key, after, "insert")
+
+    def _columns(self, row: Exclusive) -> dict[str, Json]:
+        if isinstance(row, LoadBalancerGroup):
+            return {"name": self.mark.group_name(self.owner, row.name)}
+        return encode_columns(row)
+
+    def _marks(self, key: Key, title: str) -> dict[str, Json]:
+        if key[0] == "Load_Balancer_Group":
+            return {}
+        return {"external_ids": encode_map(self.mark.external_ids(self.owner, key, title))}
+
+    def _change_networks(self, key: Key, old: set[str], new: set[str]) -> Iterator[Json]:
+        """Insert first: a port is never without one (ovn-nb(5))."""
+        changes = {"insert": new - old, "delete": old - new}
+        mutations = [["networks", mutator, encode_set(texts)] for mutator, texts in changes.items() if texts]
+        if mutations:
+            yield self._mutate(key, mutations)
+
+    def _delete(self, transaction: Transaction, rows: Mapping[Key, OvnRow]) -> None:
+        """First what is held, then what holds it, which has to be empty by then. What is gone already is no error."""
+        exclusive: dict[Key, Exclusive] = {}
+        for key, row in rows.items():
+            if isinstance(row, Element):
+                transaction.add(self._change_element(row, "delete"))
+            else:
+                exclusive[key] = row
+        for key, row in exclusive.items():
+            if isinstance(row, LogicalRouterPort) and row.networks:
+                transaction.add(*self._wait_until_only(key, "networks", row.networks))
+            transaction.extend(self._hold(key, row, "delete"))
+        for key, row in exclusive.items():
+            for column in HELD[key[0]]:
+                transaction.add(*self._wait_until_only(key, column, ()))
+            if holder_of(row) is None:
+                transaction.add({"op": "delete", "table": key[0], "where": [self._is(key)]})
+
+    def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, DriverError]:
+        """A row goes only when nobody else has something in it: its rows would go with it."""
+        where = [self._is(key), [column, "!=", encode_set(values)]]
+        return _wait(key[0], where, []), MissingReference(f"{' '.join(key)} still has {column} of others")
+
+    def _change_element(self, row: Element, mutator: str) -> Json:
+        shared, holder = place_of(row)
+        element: str = getattr(row, shared.element)
+        if shared.target is None:
+            owner = self.owner if mutator == "insert" else None
+            mark = replace_address_mark(element, owner)
+            return self._mutate(holder, [[shared.column, mutator, element], *mark])
+        return self._mutate(holder, [[shared.column, mutator, encode_uuid(self.uuid_of((shared.target, element)))]])
+
+    def _hold(self, key: Key, row: Exclusive, mutator: str) -> Iterator[Json]:
+        """Put a row that cannot stand alone into the set of its holder, or take it out: then it is gone."""
+        place = holder_of(row)
+        if place is None:
+            return
+        (table, holder), column = place
+        child = encode_uuid(self.uuid_of(key))
+        where = [self._is((table, holder))] if holder else [[column, "includes", child]]
+        yield {"op": "mutate", "table": table, "where": where, "mutations": [[column, mutator, child]]}
+
+    def _mutate(self, key: Key, mutations: Sequence[Json]) -> Json:
+        return {"op": "mutate", "table": key[0], "where": [self._is(key)], "mutations": mutations}
+
+    def _is(self, key: Key) -> Json:
+        return ["_uuid", "==", encode_uuid(self.uuid_of(key))]
+
+
+def _wait(table: str, where: list[Json], rows: list[Json]) -> Json:
+    """Fails at once unless the rows that match are these."""
+    wanted = {"columns": ["_uuid"], "until": "==", "rows": rows}
+    return {"op": "wait", "timeout": 0, "table": table, "where": where, **wanted}
