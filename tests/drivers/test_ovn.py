@@ -37,6 +37,7 @@ from fairlead.dataplane.ovn import (
     pairs,
     render_backends,
 )
+from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
 from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
@@ -1057,7 +1058,7 @@ def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
         return None
 
     async def tell() -> None:
-        fake, done = FakeDriver(), 0
+        fake, done = FakeDriver(references), 0
         async with Watched(server.remote) as driver:
             await driver.wait_ready(10)
             for _ in range(500):

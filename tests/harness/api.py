@@ -19,6 +19,7 @@ from fairlead.api.ledger import Ledger
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Compile
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
+from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import FakeDriver
 from fairlead.model.owner import Owner
@@ -87,7 +88,7 @@ async def inside(
 ):
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
-    driver = FakeDriver()
+    driver = FakeDriver(references)
     reconciler = Reconciler(
         driver=driver, compile_owner=compile_owner, snapshot=lambda: model.snapshot, clock=lambda: 0.0
     )

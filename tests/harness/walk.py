@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from fairlead.compilers import providers
+from fairlead.dataplane.ovn_tables import references
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.affected import affected
 from fairlead.model.owner import Owner
@@ -25,7 +26,7 @@ class World:
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed)
         self._failing = seed is not None
-        self.driver = FakeDriver(self._fault)
+        self.driver = FakeDriver(references, self._fault)
         self.snapshot = EMPTY
         self.now = 0.0
         self.reconciler = self._fresh()

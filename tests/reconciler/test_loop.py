@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.ovn import compile_owner
+from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Kind, Owner
@@ -59,7 +60,7 @@ def test_a_resync_that_would_delete_much_is_held_back():
             Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
             1,
         )
-        driver = FakeDriver()
+        driver = FakeDriver(references)
         reconciler = make(driver, many)
         reconciler.mark(owners_with_rows(many))
         while await reconciler.step():
@@ -82,7 +83,7 @@ def test_the_brake_holds_back_deletions_only():
 
     async def run() -> None:
         nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
-        driver = FakeDriver()
+        driver = FakeDriver(references)
         before = make(driver, apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
         await before.resync()
         while await before.step():
@@ -102,7 +103,7 @@ def test_the_brake_holds_back_deletions_only():
 
 def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
     async def run() -> None:
-        snapshot, driver, now = STATE.snapshot(), FakeDriver(), 0.0
+        snapshot, driver, now = STATE.snapshot(), FakeDriver(references), 0.0
         broken = True
 
         def compile_some(of: Snapshot, owner: Owner):
@@ -131,7 +132,7 @@ def test_an_empty_model_deletes_nothing_unless_that_is_meant():
     """A typing mistake in the path of the store must not be the end of everybody's traffic."""
 
     async def run() -> None:
-        driver = FakeDriver()
+        driver = FakeDriver(references)
         before = make(driver, STATE.snapshot())
         await before.resync()
         while await before.step():
@@ -162,7 +163,7 @@ def test_a_change_is_applied_while_a_resync_looks_at_many():
     async def run() -> None:
         nets = [_renamed(STATE.documents[NET], f"net{number:02}") for number in range(60)]
         model = [apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1)]
-        driver = FakeDriver()
+        driver = FakeDriver(references)
         reconciler = Reconciler(driver=driver, compile_owner=compile_owner, snapshot=lambda: model[0], clock=Ticking())
         await reconciler.resync()
         while await reconciler.step():
@@ -191,7 +192,7 @@ def test_a_change_is_applied_while_a_resync_looks_at_many():
 
 def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
     async def run() -> None:
-        reconciler = make(FakeDriver(), STATE.snapshot())
+        reconciler = make(FakeDriver(references), STATE.snapshot())
         for request in ("req-1", "req-2"):
             CAUSE.set(request)
             reconciler.mark([NET])
@@ -218,7 +219,7 @@ def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
 def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
     async def run() -> None:
         faults, now = [Fault.BEFORE], [0.0]
-        driver = FakeDriver(lambda: faults[0])
+        driver = FakeDriver(references, lambda: faults[0])
         reconciler = Reconciler(
             driver=driver, compile_owner=compile_owner, snapshot=STATE.snapshot, clock=lambda: now[0]
         )
@@ -239,7 +240,7 @@ def test_the_brake_knows_what_was_deleted_on_purpose():
 
     async def run() -> None:
         nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(30)]
-        before = make(driver := FakeDriver(), apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
+        before = make(driver := FakeDriver(references), apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1))
         await before.resync()
         while await before.step():
             pass
@@ -267,7 +268,7 @@ def test_the_brake_knows_what_was_deleted_on_purpose():
 
 def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails():
     async def run() -> None:
-        driver = FakeDriver()
+        driver = FakeDriver(references)
         reconciler = make(driver, STATE.snapshot())
         reconciler.mark([NET])
         waiting = [asyncio.create_task(reconciler.news(NET, 1)) for _ in range(2)]
@@ -293,7 +294,7 @@ def test_an_owner_that_nothing_comes_of_is_stalled():
         now = 0.0
         snapshot = STATE.snapshot()
         reconciler = Reconciler(
-            driver=FakeDriver(), compile_owner=compile_owner, snapshot=lambda: snapshot, clock=lambda: now
+            driver=FakeDriver(references), compile_owner=compile_owner, snapshot=lambda: snapshot, clock=lambda: now
         )
         assert reconciler.applied(NET).stalled, "nobody works on it"
         reconciler.mark([NET])
@@ -319,7 +320,7 @@ def test_what_happens_between_two_resyncs_is_not_kept():
             Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
             1,
         )
-        reconciler = make(FakeDriver(), many)
+        reconciler = make(FakeDriver(references), many)
         await reconciler.resync()
         reconciler.mark(owners_with_rows(many))
         while await reconciler.step():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.ovn import compile_owner
+from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, Standby
@@ -37,7 +38,7 @@ class SecondDriver(FakeDriver):
     """Another server has the lock until it is taken."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(references)
         self.has_lock = False
         self.failing = False
         self.on_ping = lambda: None

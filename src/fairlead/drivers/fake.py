@@ -4,12 +4,11 @@ A row may not be created twice, changed or deleted when it is not there, or refe
 others refer to may not go.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from typing import Any
 
-from fairlead.dataplane.ovn import OvnRow
-from fairlead.dataplane.ovn_tables import references
-from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
+from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Row, Rows
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.model.owner import Owner
 
@@ -25,13 +24,18 @@ class Fault(Enum):
 
 
 class FakeDriver:
-    """`fault` is asked at every apply. `applies` counts those that changed something."""
+    """Of whichever dataplane: `references` gives the rows without which one of its rows cannot be.
 
-    def __init__(self, fault: Callable[[], Fault] = lambda: Fault.NONE) -> None:
-        self.rows: dict[Owner, dict[Key, OvnRow]] = {}
+    `fault` is asked at every apply. `applies` counts those that changed something.
+    """
+
+    def __init__(
+        self, references: Callable[[Any], Iterable[Key]], fault: Callable[[], Fault] = lambda: Fault.NONE
+    ) -> None:
+        self.rows: dict[Owner, dict[Key, Row]] = {}
         self.applies = 0
         self.listings = 0
-        self._fault = fault
+        self._references, self._fault = references, fault
 
     async def read_all(self) -> Mapping[Owner, Rows]:
         self.listings += 1
@@ -54,30 +58,30 @@ class FakeDriver:
         if fault is Fault.AFTER:
             raise DriverError("the connection was lost")
 
-    def _after(self, mine: Mapping[Key, OvnRow], diff: Diff) -> dict[Key, OvnRow]:
+    def _after(self, mine: Mapping[Key, Row], diff: Diff) -> dict[Key, Row]:
         result = dict(mine)
         for key, row in diff.creates.items():
             if key in result:
                 raise DriverError(f"duplicate row {row}")
-            result[key] = row  # type: ignore[assignment]
+            result[key] = row
         for key, update in diff.updates.items():
             if result.get(key) != update.before:
                 raise DriverError(f"no such row to update: {update.before}")
-            result[key] = update.after  # type: ignore[assignment]
+            result[key] = update.after
         for key, deleted in diff.deletes.items():
             if result.pop(key, None) != deleted:
                 raise DriverError(f"no such row to delete: {deleted}")
         return result
 
-    def _check(self, mine: Mapping[Key, OvnRow], diff: Diff, others: Mapping[Key, OvnRow]) -> None:
+    def _check(self, mine: Mapping[Key, Row], diff: Diff, others: Mapping[Key, Row]) -> None:
         for key in diff.creates:
             if key in others:
                 raise DriverError(f"another owner has {others[key]}")
         for row in mine.values():
-            for key in references(row):
+            for key in self._references(row):
                 if key not in mine and key not in others:
                     raise MissingReference(f"{row} refers to {' '.join(key)}")
         for row in others.values():
-            for key in references(row):
+            for key in self._references(row):
                 if key in diff.deletes:
                     raise MissingReference(f"{row} still refers to {' '.join(key)}")
