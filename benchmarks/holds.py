@@ -29,7 +29,8 @@ from population import LBS, MemberChange, Population, post, wait_idle
 
 from fairlead.api.pulse import LONG
 from fairlead.drivers.ovsdb import Client, Settings
-from fairlead.drivers.ovsdb_protocol import Json, parse_remotes
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import Json
 
 SCHEMAS = {"nb": Path("/usr/share/ovn/ovn-nb.ovsschema"), "sb": Path("/usr/share/ovn/ovn-sb.ovsschema")}
 OCTAVIA, NETWORK = "/load-balancer/v2.0/lbaas", "/network/v2.0"

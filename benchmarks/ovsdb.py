@@ -51,7 +51,9 @@ from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_encoder import Encoder
 from fairlead.drivers.ovn_marks import Mark
 from fairlead.drivers.ovsdb import Client, Contents, Settings
-from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, encode_monitors, parse_remotes
+from fairlead.drivers.ovsdb_protocol import TableMonitor, encode_monitors
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.owner import Kind, Owner
 
 SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")

@@ -14,7 +14,9 @@ from time import perf_counter
 from typing import Any
 
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Settings
-from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, parse_remotes
+from fairlead.drivers.ovsdb_protocol import TableMonitor
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import Json
 from fairlead.lab import Lab, LabError
 
 PATIENCE_SECONDS = 120.0

@@ -11,7 +11,7 @@ import pytest
 from fairlead.agent import Agent, Tally, read_state, write_state
 from fairlead.client import ServerError
 from fairlead.config import AgentOptions
-from fairlead.drivers.ovs import Count, Reading, Readings
+from fairlead.drivers.ovn_counters import Count, Reading, Readings
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import Figures, Sighting

@@ -25,7 +25,7 @@ import msgspec
 
 from fairlead.client import Server, ServerError
 from fairlead.config import AgentOptions
-from fairlead.drivers.ovs import Count, Readings, Switch, SwitchError, SwitchSettings
+from fairlead.drivers.ovn_counters import Count, Readings, Switch, SwitchError, SwitchSettings
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import MOST_SIGHTINGS, Figures, Sighting

@@ -198,7 +198,7 @@ def run_server(configuration: Configuration) -> int:
 
 def _agent(arguments: argparse.Namespace) -> int:
     from fairlead import agent
-    from fairlead.drivers.ovs import SwitchError
+    from fairlead.drivers.ovn_counters import SwitchError
     from fairlead.logs import start_logging
 
     configuration = read_configuration(arguments.config, os.environ)
@@ -269,7 +269,8 @@ def _trace(arguments: argparse.Namespace) -> int:
     from fairlead.dataplane.ovn_trace import Echo, Untraceable
     from fairlead.drivers import ovn_tracer
     from fairlead.drivers.ovsdb import Tls
-    from fairlead.drivers.ovsdb_protocol import OvsdbError, parse_remotes
+    from fairlead.drivers.ovsdb_errors import OvsdbError
+    from fairlead.drivers.ovsdb_remotes import parse_remotes
     from fairlead.model.addresses import parse_address
 
     options, server = read_configuration(arguments.config, os.environ).ovn, _server_of(arguments)

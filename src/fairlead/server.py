@@ -41,7 +41,7 @@ from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Tls
-from fairlead.drivers.ovsdb_protocol import parse_remotes
+from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.logs import reopen
 from fairlead.model.owner import Owner
 from fairlead.model.parting import forget_removed

@@ -15,7 +15,9 @@ from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Client, Settings
-from fairlead.drivers.ovsdb_protocol import LARGE_MESSAGE, Framer, Json, LateRows, in_parts, parse_remotes
+from fairlead.drivers.ovsdb_protocol import LARGE_MESSAGE, Framer, LateRows, in_parts
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Kind, Owner
 from harness.hold import held

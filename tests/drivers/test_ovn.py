@@ -46,19 +46,16 @@ from fairlead.drivers.ovn_columns import decode_row, encode_columns
 from fairlead.drivers.ovn_encoder import Encoder
 from fairlead.drivers.ovn_marks import Mark, join_text, split_text
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
-from fairlead.drivers.ovsdb_protocol import (
-    Framer,
+from fairlead.drivers.ovsdb_protocol import Framer, Notification, Reply, TableMonitor
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import (
     Json,
-    Notification,
-    Reply,
-    TableMonitor,
     decode_map,
     decode_set,
     decode_uuids,
     encode_map,
     encode_set,
     encode_uuid,
-    parse_remotes,
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import owners_with_rows

@@ -12,7 +12,8 @@ from drivers.conftest import SCHEMA, Server, until
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings, _View
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
-from fairlead.drivers.ovsdb_protocol import Json, parse_remotes
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport

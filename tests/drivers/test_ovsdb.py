@@ -29,24 +29,17 @@ from fairlead.drivers.ovsdb import (
     Timing,
     Tls,
 )
-from fairlead.drivers.ovsdb_protocol import (
-    NO_TXN,
-    ConnectionLost,
-    Framer,
+from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, TransactionError
+from fairlead.drivers.ovsdb_protocol import NO_TXN, Framer, Notification, Reply, TableMonitor, assert_lock
+from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovsdb_values import (
     Json,
-    NotConnected,
-    Notification,
-    Reply,
-    TableMonitor,
-    TransactionError,
-    assert_lock,
     decode_map,
     decode_uuids,
     encode_map,
     encode_named_uuid,
     encode_uuid,
     encode_uuids,
-    parse_remotes,
     patch_map,
 )
 

@@ -8,42 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.drivers.ovsdb_errors import ConnectionLost, OvsdbError, ProtocolError, TransactionError
 from fairlead.drivers.ovsdb_protocol import (
-    ConnectionLost,
     Framer,
-    Liveness,
     Notification,
-    OvsdbError,
-    ProtocolError,
     Reply,
     Request,
-    Rotation,
-    SslRemote,
     TableMonitor,
-    TcpRemote,
-    TransactionError,
-    UnixRemote,
-    Verdict,
     assert_lock,
+    encode_message,
+    encode_monitors,
+    find_refusal,
+    merge_row,
+    read_message,
+    read_results,
+)
+from fairlead.drivers.ovsdb_remotes import Liveness, Rotation, SslRemote, TcpRemote, UnixRemote, Verdict, parse_remotes
+from fairlead.drivers.ovsdb_values import (
     decode_map,
     decode_optional,
     decode_set,
     decode_uuid,
     decode_uuids,
     encode_map,
-    encode_message,
-    encode_monitors,
     encode_named_uuid,
     encode_optional,
     encode_set,
     encode_uuid,
     encode_uuids,
-    find_refusal,
-    merge_row,
-    parse_remotes,
     patch_map,
-    read_message,
-    read_results,
 )
 
 UUID = "11111111-1111-4111-8111-111111111111"

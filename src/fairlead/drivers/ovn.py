@@ -38,16 +38,9 @@ from fairlead.drivers.ovsdb import (
     Timing,
     Tls,
 )
-from fairlead.drivers.ovsdb_protocol import (
-    ConnectionLost,
-    NotConnected,
-    Remote,
-    RequestError,
-    Rests,
-    TransactionError,
-    assert_lock,
-    in_parts,
-)
+from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, RequestError, TransactionError
+from fairlead.drivers.ovsdb_protocol import Rests, assert_lock, in_parts
+from fairlead.drivers.ovsdb_remotes import Remote
 from fairlead.model.owner import Owner, creation_order
 
 LOG = logging.getLogger(__name__)

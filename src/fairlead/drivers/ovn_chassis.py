@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fairlead.drivers.ovsdb_protocol import Json, TableMonitor, decode_optional, decode_uuids
+from fairlead.drivers.ovsdb_protocol import TableMonitor
+from fairlead.drivers.ovsdb_values import Json, decode_optional, decode_uuids
 from fairlead.model.health import Health
 from fairlead.model.liveness import Sign, find_dead
 

@@ -31,7 +31,7 @@ from fairlead.dataplane.ovn import (
 from fairlead.dataplane.ovn_tables import SHARED_OF, TABLE_OF, TABLES, Form, Shared, Table
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovn_marks import decode_group_name
-from fairlead.drivers.ovsdb_protocol import (
+from fairlead.drivers.ovsdb_values import (
     Json,
     decode_map,
     decode_optional,

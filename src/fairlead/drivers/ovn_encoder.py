@@ -14,7 +14,8 @@ from fairlead.dataplane.rows import Diff, Key, Update
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
 from fairlead.drivers.ovn_marks import Mark, replace_address_mark, replace_title
-from fairlead.drivers.ovsdb_protocol import Json, assert_lock, encode_map, encode_set, encode_uuid
+from fairlead.drivers.ovsdb_protocol import assert_lock
+from fairlead.drivers.ovsdb_values import Json, encode_map, encode_set, encode_uuid
 from fairlead.model.owner import Owner
 
 

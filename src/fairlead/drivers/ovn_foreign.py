@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fairlead.dataplane.ovn import OvnRow
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
-from fairlead.drivers.ovsdb_protocol import Json
+from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.texts import shorten
 
 LONGEST_VALUE = 60

@@ -23,15 +23,7 @@ from fairlead.drivers.ovn_marks import (
     read_address_mark,
     read_title,
 )
-from fairlead.drivers.ovsdb_protocol import (
-    Json,
-    decode_map,
-    decode_set,
-    decode_uuids,
-    encode_map,
-    encode_set,
-    patch_map,
-)
+from fairlead.drivers.ovsdb_values import Json, decode_map, decode_set, decode_uuids, encode_map, encode_set, patch_map
 from fairlead.model.owner import Owner
 
 Tables: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Json]]]

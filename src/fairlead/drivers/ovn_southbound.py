@@ -19,7 +19,9 @@ from fairlead.drivers import ovn_chassis
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn_chassis import Bindings, Nodes, health_of_port
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
-from fairlead.drivers.ovsdb_protocol import Json, Remote, Rests, TableMonitor, decode_map, decode_optional, in_parts
+from fairlead.drivers.ovsdb_protocol import Rests, TableMonitor, in_parts
+from fairlead.drivers.ovsdb_remotes import Remote
+from fairlead.drivers.ovsdb_values import Json, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport

@@ -25,7 +25,8 @@ from fairlead.dataplane.ovn_trace import (
     judge,
 )
 from fairlead.drivers.ovsdb import Client, Settings, Tls
-from fairlead.drivers.ovsdb_protocol import Json, Remote, decode_map
+from fairlead.drivers.ovsdb_remotes import Remote
+from fairlead.drivers.ovsdb_values import Json, decode_map
 from fairlead.model.addresses import IPAddress
 
 PATIENCE = 30.0

@@ -13,54 +13,35 @@ What a caller may rely on:
 """
 
 import asyncio
-import itertools
 import logging
 import math
 import ssl
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
-from typing import Self, TypeAlias, assert_never, cast
+from typing import Self, TypeAlias, assert_never
 
+from fairlead.drivers.ovsdb_errors import NotConnected, OvsdbError, RequestError
+from fairlead.drivers.ovsdb_link import Link, rests
 from fairlead.drivers.ovsdb_protocol import (
     NO_TXN,
-    ConnectionLost,
-    Framer,
-    Json,
-    Liveness,
-    Message,
-    NotConnected,
     Notification,
-    OvsdbError,
-    ProtocolError,
-    Remote,
     Reply,
-    Request,
-    RequestError,
     Rests,
-    Rotation,
-    SslRemote,
     TableMonitor,
-    TcpRemote,
-    UnixRemote,
-    Verdict,
-    encode_message,
     encode_monitors,
     find_refusal,
     merge_row,
     read_result,
     read_results,
-    without_collector,
 )
+from fairlead.drivers.ovsdb_remotes import Remote, Rotation, SslRemote, TcpRemote, UnixRemote
+from fairlead.drivers.ovsdb_values import Json
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = "closed"  # the reason when it is our wish
 _DATA = "data"  # the name of our monitor of the database
 _SERVER = "server"  # and of the one of `_Server`
-LONGEST = 0.005
-"""Seconds of a step of long work, and as long as it takes to the next place to rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,179 +129,6 @@ class LockLost:
 
 Event = Contents | Changes | Described | Connected | Disconnected | LockAcquired | LockLost
 OnEvent: TypeAlias = Callable[[Event], Rests | None]
-OnReply: TypeAlias = Callable[[Reply], Rests | None]
-
-
-class _Link(asyncio.Protocol):
-    """One connection from its begin to its end: requests, echo, death by silence."""
-
-    def __init__(
-        self,
-        probe: float,
-        on_notification: Callable[["_Link", Notification], Rests | None],
-        on_end: Callable[["_Link", str], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._framer = Framer()
-        self._liveness = Liveness(probe, self._loop.time())
-        self._on_notification = on_notification
-        self._on_end = on_end
-        self._ids = itertools.count(1)
-        self._waiting: dict[Json, tuple[asyncio.Future[Reply], OnReply | None]] = {}
-        self._outbox: list[bytes] = []
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._reason: str | None = None
-        self._received: deque[bytes] = deque()
-        self._work: Rests | None = None
-        """What is to be done with what was received, while it rests."""
-        self.ended = asyncio.Event()
-
-    def request(self, method: str, params: Json, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
-        """Send. `on_reply` is called in the order of the stream; who awaits the future runs later, and then has but the
-        error: the contents of a database should not live longer than they have to."""
-        if self._reason is not None:
-            raise NotConnected(self._reason)
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        identifier = next(self._ids)
-        self._waiting[identifier] = future, on_reply
-        self._send(Request(id=identifier, method=method, params=params))
-        return future
-
-    def leave(self, reason: str) -> None:
-        """End the connection now; the first reason is the one that counts."""
-        if self._reason is None:
-            self._reason = reason
-            if self._transport is not None:
-                self._transport.abort()
-
-    # Called by asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._liveness.heard(self._loop.time())
-        self._schedule_tick()
-
-    def data_received(self, data: bytes) -> None:
-        self._received.append(data)
-        if self._work is None:
-            self._work = self._dispatch_all()
-            self._go_on()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._work = None
-        self._reason = self._reason or (str(exc) or repr(exc) if exc else "closed by the server")
-        if self._timer is not None:
-            self._timer.cancel()
-        for future, _ in self._waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionLost(self._reason))
-                future.exception()  # marks it as seen: nobody need be waiting, as for a lock
-        self._waiting.clear()
-        self.ended.set()
-        self._on_end(self, self._reason)
-
-    # Internals
-
-    def _go_on(self) -> None:
-        """With what was received, in a step; small messages are worked off in the turn in which they come."""
-        transport, work = cast(asyncio.Transport, self._transport), self._work
-        if work is None:
-            return
-        self._liveness.heard(self._loop.time())
-        try:
-            with without_collector():
-                is_done = _is_done(work, perf_counter() + LONGEST)
-        except ProtocolError as error:
-            self._work = None
-            self.leave(str(error))
-        except BaseException as error:
-            self._work = None
-            self.leave(f"a receiver failed: {error!r}")
-            raise
-        else:
-            if not is_done:
-                transport.pause_reading()
-                self._loop.call_soon(self._go_on)
-                return
-            self._work = None
-            transport.resume_reading()
-
-    def _dispatch_all(self) -> Rests:
-        """When it ends, what the messages were made of is gone again, unless their receivers keep it."""
-        while self._received:
-            for message in self._framer.feed(self._received.popleft()):
-                if self._reason is not None:
-                    return
-                yield from _rests(self._dispatch(message))
-                del message
-                yield
-
-    def _dispatch(self, message: Message) -> Rests | None:
-        match message:
-            case Reply():
-                return self._resolve(message)
-            case Notification():
-                return self._on_notification(self, message)
-            case Request(method="echo"):
-                self._send(Reply(id=message.id, result=message.params, error=None))
-            case Request():
-                self._send(Reply(id=message.id, result=None, error="unknown method"))
-            case _:
-                assert_never(message)
-        return None
-
-    def _resolve(self, reply: Reply) -> Rests:
-        future, on_reply = self._waiting.pop(reply.id, (None, None))
-        if on_reply is not None:
-            yield from _rests(on_reply(reply))
-            reply = replace(reply, result=None)
-        if future is not None and not future.done():
-            future.set_result(reply)
-
-    def _send(self, message: Request | Reply) -> None:
-        """What is sent in one turn of the loop leaves in one write."""
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-        self._outbox.append(encode_message(message))
-
-    def _flush(self) -> None:
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def _schedule_tick(self) -> None:
-        self._timer = self._loop.call_at(self._liveness.due, self._tick)
-
-    def _tick(self) -> None:
-        match self._liveness.tick(self._loop.time()):
-            case Verdict.DEAD:
-                return self.leave("silent for too long")
-            case Verdict.PROBE:
-                self._probe()
-            case Verdict.WAIT:
-                pass
-        return self._schedule_tick()
-
-    def _probe(self) -> None:
-        if self._reason is None:
-            self._send(Request(id="probe", method="echo", params=[]))
-
-
-def _rests(work: Rests | None) -> Rests:
-    """Of work that is done already there is nothing left."""
-    return work if isinstance(work, Generator) else _nothing()
-
-
-def _nothing() -> Rests:
-    return
-    yield
-
-
-def _is_done(work: Rests, until: float) -> bool:
-    """Go on until then, or to the end."""
-    return all(perf_counter() < until for _ in work)
 
 
 class Client:
@@ -332,7 +140,7 @@ class Client:
         self._on_event = on_event
         self._rotation = Rotation(settings.remotes, timing.first_pause, timing.longest_pause)
         self._task: asyncio.Task[None] | None = None
-        self._link: _Link | None = None  # only while in sync
+        self._link: Link | None = None  # only while in sync
         self._connected = asyncio.Event()
         self._since = math.inf  # in sync since
         self._last_txn = NO_TXN
@@ -441,10 +249,10 @@ class Client:
             link.leave(_CLOSED)
             await link.ended.wait()
 
-    async def _connect(self, remote: Remote) -> _Link:
+    async def _connect(self, remote: Remote) -> Link:
         loop = asyncio.get_running_loop()
         timing = self._settings.timing
-        make = partial(_Link, timing.probe, self._receive, self._lost)
+        make = partial(Link, timing.probe, self._receive, self._lost)
         async with asyncio.timeout(timing.connect):
             match remote:
                 case UnixRemote():
@@ -457,7 +265,7 @@ class Client:
                 case _:
                     assert_never(remote)
 
-    async def _check_server(self, link: _Link) -> None:
+    async def _check_server(self, link: Link) -> None:
         """Follow what the server says of itself (ovsdb-server(5)); one that does not know `_Server` is accepted."""
         self._server_rows = {}
         columns = ["connected", "leader", "model", "name"]
@@ -465,11 +273,11 @@ class Client:
         request = {"Database": [{"columns": columns, "where": where}]}
         await link.request("monitor_cond", ["_Server", _SERVER, request], partial(self._begin_server, link))
 
-    def _begin_server(self, link: _Link, reply: Reply) -> None:
+    def _begin_server(self, link: Link, reply: Reply) -> None:
         if reply.error is None:
             self._see_server(link, reply.result)
 
-    def _see_server(self, link: _Link, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> None:
+    def _see_server(self, link: Link, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> None:
         for uuid, change in tables.get("Database", {}).items():
             row = merge_row(self._server_rows.pop(uuid, None), change)
             if row is not None:
@@ -482,7 +290,7 @@ class Client:
         if reply.error is None:
             self._on_event(Described(schema=reply.result))
 
-    async def _follow(self, link: _Link, remote: Remote) -> None:
+    async def _follow(self, link: Link, remote: Remote) -> None:
         """Get in sync: since the last transaction that we saw if the server can, else from the beginning."""
         params = [self._settings.database, _DATA, encode_monitors(self._settings.tables)]
         since = [*params, self._last_txn]
@@ -493,18 +301,18 @@ class Client:
                 raise
             read_result(await link.request("monitor_cond", params, partial(self._begin_cond, link, remote)))
 
-    def _begin_since(self, link: _Link, remote: Remote, reply: Reply) -> Rests:
+    def _begin_since(self, link: Link, remote: Remote, reply: Reply) -> Rests:
         if reply.error is None:
             found, txn, tables = reply.result
             yield from self._deliver(Changes(tables=tables) if found else Contents(tables=tables), txn)
             self._settle(link, remote)
 
-    def _begin_cond(self, link: _Link, remote: Remote, reply: Reply) -> Rests:
+    def _begin_cond(self, link: Link, remote: Remote, reply: Reply) -> Rests:
         if reply.error is None:
             yield from self._deliver(Contents(tables=reply.result), NO_TXN)
             self._settle(link, remote)
 
-    def _settle(self, link: _Link, remote: Remote) -> None:
+    def _settle(self, link: Link, remote: Remote) -> None:
         _LOG.info("%s: connected to %s", self._settings.database, remote)
         self._link = link
         self._since = asyncio.get_running_loop().time()
@@ -514,7 +322,7 @@ class Client:
         if self._lock is not None:
             self._request_lock(link, self._lock)
 
-    def _lost(self, link: _Link, reason: str) -> None:
+    def _lost(self, link: Link, reason: str) -> None:
         if link is not self._link:
             return
         level = logging.INFO if reason == _CLOSED else logging.WARNING
@@ -534,7 +342,7 @@ class Client:
 
     # What the server tells
 
-    def _receive(self, link: _Link, notification: Notification) -> Rests | None:
+    def _receive(self, link: Link, notification: Notification) -> Rests | None:
         match notification.method, notification.params:
             case "update3", [str(name), str(txn), tables] if name == _DATA:
                 return self._deliver(Changes(tables=tables), txn)
@@ -555,10 +363,10 @@ class Client:
     def _deliver(self, event: Contents | Changes, txn: str) -> Rests:
         """Until the receiver has it all, there is no point to go on from."""
         self._last_txn = NO_TXN
-        yield from _rests(self._on_event(event))
+        yield from rests(self._on_event(event))
         self._last_txn = txn
 
-    def _request_lock(self, link: _Link, name: str) -> None:
+    def _request_lock(self, link: Link, name: str) -> None:
         link.request("lock", [name], self._begin_lock)
 
     def _begin_lock(self, reply: Reply) -> None:

@@ -7,16 +7,15 @@
 """
 
 import gc
-import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-Json = Any  # what a JSON text decodes to; callers give it a type where they read it
+from fairlead.drivers.ovsdb_errors import ProtocolError, RequestError, TransactionError
+from fairlead.drivers.ovsdb_values import Json
 
 Rests: TypeAlias = Generator[None, None, None]
 """Work that yields wherever it can rest: others may have the event loop then."""
@@ -30,46 +29,6 @@ NO_TXN = "00000000-0000-0000-0000-000000000000"
 _NEUTRAL = b"__"  # stands for an escape, so that text keeps its length
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"{}'))
 _WITHOUT_BRACES = bytes.maketrans(b"{}", _NEUTRAL)
-
-
-# Errors
-
-
-class OvsdbError(Exception):
-    """Base of all errors of the OVSDB client."""
-
-
-class ProtocolError(OvsdbError):
-    """The peer sent what RFC 7047 does not allow; the connection is of no more use."""
-
-
-class RequestError(OvsdbError):
-    """The server answered a request with an error (RFC 7047 section 3.1); nothing was done."""
-
-    def __init__(self, error: str, details: str) -> None:
-        super().__init__(f"{error}: {details}" if details else error)
-        self.error = error
-        self.details = details
-
-
-class TransactionError(RequestError):
-    """The server refused a transaction as a whole (RFC 7047 section 4.1.3); nothing of it was done.
-
-    `index` is the operation that failed; None when the commit or the whole request did. A *duplicate uuid* may be our
-    own insert: a cluster that changes its leader tries a transaction again by itself (ovsdb/trigger.c).
-    """
-
-    def __init__(self, error: str, details: str, index: int | None) -> None:
-        super().__init__(error, details)
-        self.index = index
-
-
-class ConnectionLost(OvsdbError):
-    """The connection ended with the request in flight: it was done or it was not, nobody knows."""
-
-
-class NotConnected(OvsdbError):
-    """Nothing was sent: there is no connection whose monitor is in sync."""
 
 
 # Messages
@@ -358,196 +317,3 @@ def find_refusal(row: Mapping[str, Json] | None) -> str | None:
     if not row.get("leader", False):
         return "is not the leader"
     return None
-
-
-# Values (RFC 7047 section 5.1)
-
-
-def encode_uuid(uuid: str) -> Json:
-    return ["uuid", uuid]
-
-
-def encode_named_uuid(name: str) -> Json:
-    """Refers to the "uuid-name" of an insert of the same transaction."""
-    return ["named-uuid", name]
-
-
-def encode_set(values: Iterable[Json]) -> Json:
-    """A set of one is its bare element."""
-    ordered = sorted(values)
-    return ordered[0] if len(ordered) == 1 else ["set", ordered]
-
-
-def encode_uuids(uuids: Iterable[str]) -> Json:
-    return encode_set(encode_uuid(uuid) for uuid in uuids)
-
-
-def encode_optional(value: Json) -> Json:
-    """A column of at most one value: None is the empty set."""
-    return ["set", []] if value is None else value
-
-
-def encode_map(pairs: Mapping[Any, Json]) -> Json:
-    return ["map", [[key, pairs[key]] for key in sorted(pairs)]]
-
-
-def decode_uuid(value: Json) -> str:
-    match value:
-        case ["uuid", str(uuid)]:
-            return uuid
-        case _:
-            raise ProtocolError(f"not a uuid: {value!r}")
-
-
-def decode_set(value: Json) -> tuple[Json, ...]:
-    """The elements in ascending order."""
-    match value:
-        case ["set", [*elements]]:
-            return tuple(sorted(elements))
-        case _:
-            return (value,)
-
-
-def decode_uuids(value: Json) -> tuple[str, ...]:
-    return tuple(decode_uuid(element) for element in decode_set(value))
-
-
-def decode_optional(value: Json) -> Json:
-    return None if value == ["set", []] else value
-
-
-def decode_map(value: Json) -> dict[Any, Json]:
-    match value:
-        case ["map", [*pairs]]:
-            return {key: element for key, element in pairs}  # noqa: C416  # pairs are lists, dict() has no type for them
-        case _:
-            raise ProtocolError(f"not a map: {value!r}")
-
-
-def patch_map(old: Mapping[Any, Json], difference: Json) -> dict[Any, Json]:
-    """A map column after a "modify": an equal pair goes, any other is set (ovsdb-server(7) section 4.1.14)."""
-    new = dict(old)
-    for key, value in decode_map(difference).items():
-        if key in new and new[key] == value:
-            del new[key]
-        else:
-            new[key] = value
-    return new
-
-
-# Remotes, and when to try which
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnixRemote:
-    path: str
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpRemote:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"tcp:{_bracket(self.host)}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SslRemote:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"ssl:{_bracket(self.host)}:{self.port}"
-
-
-Remote = UnixRemote | TcpRemote | SslRemote
-
-_NET = re.compile(r"(tcp|ssl):(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]+)):(\d{1,5})")
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def parse_remotes(text: str) -> tuple[Remote, ...]:
-    """Read a comma list of unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT; IPv6 in brackets (ovsdb(7), Connection Methods)."""
-    return tuple(_parse_remote(part.strip()) for part in text.split(","))
-
-
-def _parse_remote(text: str) -> Remote:
-    if text.startswith("unix:") and len(text) > len("unix:"):
-        return UnixRemote(path=text.removeprefix("unix:"))
-    found = _NET.fullmatch(text)
-    if found is None or not 0 < int(found[4]) < 65536:
-        raise ValueError(f"not a remote of OVSDB: {text!r}")
-    kind = TcpRemote if found[1] == "tcp" else SslRemote
-    return kind(host=found[2] or found[3], port=int(found[4]))
-
-
-class Rotation:
-    """Which remote next, and after how long: a round tries each at once, then pauses; pauses double up to `cap`."""
-
-    def __init__(self, remotes: Sequence[Remote], first: float, cap: float) -> None:
-        if not remotes:
-            raise ValueError("no remote")
-        self._remotes = tuple(remotes)
-        self._first = first
-        self._cap = cap
-        self._tries = 0
-        self._index = 0
-
-    @property
-    def remote(self) -> Remote:
-        return self._remotes[self._index]
-
-    def failed(self, held: float) -> float:
-        """Go to the next remote, to be tried after the pause that is returned.
-
-        `held` is how long the last one was in sync. Less than `cap` is no success: a server that dies whenever it is
-        read in full must not be read in full without a pause.
-        """
-        self._tries = 1 if held >= self._cap else self._tries + 1
-        self._index = (self._index + 1) % len(self._remotes)
-        rounds, rest = divmod(self._tries, len(self._remotes))
-        return 0.0 if rest else min(self._cap, self._first * 2.0 ** min(rounds - 1, 32))
-
-
-class Verdict(Enum):
-    WAIT = auto()
-    PROBE = auto()
-    DEAD = auto()
-
-
-class Liveness:
-    """Silence for one interval asks for a probe, for one more means death.
-
-    A tick that comes late shows that *we* stood still: the probe then gets its time once more.
-    """
-
-    def __init__(self, interval: float, now: float) -> None:
-        self._interval = interval
-        self._since = now
-        self._probing = False
-
-    @property
-    def due(self) -> float:
-        """When to tick next."""
-        return self._since + self._interval
-
-    def heard(self, now: float) -> None:
-        self._since = now
-        self._probing = False
-
-    def tick(self, now: float) -> Verdict:
-        late = now - self.due
-        if late < 0:
-            return Verdict.WAIT
-        if self._probing and late < self._interval / 2:
-            return Verdict.DEAD
-        self._since = now
-        self._probing = True
-        return Verdict.PROBE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovs import (
+from fairlead.drivers.ovn_counters import (
     Count,
     Switch,
     SwitchError,

@@ -1,0 +1,201 @@
+"""One connection to an OVSDB server, from its begin to its end: requests, echo, death by silence; work in steps."""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from time import perf_counter
+from typing import TypeAlias, assert_never, cast
+
+from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, ProtocolError
+from fairlead.drivers.ovsdb_protocol import (
+    Framer,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    Rests,
+    encode_message,
+    without_collector,
+)
+from fairlead.drivers.ovsdb_remotes import Liveness, Verdict
+from fairlead.drivers.ovsdb_values import Json
+
+_LOG = logging.getLogger(__name__)
+LONGEST = 0.005
+"""Seconds of a step of long work, and as long as it takes to the next place to rest."""
+OnReply: TypeAlias = Callable[[Reply], Rests | None]
+
+
+class Link(asyncio.Protocol):
+    """One connection from its begin to its end: requests, echo, death by silence."""
+
+    def __init__(
+        self,
+        probe: float,
+        on_notification: Callable[["Link", Notification], Rests | None],
+        on_end: Callable[["Link", str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._framer = Framer()
+        self._liveness = Liveness(probe, self._loop.time())
+        self._on_notification = on_notification
+        self._on_end = on_end
+        self._ids = itertools.count(1)
+        self._waiting: dict[Json, tuple[asyncio.Future[Reply], OnReply | None]] = {}
+        self._outbox: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reason: str | None = None
+        self._received: deque[bytes] = deque()
+        self._work: Rests | None = None
+        """What is to be done with what was received, while it rests."""
+        self.ended = asyncio.Event()
+
+    def request(self, method: str, params: Json, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
+        """Send. `on_reply` is called in the order of the stream; who awaits the future runs later, and then has but the
+        error: the contents of a database should not live longer than they have to."""
+        if self._reason is not None:
+            raise NotConnected(self._reason)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        identifier = next(self._ids)
+        self._waiting[identifier] = future, on_reply
+        self._send(Request(id=identifier, method=method, params=params))
+        return future
+
+    def leave(self, reason: str) -> None:
+        """End the connection now; the first reason is the one that counts."""
+        if self._reason is None:
+            self._reason = reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._liveness.heard(self._loop.time())
+        self._schedule_tick()
+
+    def data_received(self, data: bytes) -> None:
+        self._received.append(data)
+        if self._work is None:
+            self._work = self._dispatch_all()
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._work = None
+        self._reason = self._reason or (str(exc) or repr(exc) if exc else "closed by the server")
+        if self._timer is not None:
+            self._timer.cancel()
+        for future, _ in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(self._reason))
+                future.exception()  # marks it as seen: nobody need be waiting, as for a lock
+        self._waiting.clear()
+        self.ended.set()
+        self._on_end(self, self._reason)
+
+    # Internals
+
+    def _go_on(self) -> None:
+        """With what was received, in a step; small messages are worked off in the turn in which they come."""
+        transport, work = cast(asyncio.Transport, self._transport), self._work
+        if work is None:
+            return
+        self._liveness.heard(self._loop.time())
+        try:
+            with without_collector():
+                is_done = _is_done(work, perf_counter() + LONGEST)
+        except ProtocolError as error:
+            self._work = None
+            self.leave(str(error))
+        except BaseException as error:
+            self._work = None
+            self.leave(f"a receiver failed: {error!r}")
+            raise
+        else:
+            if not is_done:
+                transport.pause_reading()
+                self._loop.call_soon(self._go_on)
+                return
+            self._work = None
+            transport.resume_reading()
+
+    def _dispatch_all(self) -> Rests:
+        """When it ends, what the messages were made of is gone again, unless their receivers keep it."""
+        while self._received:
+            for message in self._framer.feed(self._received.popleft()):
+                if self._reason is not None:
+                    return
+                yield from rests(self._dispatch(message))
+                del message
+                yield
+
+    def _dispatch(self, message: Message) -> Rests | None:
+        match message:
+            case Reply():
+                return self._resolve(message)
+            case Notification():
+                return self._on_notification(self, message)
+            case Request(method="echo"):
+                self._send(Reply(id=message.id, result=message.params, error=None))
+            case Request():
+                self._send(Reply(id=message.id, result=None, error="unknown method"))
+            case _:
+                assert_never(message)
+        return None
+
+    def _resolve(self, reply: Reply) -> Rests:
+        future, on_reply = self._waiting.pop(reply.id, (None, None))
+        if on_reply is not None:
+            yield from rests(on_reply(reply))
+            reply = replace(reply, result=None)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def _send(self, message: Request | Reply) -> None:
+        """What is sent in one turn of the loop leaves in one write."""
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(encode_message(message))
+
+    def _flush(self) -> None:
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _schedule_tick(self) -> None:
+        self._timer = self._loop.call_at(self._liveness.due, self._tick)
+
+    def _tick(self) -> None:
+        match self._liveness.tick(self._loop.time()):
+            case Verdict.DEAD:
+                return self.leave("silent for too long")
+            case Verdict.PROBE:
+                self._probe()
+            case Verdict.WAIT:
+                pass
+        return self._schedule_tick()
+
+    def _probe(self) -> None:
+        if self._reason is None:
+            self._send(Request(id="probe", method="echo", params=[]))
+
+
+def rests(work: Rests | None) -> Rests:
+    """Of work that is done already there is nothing left."""
+    return work if isinstance(work, Generator) else _nothing()
+
+
+def _nothing() -> Rests:
+    return
+    yield
+
+
+def _is_done(work: Rests, until: float) -> bool:
+    """Go on until then, or to the end."""
+    return all(perf_counter() < until for _ in work)

@@ -1,0 +1,122 @@
+"""Where an OVSDB server is: remotes in the syntax of ovsdb(7), when to try which, and whether the one that is connected
+lives. No I/O."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnixRemote:
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpRemote:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"tcp:{_bracket(self.host)}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SslRemote:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"ssl:{_bracket(self.host)}:{self.port}"
+
+
+Remote = UnixRemote | TcpRemote | SslRemote
+
+_NET = re.compile(r"(tcp|ssl):(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]+)):(\d{1,5})")
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def parse_remotes(text: str) -> tuple[Remote, ...]:
+    """Read a comma list of unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT; IPv6 in brackets (ovsdb(7), Connection Methods)."""
+    return tuple(_parse_remote(part.strip()) for part in text.split(","))
+
+
+def _parse_remote(text: str) -> Remote:
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return UnixRemote(path=text.removeprefix("unix:"))
+    found = _NET.fullmatch(text)
+    if found is None or not 0 < int(found[4]) < 65536:
+        raise ValueError(f"not a remote of OVSDB: {text!r}")
+    kind = TcpRemote if found[1] == "tcp" else SslRemote
+    return kind(host=found[2] or found[3], port=int(found[4]))
+
+
+class Rotation:
+    """Which remote next, and after how long: a round tries each at once, then pauses; pauses double up to `cap`."""
+
+    def __init__(self, remotes: Sequence[Remote], first: float, cap: float) -> None:
+        if not remotes:
+            raise ValueError("no remote")
+        self._remotes = tuple(remotes)
+        self._first = first
+        self._cap = cap
+        self._tries = 0
+        self._index = 0
+
+    @property
+    def remote(self) -> Remote:
+        return self._remotes[self._index]
+
+    def failed(self, held: float) -> float:
+        """Go to the next remote, to be tried after the pause that is returned.
+
+        `held` is how long the last one was in sync. Less than `cap` is no success: a server that dies whenever it is
+        read in full must not be read in full without a pause.
+        """
+        self._tries = 1 if held >= self._cap else self._tries + 1
+        self._index = (self._index + 1) % len(self._remotes)
+        rounds, rest = divmod(self._tries, len(self._remotes))
+        return 0.0 if rest else min(self._cap, self._first * 2.0 ** min(rounds - 1, 32))
+
+
+class Verdict(Enum):
+    WAIT = auto()
+    PROBE = auto()
+    DEAD = auto()
+
+
+class Liveness:
+    """Silence for one interval asks for a probe, for one more means death.
+
+    A tick that comes late shows that *we* stood still: the probe then gets its time once more.
+    """
+
+    def __init__(self, interval: float, now: float) -> None:
+        self._interval = interval
+        self._since = now
+        self._probing = False
+
+    @property
+    def due(self) -> float:
+        """When to tick next."""
+        return self._since + self._interval
+
+    def heard(self, now: float) -> None:
+        self._since = now
+        self._probing = False
+
+    def tick(self, now: float) -> Verdict:
+        late = now - self.due
+        if late < 0:
+            return Verdict.WAIT
+        if self._probing and late < self._interval / 2:
+            return Verdict.DEAD
+        self._since = now
+        self._probing = True
+        return Verdict.PROBE
