@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "the address of probes does not reach who is probed from it",
         "model/dependents.py",
-        "if port.device_owner == LOAD_BALANCER_PROBE:",
+        "if port.use is PortUse.PROBE:",
         "if False:",
     ),
     Mutant("monitor_port is not looked at", "model/probes.py", "member.monitor_port or member.port", "member.port"),
@@ -264,8 +264,8 @@ MUTANTS = (
     Mutant(
         "a gateway's address does not reach the router",
         "model/dependents.py",
-        "if port.device_owner == ROUTER_GATEWAY:\n        yield Owner(Kind.ROUTER, port.device_id)",
-        "if port.device_owner == ROUTER_GATEWAY:\n        yield from ()",
+        "if port.use is PortUse.ROUTER_GATEWAY:\n        yield Owner(Kind.ROUTER, port.device_id)",
+        "if port.use is PortUse.ROUTER_GATEWAY:\n        yield from ()",
     ),
     Mutant(
         "an external network does not reach the routers that leave by it",

@@ -56,17 +56,13 @@ from fairlead.model.loadbalancer import (
     with_members,
 )
 from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    ROUTER_GATEWAY,
-    ROUTER_INTERFACE,
     AllocationPool,
     ExternalGateway,
     FixedIP,
     FloatingIP,
     Network,
     Port,
+    PortUse,
     Route,
     Router,
     Segment,
@@ -241,13 +237,13 @@ def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]
             gateway = ExternalGateway(
                 network_id=network_id, port_id=f"{name}-{network_id}", enable_snat="no-snat" not in words
             )
-            yield _held(documents, gateway.port_id, network_id, value, ROUTER_GATEWAY, name)
+            yield _held(documents, gateway.port_id, network_id, value, PortUse.ROUTER_GATEWAY, name)
             continue
         if key == "route":
             destination, _, nexthop = value.partition(":")
             routes.append(Route(destination=parse_network(destination), nexthop=parse_address(nexthop)))
         elif key not in ("disabled", "no-snat"):
-            yield _held(documents, f"{name}-{key}", key, value, ROUTER_INTERFACE, name)
+            yield _held(documents, f"{name}-{key}", key, value, PortUse.ROUTER_INTERFACE, name)
     enabled = "disabled" not in words
     yield Router(id=name, routes=tuple(routes), admin_state_up=enabled, gateway=gateway, **COMMON)
 
@@ -269,7 +265,7 @@ def _floating_ip(documents: Documents, name: str, where: str, target: str = "") 
     network_id, _, address = where.partition("=")
     router_id, _, place = target.partition("=")
     port_id, _, fixed = place.partition(":")
-    yield _held(documents, f"{name}-{network_id}", network_id, address, FLOATING_IP, name)
+    yield _held(documents, f"{name}-{network_id}", network_id, address, PortUse.FLOATING_IP, name)
     yield FloatingIP(
         id=name,
         network_id=network_id,
@@ -304,7 +300,7 @@ def _probes(documents: Documents, network: str, address: str) -> Port:
         network_id=network,
         mac_address=_mac(f"p{network}"),
         fixed_ips=(fixed,),
-        device_owner=LOAD_BALANCER_PROBE,
+        device_owner=PortUse.PROBE.value,
         **COMMON,
     )
 
@@ -321,7 +317,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         network_id=vip.network_id,
         mac_address=_mac(vip.port_id),
         fixed_ips=tuple(addresses),
-        device_owner=LOAD_BALANCER_VIP,
+        device_owner=PortUse.VIP.value,
         device_id=f"lb-{name}",
         **COMMON,
     )

@@ -3,14 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    ROUTER_GATEWAY,
-    ROUTER_INTERFACE,
-    Port,
-)
+from fairlead.model.network import Port, PortUse
 from fairlead.model.plugged import is_plugged, plug, waits_for_a_node
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
@@ -32,11 +25,11 @@ def test_what_is_no_news_makes_no_snapshot():
     [
         ("compute:nova", True, False),
         ("", True, False),
-        (ROUTER_GATEWAY, True, False),
-        (ROUTER_INTERFACE, False, True),
-        (LOAD_BALANCER_VIP, False, False),
-        (LOAD_BALANCER_PROBE, False, False),
-        (FLOATING_IP, False, False),
+        (PortUse.ROUTER_GATEWAY, True, False),
+        (PortUse.ROUTER_INTERFACE, False, True),
+        (PortUse.VIP, False, False),
+        (PortUse.PROBE, False, False),
+        (PortUse.FLOATING_IP, False, False),
     ],
 )
 def test_whose_status_waits_for_a_node(device_owner: str, waits: bool, before: bool):

@@ -8,7 +8,7 @@ import pytest
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.network import LOAD_BALANCER_PROBE
+from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import derive_health, endpoints, find_source, observe, probe_port_id, sourceless_subnets
 from fairlead.model.snapshot import Snapshot
@@ -97,7 +97,7 @@ def test_where_probes_come_from():
     snapshot = snapshot_of(MODEL)
     assert str(find_source(snapshot, FIRST)) == "10.0.0.2"
     assert str(find_source(snapshot, SIX)).startswith("fe80::")
-    assert snapshot.ports[probe_port_id("10.0.0.0/24")].device_owner == LOAD_BALANCER_PROBE
+    assert snapshot.ports[probe_port_id("10.0.0.0/24")].device_owner == PortUse.PROBE
     assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {}
     snapshot = snapshot_of(MODEL.replace("probes net1 10.0.0.2\n", ""))
     assert find_source(snapshot, FIRST) is None

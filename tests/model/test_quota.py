@@ -12,7 +12,7 @@ import pytest
 from fairlead.model.affected import affected
 from fairlead.model.allowance import QuotaExceeded, growth, within_quota
 from fairlead.model.kinds import owner_of
-from fairlead.model.network import LOAD_BALANCER_PROBE, FloatingIP, Network, Port, Router, Subnet
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import (
     BALANCING,
@@ -90,7 +90,7 @@ def test_ports_that_no_project_asked_for_are_not_counted():
     port = Port(id="p", project_id="a", created_at=NOON, network_id="n", mac_address="m")
     assert count(port) == {("a", Counted.PORT): 1}
     assert count(replace(port, project_id="")) == {}
-    assert count(replace(port, device_owner=LOAD_BALANCER_PROBE)) == {}
+    assert count(replace(port, device_owner=PortUse.PROBE.value)) == {}
 
 
 def test_a_limit_is_the_projects_own_or_that_of_everybody():

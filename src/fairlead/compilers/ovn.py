@@ -61,18 +61,7 @@ from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_e
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.domain import Domain, Spans, Ways
 from fairlead.model.indexes import NONE
-from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    ROUTER_GATEWAY,
-    ROUTER_INTERFACE,
-    FixedIP,
-    FloatingIP,
-    Network,
-    Port,
-    Router,
-)
+from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import TRANSPORTS
 from fairlead.model.quota import Quota
@@ -168,12 +157,12 @@ def _port(port: Port) -> Iterator[LogicalSwitchPort]:
 
     Nor has one that only holds the address of probes or of a floating IP: OVN answers ARP for these by itself.
     """
-    if port.device_owner in (LOAD_BALANCER_VIP, LOAD_BALANCER_PROBE, FLOATING_IP):
+    if port.use in (PortUse.VIP, PortUse.PROBE, PortUse.FLOATING_IP):
         return
-    if port.device_owner == ROUTER_GATEWAY:
+    if port.use is PortUse.ROUTER_GATEWAY:
         yield gateway_attachment(port)
         return
-    if port.device_owner == ROUTER_INTERFACE:
+    if port.use is PortUse.ROUTER_INTERFACE:
         yield router_attachment(port.id, switch=port.network_id, router_port=router_port_name(port.id))
         return
     own = " ".join([port.mac_address, *(str(fixed.address) for fixed in port.fixed_ips)])

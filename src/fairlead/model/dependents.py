@@ -10,7 +10,7 @@ from immutables import Map
 
 from fairlead.model.domain import Ways
 from fairlead.model.indexes import NONE, Ids
-from fairlead.model.network import LOAD_BALANCER_PROBE, ROUTER_GATEWAY, ROUTER_INTERFACE, Port
+from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.reach import walk
 from fairlead.model.snapshot import Snapshot, vip_network
@@ -72,13 +72,13 @@ def of_load_balancer(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Own
 def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     yield from _watchers(snapshot, port)
     yield from _floating_ips(snapshot.port_floating_ips, port.id)
-    if port.device_owner == ROUTER_INTERFACE:
+    if port.use is PortUse.ROUTER_INTERFACE:
         ways = Ways(snapshot)
         yield Owner(Kind.ROUTER, port.device_id)
         yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))
-    if port.device_owner == ROUTER_INTERFACE or _is_gateway(snapshot, port):
+    if port.use is PortUse.ROUTER_INTERFACE or _is_gateway(snapshot, port):
         yield from _crossing(snapshot, port.network_id)
-    if port.device_owner == ROUTER_GATEWAY:
+    if port.use is PortUse.ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
 
 
@@ -110,7 +110,7 @@ def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     """The load balancers that probe this port, or from its address."""
     ports = [port]
-    if port.device_owner == LOAD_BALANCER_PROBE:
+    if port.use is PortUse.PROBE:
         ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NONE))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
     watching = (balancer_id for address in addresses for balancer_id in snapshot.watched.get(address, NONE))

@@ -13,7 +13,7 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.indexes import Addresses, Grouped, Index, Summed, Unique
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import ROUTER_INTERFACE, FloatingIP, Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
 from fairlead.model.snapshot import Aggregate, Snapshot
@@ -176,7 +176,7 @@ _KIND_OF: Mapping[type[Aggregate], Kind] = {declared.document: kind for kind, de
 
 
 def _joins(port: Port) -> bool:
-    return port.device_owner == ROUTER_INTERFACE
+    return port.use is PortUse.ROUTER_INTERFACE
 
 
 def owner_of(aggregate: Aggregate) -> Owner:

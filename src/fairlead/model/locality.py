@@ -7,14 +7,14 @@ these are the places where it can have seen anything.
 from collections.abc import Iterable
 
 from fairlead.model.indexes import NONE
-from fairlead.model.network import ROUTER_GATEWAY
+from fairlead.model.network import PortUse
 from fairlead.model.snapshot import Snapshot
 
 
 def local_places(snapshot: Snapshot, port_ids: Iterable[str]) -> frozenset[str]:
     """The ids of the networks, routers and ports of a node that has these ports, whoever owns them."""
     ports = [port for each in port_ids if (port := snapshot.ports.get(each)) is not None]
-    gateways = {port.device_id for port in ports if port.device_owner == ROUTER_GATEWAY}
+    gateways = {port.device_id for port in ports if port.use is PortUse.ROUTER_GATEWAY}
     networks, routers, todo = {port.network_id for port in ports}, set[str](), set(gateways)
     for network_id in networks:
         todo.update(snapshot.network_routers.get(network_id, NONE))

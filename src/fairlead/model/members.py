@@ -9,21 +9,14 @@ from collections.abc import Iterable, Iterator, Set
 from fairlead.model.addresses import IPAddress, is_usable
 from fairlead.model.domain import Ways
 from fairlead.model.loadbalancer import LoadBalancer, Member
-from fairlead.model.network import (
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    ROUTER_GATEWAY,
-    ROUTER_INTERFACE,
-    Network,
-    Subnet,
-)
+from fairlead.model.network import Network, PortUse, Subnet
 from fairlead.model.snapshot import Snapshot, member_network
 
 _HELD = {
-    LOAD_BALANCER_VIP: "a VIP, and a connection is balanced once",
-    LOAD_BALANCER_PROBE: "where probes come from",
-    ROUTER_GATEWAY: "a router",
-    ROUTER_INTERFACE: "a router",
+    PortUse.VIP: "a VIP, and a connection is balanced once",
+    PortUse.PROBE: "where probes come from",
+    PortUse.ROUTER_GATEWAY: "a router",
+    PortUse.ROUTER_INTERFACE: "a router",
 }
 """Owners of ports that are no machines, and what such an address is. A floating IP is not among them: it leads to
 one."""
@@ -85,9 +78,9 @@ def _obstacles(
     for network, subnet in places:
         place = network.id, member.address
         port = snapshot.ports.get(snapshot.addresses.get(place, ""))
-        owner = LOAD_BALANCER_VIP if place in vips else port.device_owner if port else ""
-        if owner in _HELD:
-            yield _HELD[owner]
+        use = PortUse.VIP if place in vips else port.use if port else PortUse.MACHINE
+        if use in _HELD:
+            yield _HELD[use]
         elif not is_usable(member.address, subnet.cidr):
             yield f"the network or the broadcast address of {subnet.cidr}"
         elif member.address == subnet.gateway and port is None:

@@ -6,17 +6,24 @@ from enum import StrEnum
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 
-ROUTER_INTERFACE = "network:router_interface"
-"""`device_owner` of a port that is an interface of the router named by its `device_id`."""
-ROUTER_GATEWAY = "network:router_gateway"
-"""`device_owner` of the port by which the router named by its `device_id` is on an external network."""
-FLOATING_IP = "network:floatingip"
-"""`device_owner` of a port that holds the address of the floating IP named by its `device_id`."""
-LOAD_BALANCER_VIP = "Octavia"
-"""`device_owner` of a port that holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
-LOAD_BALANCER_PROBE = "ovn-lb-hm:distributed"
-"""`device_owner` of a port that holds the address from which the members on its subnet are probed, as Octavia's OVN
-provider has it."""
+
+class PortUse(StrEnum):
+    """What a port is for. The values are Neutron's `device_owner`; a machine's port may have any other one too."""
+
+    MACHINE = ""
+    ROUTER_INTERFACE = "network:router_interface"
+    """An interface of the router named by its `device_id`."""
+    ROUTER_GATEWAY = "network:router_gateway"
+    """By it the router named by its `device_id` is on an external network."""
+    FLOATING_IP = "network:floatingip"
+    """It holds the address of the floating IP named by its `device_id`."""
+    VIP = "Octavia"
+    """It holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
+    PROBE = "ovn-lb-hm:distributed"
+    """It holds the address from which the members on its subnet are probed, as Octavia's OVN provider has it."""
+
+
+_USES = {use.value: use for use in PortUse}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,10 @@ class Port(Resource):
     host: str = ""
     """`binding:host_id`: the chassis on which the workload should run; on which it does is observed."""
     port_security_enabled: bool = True
+
+    @property
+    def use(self) -> PortUse:
+        return _USES.get(self.device_owner, PortUse.MACHINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ where the router leaves. Of what nobody has said anything yet, nobody knows that
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fairlead.model.network import FLOATING_IP, LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_INTERFACE, Port
+from fairlead.model.network import Port, PortUse
 from fairlead.model.snapshot import Snapshot
 
-EVERYWHERE = ROUTER_INTERFACE
-"""`device_owner` of what no node has because each one does its work."""
-_NOWHERE = frozenset({FLOATING_IP, LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP})
-"""And of what only holds an address."""
+EVERYWHERE = PortUse.ROUTER_INTERFACE
+"""No node has it, because each one does its work."""
+_NOWHERE = frozenset({PortUse.FLOATING_IP, PortUse.PROBE, PortUse.VIP})
+"""What only holds an address."""
 Plugged = Mapping[str, str | None]
 """Port -> the name of the node that has it; None for none."""
 
@@ -33,10 +33,10 @@ def plug(snapshot: Snapshot, news: Plugged) -> Snapshot:
 
 
 def is_plugged(snapshot: Snapshot, port: Port) -> bool:
-    return port.device_owner == EVERYWHERE or port.id in snapshot.plugged
+    return port.use is EVERYWHERE or port.id in snapshot.plugged
 
 
 def waits_for_a_node(snapshot: Snapshot) -> bool:
     """Whether there is a port whose status depends on what is observed."""
     never = {EVERYWHERE, *_NOWHERE}
-    return any(port.device_owner not in never for port in snapshot.ports.values())
+    return any(port.use not in never for port in snapshot.ports.values())

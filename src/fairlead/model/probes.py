@@ -14,14 +14,7 @@ from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import NONE
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
-from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    ROUTER_GATEWAY,
-    ROUTER_INTERFACE,
-    Port,
-)
+from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Place
 from fairlead.model.reach import is_unreachable
@@ -32,7 +25,6 @@ TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.UDP_CONNECT: Transport.UDP,
 }
 """The monitors that ask no more than whether a port is open."""
-_NO_MACHINE = frozenset({FLOATING_IP, LOAD_BALANCER_PROBE, LOAD_BALANCER_VIP, ROUTER_GATEWAY, ROUTER_INTERFACE})
 _NAMESPACE = bytes.fromhex("5d3b5a0e5c375a528f0c6f2b7a6a1d0e")
 
 
@@ -55,7 +47,7 @@ def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Por
     """The port of the machine that answers the member's probes."""
     address = member_network(snapshot, balancer, member), probed_address(member)
     port = snapshot.ports.get(snapshot.addresses.get(address, ""))
-    return None if port is None or port.device_owner in _NO_MACHINE else port
+    return port if port is not None and port.use is PortUse.MACHINE else None
 
 
 def may_probe(balancer: LoadBalancer, port: Port) -> bool:

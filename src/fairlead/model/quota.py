@@ -14,7 +14,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import LOAD_BALANCER_PROBE, FloatingIP, Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 
 UNLIMITED = -1
 LARGEST_QUOTA = 2_000_000_000
@@ -115,7 +115,7 @@ def count(aggregate: object) -> Mapping[tuple[str, Counted], int]:
             return {(project, what): number for what, number in _parts(aggregate).items() if number}
         case Network(project_id=project, subnets=subnets):
             return {(project, Counted.NETWORK): 1, **Counter((each.project_id, Counted.SUBNET) for each in subnets)}
-        case Port(project_id=project) if project and aggregate.device_owner != LOAD_BALANCER_PROBE:
+        case Port(project_id=project) if project and aggregate.use is not PortUse.PROBE:
             return {(project, Counted.PORT): 1}
         case Router(project_id=project):
             return {(project, Counted.ROUTER): 1}

@@ -7,7 +7,7 @@ somebody's machine may lead anywhere.
 
 from collections.abc import Iterator
 
-from fairlead.model.network import ROUTER_INTERFACE
+from fairlead.model.network import PortUse
 from fairlead.model.snapshot import Snapshot
 
 
@@ -46,4 +46,4 @@ def _may_lead_anywhere(snapshot: Snapshot, network_id: str, routers: frozenset[s
     network = snapshot.networks.get(network_id)
     gateways = (subnet.gateway for subnet in network.subnets if subnet.gateway) if network else ()
     owners = (snapshot.ports.get(snapshot.addresses.get((network_id, gateway), "")) for gateway in gateways)
-    return any(port is not None and port.device_owner != ROUTER_INTERFACE for port in owners)
+    return any(port is not None and port.use is not PortUse.ROUTER_INTERFACE for port in owners)

@@ -14,14 +14,7 @@ from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Fl
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import Ids
 from fairlead.model.loadbalancer import LoadBalancer, Member
-from fairlead.model.network import (
-    LOAD_BALANCER_VIP,
-    FloatingIP,
-    Network,
-    Port,
-    Router,
-    Segment,
-)
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Segment
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.quota import Place, Quota, Usage
 from fairlead.model.standing import Stamps, Standing
@@ -179,4 +172,4 @@ def _leads_to_vip(snapshot: Snapshot, balancer: LoadBalancer, member: Member) ->
     """Whether a VIP that was made after the member has its address by now: a connection is balanced once."""
     where = member_network(snapshot, balancer, member), member.address
     port = snapshot.ports.get(snapshot.addresses.get(where, ""))
-    return port is not None and port.device_owner == LOAD_BALANCER_VIP
+    return port is not None and port.use is PortUse.VIP

@@ -8,7 +8,7 @@ import pytest
 from api.network.house import CALLERS, Door
 from fairlead.api.network.collection import View
 from fairlead.api.network.ports import encode_port
-from fairlead.model.network import LOAD_BALANCER_VIP
+from fairlead.model.network import PortUse
 from fairlead.model.status import Applied
 
 
@@ -118,7 +118,7 @@ def test_a_floating_ip_is_there_whether_its_port_is_plugged_in_or_not(door: Door
 
 def test_the_port_of_a_vip_is_plugged_in_nowhere(door: Door, vm: dict[str, Any]):
     """As in Neutron: no node has it, because every node answers for it."""
-    holder = replace(door.snapshot.ports[vm["id"]], device_owner=LOAD_BALANCER_VIP, device_id="lb-x")
+    holder = replace(door.snapshot.ports[vm["id"]], device_owner=PortUse.VIP.value, device_id="lb-x")
     door.write(holder)
     assert bound(door, vm) == ("DOWN", "", "unbound")
 

@@ -10,7 +10,7 @@ from api.octavia.test_octavia import COMMON, SUBNET6
 from api.octavia.test_probing import WORLD, port, tree
 from fairlead.api import octavia
 from fairlead.model.addresses import parse_address, parse_network
-from fairlead.model.network import LOAD_BALANCER_PROBE, ROUTER_INTERFACE, Network, Router, Subnet
+from fairlead.model.network import Network, PortUse, Router, Subnet
 from fairlead.model.snapshot import Aggregate
 from fairlead.model.writing import Changes
 from harness.api import Inside, play
@@ -35,7 +35,7 @@ def routed() -> tuple[Aggregate, ...]:
     return (
         Network(id=ELSEWHERE, mtu=1442, subnets=(subnet,), **COMMON),
         Router(id=ROUTER, **COMMON),
-        *(replace(each, device_owner=ROUTER_INTERFACE, device_id=ROUTER) for each in interfaces),
+        *(replace(each, device_owner=PortUse.ROUTER_INTERFACE.value, device_id=ROUTER) for each in interfaces),
         port(42, "10.4.0.11", ROUTED, ELSEWHERE),
     )
 
@@ -105,7 +105,7 @@ OBSTACLES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("member", "what"), OBSTACLES, ids=lambda value: str(value)[:60])
 def test_an_address_that_no_machine_can_have_is_refused_by_name(door, member: dict[str, Any], what: str):
     async def story(place: Inside) -> None:
-        probe = replace(port(77, "10.0.0.77"), device_owner=LOAD_BALANCER_PROBE)
+        probe = replace(port(77, "10.0.0.77"), device_owner=PortUse.PROBE.value)
         await place.model.write(lambda _: Changes(puts=(*routed(), probe)))
         for where in ({"vip_address": VIP}, {"vip_subnet_id": ROUTED, "vip_address": "10.4.0.100"}):
             await place.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": {"vip_subnet_id": SUBNET, **where}})

@@ -14,7 +14,7 @@ from fairlead.api import octavia
 from fairlead.api.door import House, Identity
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.kinds import owner_of
-from fairlead.model.network import LOAD_BALANCER_PROBE, AllocationPool, FixedIP, Network, Port, Subnet
+from fairlead.model.network import AllocationPool, FixedIP, Network, Port, PortUse, Subnet
 from fairlead.model.probes import probe_port_id
 from fairlead.model.quota import ProbeLimits
 from fairlead.model.snapshot import Aggregate
@@ -87,7 +87,7 @@ def tree(*members: object, monitor: dict[str, Any] | None = MONITOR, **more: obj
 
 
 def probing(place: Inside) -> list[Port]:
-    return [each for each in place.model.snapshot.ports.values() if each.device_owner == LOAD_BALANCER_PROBE]
+    return [each for each in place.model.snapshot.ports.values() if each.device_owner == PortUse.PROBE]
 
 
 def test_the_first_monitor_of_a_subnet_takes_an_address_and_the_next_ones_use_it(door):
@@ -312,7 +312,7 @@ def test_the_address_goes_with_its_subnet_and_is_nobody_elses_to_change(door):
             network_id=NET,
             mac_address=probe.mac_address,
             fixed_ips=probe.fixed_ips,
-            device_owner=LOAD_BALANCER_PROBE,
+            device_owner=PortUse.PROBE.value,
             **COMMON,
         )
         gone = tuple(owner_of(each) for each in WORLD[2:4])
@@ -321,7 +321,7 @@ def test_the_address_goes_with_its_subnet_and_is_nobody_elses_to_change(door):
         assert (await place.call("DELETE", ports)).status_code == 409
         moved = {"port": {"fixed_ips": [{"subnet_id": SUBNET, "ip_address": "10.0.0.8"}]}}
         assert (await place.call("PUT", ports, moved)).status_code == 409
-        fake = {"port": {"network_id": NET, "device_owner": LOAD_BALANCER_PROBE}}
+        fake = {"port": {"network_id": NET, "device_owner": PortUse.PROBE}}
         assert (await place.call("POST", "/v2.0/ports", fake)).status_code == 400
         await place.good("DELETE", f"/v2.0/subnets/{SUBNET}")
         assert probing(place) == []

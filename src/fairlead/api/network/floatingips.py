@@ -35,19 +35,7 @@ from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import IPAddress, choose_mac
 from fairlead.model.domain import Ways
 from fairlead.model.indexes import NONE
-from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    FixedIP,
-    FloatingIP,
-    Network,
-    Port,
-    Router,
-    Subnet,
-    find_subnet,
-    release,
-)
+from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router, Subnet, find_subnet, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -67,7 +55,7 @@ ATTRIBUTES = {
     "dns_name": Attribute(parse=parsers.only("", because=_NO_DNS), put=False),
     "dns_domain": Attribute(parse=parsers.only("", because=_NO_DNS), put=False),
 }
-SERVED_BY_NOBODY = ("network:", "neutron:", LOAD_BALANCER_PROBE)
+SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
 """Ports of the network itself have no floating IP (neutron, common/utils.py, is_fip_serviced). Nor have
 those of probes: no machine is there."""
 
@@ -168,7 +156,7 @@ def _address_port(snapshot: Snapshot, call: Call, network: Network, values: Valu
         mac_address=mac,
         fixed_ips=(_address(snapshot, interface, values),),
         device_id=call.new_id,
-        device_owner=FLOATING_IP,
+        device_owner=PortUse.FLOATING_IP.value,
     )
 
 
@@ -221,7 +209,7 @@ def _port(snapshot: Snapshot, call: Call, floating_ip: FloatingIP, port_id: str)
             "tenant"
         )
         raise errors.bad_resource("floatingip", text)
-    if port.device_owner != LOAD_BALANCER_VIP and port.device_owner.startswith(SERVED_BY_NOBODY):
+    if port.use is not PortUse.VIP and port.device_owner.startswith(SERVED_BY_NOBODY):
         raise errors.bad_resource("floatingip", f"Port {port_id} is unable to be assigned a floating IP")
     return port
 

@@ -13,11 +13,11 @@ from fairlead.api.network.ports import port_owner
 from fairlead.model.addresses import choose_mac
 from fairlead.model.indexes import NONE
 from fairlead.model.network import (
-    ROUTER_GATEWAY,
     ExternalGateway,
     FloatingIP,
     Network,
     Port,
+    PortUse,
     Router,
     Subnet,
     find_subnet,
@@ -172,7 +172,7 @@ def _new_port(snapshot: Snapshot, call: Call, network: Network, router: Router, 
         mac_address=mac,
         fixed_ips=fixed,
         device_id=router.id,
-        device_owner=ROUTER_GATEWAY,
+        device_owner=PortUse.ROUTER_GATEWAY.value,
     )
 
 

@@ -31,14 +31,7 @@ from fairlead.api.network.collection import (
 from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.indexes import NONE
-from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    ROUTER_GATEWAY,
-    Network,
-    Segment,
-    SegmentType,
-)
+from fairlead.model.network import Network, PortUse, Segment, SegmentType
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -158,7 +151,7 @@ def put_network(snapshot: Snapshot, network: Network) -> Changes:
 def delete_network(snapshot: Snapshot, network: Network) -> Changes:
     """The ports of probes were made for its subnets, and go with them."""
     ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE)]
-    if any(port.device_owner != LOAD_BALANCER_PROBE for port in ports):
+    if any(port.use is not PortUse.PROBE for port in ports):
         raise errors.network_in_use(network.id)
     gone = (Owner(Kind.PORT, port.id) for port in ports)
     return Changes(deletes=(*gone, network_owner(network.id)), rests_on_absence=True)
@@ -210,7 +203,7 @@ def _check_other_side(snapshot: Snapshot, network: Network) -> None:
             raise errors.vips_on_network(network.id)
         return
     ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
-    if any(port.device_owner in (ROUTER_GATEWAY, FLOATING_IP) for port in ports):
+    if any(port.use in (PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP) for port in ports):
         raise errors.external_network_in_use(network.id)
     if network.segment is not None:
         raise errors.invalid_input("provider attributes are supported for external networks only")

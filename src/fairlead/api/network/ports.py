@@ -28,19 +28,7 @@ from fairlead.api.network.collection import (
 from fairlead.api.openapi import TEXT
 from fairlead.model.addresses import choose_mac
 from fairlead.model.indexes import NONE
-from fairlead.model.network import (
-    FLOATING_IP,
-    LOAD_BALANCER_PROBE,
-    LOAD_BALANCER_VIP,
-    ROUTER_GATEWAY,
-    ROUTER_INTERFACE,
-    FixedIP,
-    FloatingIP,
-    Network,
-    Port,
-    is_reached,
-    release,
-)
+from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, is_reached, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.plugged import is_plugged
 from fairlead.model.snapshot import Snapshot
@@ -56,7 +44,7 @@ STATUS = {
 HIDDEN = frozenset({"binding:host_id", "binding:profile", "binding:vif_details", "binding:vif_type"})
 """Only an administrator sees where and how a port is plugged."""
 VIP_DEVICE = "lb-"
-OF_NETWORK = (ROUTER_INTERFACE, ROUTER_GATEWAY, FLOATING_IP)
+OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP)
 """Ports of a router or a floating IP, which alone changes them."""
 ATTRIBUTES = {
     **STANDARD,
@@ -123,7 +111,7 @@ def encode_port(view: View, port: Port) -> Item:
 
 def port_status(view: View, port: Port) -> str:
     """As Neutron has it with OVN: ACTIVE while OVN says that it is up (ovn-nb(5), Logical_Switch_Port:up)."""
-    if port.device_owner == FLOATING_IP:
+    if port.use is PortUse.FLOATING_IP:
         return "N/A"
     if not port.admin_state_up:
         return "DOWN"
@@ -181,9 +169,9 @@ def put_port(snapshot: Snapshot, port: Port) -> Changes:
 
 
 def delete_port(snapshot: Snapshot, port: Port) -> Changes:
-    if port.device_owner in OF_NETWORK:
+    if port.use in OF_NETWORK:
         raise errors.service_port_in_use(port.id, f"has device owner {port.device_owner}")
-    if port.device_owner == LOAD_BALANCER_PROBE:
+    if port.use is PortUse.PROBE:
         raise errors.service_port_in_use(port.id, "health monitors need its address; it goes with its subnet")
     balancer_id = vip_holder(snapshot, port)
     if balancer_id is not None:
@@ -205,7 +193,7 @@ def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP]:
 
 def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
     """The load balancer whose VIP's address this port has."""
-    if port.device_owner != LOAD_BALANCER_VIP or not port.device_id.startswith(VIP_DEVICE):
+    if port.use is not PortUse.VIP or not port.device_id.startswith(VIP_DEVICE):
         return None
     balancer = snapshot.load_balancers.get(port.device_id.removeprefix(VIP_DEVICE))
     return balancer.id if balancer is not None and balancer.vip.port_id == port.id else None
@@ -262,19 +250,19 @@ def _check_device_owner(values: Values) -> None:
 
     And a VIP by its load balancer alone: a VIP's port has no row of its own in OVN.
     """
-    if values.get("device_owner") == LOAD_BALANCER_VIP:
-        raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_VIP} is given by the load balancer")
-    if values.get("device_owner") == LOAD_BALANCER_PROBE:
-        raise errors.bad_resource("port", f"device_owner {LOAD_BALANCER_PROBE} is given by health monitors")
-    if values.get("device_owner") in (ROUTER_GATEWAY, FLOATING_IP):
+    if values.get("device_owner") == PortUse.VIP:
+        raise errors.bad_resource("port", f"device_owner {PortUse.VIP} is given by the load balancer")
+    if values.get("device_owner") == PortUse.PROBE:
+        raise errors.bad_resource("port", f"device_owner {PortUse.PROBE} is given by health monitors")
+    if values.get("device_owner") in (PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP):
         raise errors.bad_resource("port", f"device_owner {values['device_owner']} is given by what it serves")
-    if values.get("device_owner") == ROUTER_INTERFACE:
-        raise errors.bad_resource("port", f"device_owner {ROUTER_INTERFACE} is given by add_router_interface")
+    if values.get("device_owner") == PortUse.ROUTER_INTERFACE:
+        raise errors.bad_resource("port", f"device_owner {PortUse.ROUTER_INTERFACE} is given by add_router_interface")
 
 
 def _check_served(snapshot: Snapshot, port: Port, changed: Port) -> None:
     """Raises ApiError 409 for a change that the router or the load balancer would not know of."""
-    if port.device_owner not in (*OF_NETWORK, LOAD_BALANCER_PROBE) and vip_holder(snapshot, port) is None:
+    if port.use not in (*OF_NETWORK, PortUse.PROBE) and vip_holder(snapshot, port) is None:
         return
     kept = ("fixed_ips", "device_id", "device_owner")
     if any(getattr(port, name) != getattr(changed, name) for name in kept):

@@ -49,7 +49,7 @@ from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.model.addresses import choose_mac
 from fairlead.model.indexes import NONE
-from fairlead.model.network import ROUTER_INTERFACE, FixedIP, FloatingIP, Port, Route, Router, Subnet, release
+from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
@@ -273,7 +273,7 @@ def _given_port(snapshot: Snapshot, call: Call, router: Router, port_id: str) ->
     if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:
         raise errors.bad_resource("router", "Cannot have multiple IPv4 subnets on router port")
     check_new_subnets(snapshot, router, subnets_of(snapshot, port))
-    return revised(port, call.now, {"device_id": router.id, "device_owner": ROUTER_INTERFACE})
+    return revised(port, call.now, {"device_id": router.id, "device_owner": PortUse.ROUTER_INTERFACE.value})
 
 
 def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str) -> Port:
@@ -299,7 +299,7 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
         mac_address=choose_mac(f"{router.id}/{subnet.id}", lambda mac: mac in snapshot.macs),
         fixed_ips=(FixedIP(subnet_id=subnet.id, address=subnet.gateway),),
         device_id=router.id,
-        device_owner=ROUTER_INTERFACE,
+        device_owner=PortUse.ROUTER_INTERFACE.value,
     )
 
 

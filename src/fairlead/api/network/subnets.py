@@ -27,15 +27,7 @@ from fairlead.api.network.collection import (
 from fairlead.api.network.networks import check_mtu
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
 from fairlead.model.indexes import NONE
-from fairlead.model.network import (
-    LOAD_BALANCER_PROBE,
-    ROUTER_INTERFACE,
-    AllocationPool,
-    Ipv6Mode,
-    Network,
-    Subnet,
-    find_subnet,
-)
+from fairlead.model.network import AllocationPool, Ipv6Mode, Network, PortUse, Subnet, find_subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -144,7 +136,7 @@ def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
     network = network_of(snapshot, subnet)
     ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE)]
     there = [port for port in ports if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)]
-    if any(port.device_owner != LOAD_BALANCER_PROBE for port in there):
+    if any(port.use is not PortUse.PROBE for port in there):
         raise errors.subnet_in_use(subnet.id)
     rest = tuple(other for other in network.subnets if other.id != subnet.id)
     gone = tuple(Owner(Kind.PORT, port.id) for port in there)
@@ -242,7 +234,7 @@ def _check_gateway_unused(snapshot: Snapshot, subnet: Subnet) -> None:
     if subnet.gateway is None:
         return
     port_id = snapshot.addresses.get((snapshot.subnet_network[subnet.id], subnet.gateway))
-    if port_id is not None and snapshot.ports[port_id].device_owner == ROUTER_INTERFACE:
+    if port_id is not None and snapshot.ports[port_id].use is PortUse.ROUTER_INTERFACE:
         raise errors.gateway_in_use(subnet.gateway, port_id)
 
 
@@ -251,7 +243,7 @@ def _check_gateway_free(snapshot: Snapshot, subnet: Subnet) -> None:
     if subnet.gateway is None:
         return
     port_id = snapshot.addresses.get((snapshot.subnet_network[subnet.id], subnet.gateway))
-    if port_id is not None and snapshot.ports[port_id].device_owner != ROUTER_INTERFACE:
+    if port_id is not None and snapshot.ports[port_id].use is not PortUse.ROUTER_INTERFACE:
         raise errors.gateway_in_use(subnet.gateway, port_id)
 
 

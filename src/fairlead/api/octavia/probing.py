@@ -9,7 +9,7 @@ from fairlead.api.door import ApiError
 from fairlead.api.octavia.vip import free_address
 from fairlead.model.addresses import choose_mac
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.network import LOAD_BALANCER_PROBE, FixedIP, Port, find_subnet
+from fairlead.model.network import FixedIP, Port, PortUse, find_subnet
 from fairlead.model.probes import (
     probe_port_id,
     sourceless_subnets,
@@ -45,5 +45,5 @@ def _make(snapshot: Snapshot, network_id: str, subnet_id: str, now: datetime) ->
         fixed_ips=(FixedIP(subnet_id=subnet_id, address=address),),
         admin_state_up=False,
         device_id=f"ovn-lb-hm-{subnet_id}",
-        device_owner=LOAD_BALANCER_PROBE,
+        device_owner=PortUse.PROBE.value,
     )

@@ -11,7 +11,7 @@ from fairlead.api.octavia.errors import bad_request, disallowed, missing_subreso
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, choose_mac, is_usable
 from fairlead.model.loadbalancer import Vip
-from fairlead.model.network import LOAD_BALANCER_VIP, FixedIP, Network, Port, Subnet, find_subnet
+from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
 
 
@@ -49,7 +49,7 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         fixed_ips=(fixed, *more),
         admin_state_up=False,
         device_id=f"lb-{balancer_id}",
-        device_owner=LOAD_BALANCER_VIP,
+        device_owner=PortUse.VIP.value,
     )
     return VipPort(tuple(_vip(port, each) for each in port.fixed_ips), port, is_new=True)
 
@@ -76,7 +76,7 @@ def _given_port(snapshot: Snapshot, values: Values, caller: Caller, balancer_id:
         )
     more = [_additional_of(port, entry) for entry in values.get("additional_vips") or ()]
     _refuse_twice([*fixed, *more])
-    used = replace(port, device_id=f"lb-{balancer_id}", device_owner=LOAD_BALANCER_VIP)
+    used = replace(port, device_id=f"lb-{balancer_id}", device_owner=PortUse.VIP.value)
     return VipPort(tuple(_vip(used, each) for each in (*fixed, *more)), used, is_new=False)
 
 
