@@ -25,7 +25,7 @@ class MeddledDriver(FakeDriver):
     """Somebody removes the row in the moment in which it is written, and the driver says so."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(references)
         self.reconciler: Reconciler | None = None
 
     async def apply(self, owner: Owner, diff: Diff) -> None:
