@@ -5,6 +5,8 @@ OVN ?= trixie
 OVN_TESTS ?= lab
 # Where the quick tests have their stores and databases: a thousand of them wait for a disk otherwise.
 MEMORY := $(wildcard /dev/shm)
+# How many examples a test of properties tries: brief, or patient.
+EXAMPLES := brief
 MARKED := not lab and not siege and not client and not fuzz and not slow
 
 .PHONY: help setup demo down test check quick newest test-ovn cases mutants fuzz siege tempest bench scale lab clean format
@@ -31,15 +33,15 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target quick newest
 
 quick: ## the unit tests and cases alone
-	PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
+	PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) $(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
 
 newest: ## the pure ones of them on the newest Python that is here
-	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) scripts/newest
+	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) scripts/newest
 
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
 	@scripts/setup ovn
 	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory check EXAMPLES=patient
 	$(PYTHON_BIN)/python scripts/mutate.py
 	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow or siege'
 	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn

@@ -28,7 +28,7 @@ PLACES = {
     f"{BALANCER}/healthmonitors": "healthmonitor",
     f"{BALANCER}/l7policies": "l7policy",
 }
-FEWER = settings(FEW, max_examples=60)
+FEWER = settings(FEW, max_examples=FEW.max_examples * 2 // 5)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-FEW = settings(derandomize=True, deadline=None, max_examples=150, database=None)
+FEW = settings(derandomize=True, deadline=None, max_examples=settings.default.max_examples * 3 // 2, database=None)
 """The same examples in every run: a test that failed on CI fails on a laptop."""
 HOSTS = st.ip_addresses().filter(lambda address: getattr(address, "ipv4_mapped", None) is None)
 ADDRESSES = HOSTS.map(str)
