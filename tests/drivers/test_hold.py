@@ -5,6 +5,7 @@ import gc
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from time import thread_time
 
 import pytest
 
@@ -15,7 +16,7 @@ from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
 from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Client, Settings
-from fairlead.drivers.ovsdb_protocol import LARGE_MESSAGE, Framer, LateRows, in_parts
+from fairlead.drivers.ovsdb_protocol import LARGE_MESSAGE, Framer, LateRows, in_parts, without_collector
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.health import Endpoint, Health
@@ -104,3 +105,27 @@ def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
     assert parts[0] == {"A": {"gone": {"delete": None}}}
     assert [sum(map(len, part.values())) for part in parts] == [1, *[1000] * 5, 1]
     assert {uuid for part in parts for each in part.values() for uuid in each} == {*rows, "b"}
+
+
+def test_no_look_for_garbage_is_long_after_many_steps():
+    """Each step makes thousands of objects that stay: the collector counts its runs, not what they look at."""
+    looks: list[float] = []
+    began = 0.0
+
+    def clock(phase: str, _: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = thread_time()
+        else:
+            looks.append(thread_time() - began)
+
+    gc.callbacks.append(clock)
+    try:
+        kept = []
+        for _ in range(160):
+            with without_collector():
+                kept += [{"row": [number]} for number in range(6000)]
+            kept.append({})  # now the collector may run
+    finally:
+        gc.callbacks.remove(clock)
+    assert max(looks, default=0.0) < LONG
