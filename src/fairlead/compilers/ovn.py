@@ -413,7 +413,7 @@ def _backends(pool: lb.Pool | None, vip: lb.Vip, down: frozenset[str]) -> tuple[
         return ()
     slots = lb.slots_of(pool, vip.address.version, down)
     endpoints = {member.ordinal: render_endpoint(member.address, member.port) for member in pool.members}
-    return tuple(endpoints[ordinal] for ordinal in _buckets(pool, slots))
+    return tuple(map(endpoints.__getitem__, _buckets(pool, slots)))
 
 
 def _buckets(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:

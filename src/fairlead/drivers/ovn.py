@@ -285,7 +285,7 @@ def _translate(error: TransactionError, transaction: Transaction) -> DriverError
         case "not owner":
             return Standby("another server has the lock of the OVN Northbound database")
         case "timed out" | "duplicate uuid" if error.index in transaction.refusals:
-            return transaction.refusals[error.index]
+            return transaction.refusals[error.index]()
         case "referential integrity violation":
             return MissingReference(str(error))
         case _:

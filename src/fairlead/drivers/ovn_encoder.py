@@ -6,11 +6,12 @@ refers to or updates is gone, or when a row that it deletes still holds what it 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from functools import partial
+from typing import TypeAlias, cast
 
 from fairlead.dataplane.ovn import LoadBalancerGroup, LogicalRouterPort, OvnRow
 from fairlead.dataplane.ovn_tables import HELD, TITLE, references
-from fairlead.dataplane.rows import Diff, Key, Update
+from fairlead.dataplane.rows import Diff, Key, Row, Update
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
 from fairlead.drivers.ovn_marks import Mark, replace_address_mark, replace_title
@@ -18,15 +19,26 @@ from fairlead.drivers.ovsdb_protocol import assert_lock
 from fairlead.drivers.ovsdb_values import Json, encode_map, encode_set, encode_uuid
 from fairlead.model.owner import Owner
 
+Refusal: TypeAlias = Callable[[], DriverError]
+"""Its words are made when it is needed: a row of 256 backends takes longer to tell than to write."""
+
+
+def _refuse(words: str, row: Row) -> DriverError:
+    return DriverError(words.format(row))
+
+
+def _lacks(row: Row, key: Key) -> DriverError:
+    return MissingReference(f"{row} refers to {' '.join(key)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
     """`refusals`: what it means when the operation of this index fails."""
 
     operations: list[Json] = field(default_factory=list)
-    refusals: dict[int, DriverError] = field(default_factory=dict)
+    refusals: dict[int, Refusal] = field(default_factory=dict)
 
-    def add(self, operation: Json, refusal: DriverError | None = None) -> None:
+    def add(self, operation: Json, refusal: Refusal | None = None) -> None:
         if refusal is not None:
             self.refusals[len(self.operations)] = refusal
         self.operations.append(operation)
@@ -62,12 +74,12 @@ class Encoder:
         """An update of a row that is gone would succeed, and a weak reference to one vanish (RFC 7047, 5.2.3, 3.2)."""
         seen = {*change.creates, *change.updates}
         for key, update in change.updates.items():
-            transaction.add(self._wait_for(key), DriverError(f"no such row to update: {update.before}"))
+            transaction.add(self._wait_for(key), partial(_refuse, "no such row to update: {}", update.before))
         for row in (*change.creates.values(), *(update.after for update in change.updates.values())):
             for key in references(cast(OvnRow, row)):
                 if key not in seen:
                     seen.add(key)
-                    transaction.add(self._wait_for(key), MissingReference(f"{row} refers to {' '.join(key)}"))
+                    transaction.add(self._wait_for(key), partial(_lacks, row, key))
 
     def _wait_for(self, key: Key) -> Json:
         return _wait(key[0], [self._is(key)], [{"_uuid": encode_uuid(self.uuid_of(key))}])
@@ -78,7 +90,7 @@ class Encoder:
         columns = self._columns(row)
         marks = self._marks(key, columns.pop(TITLE, ""))
         insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns | marks}
-        transaction.add(insert, DriverError(f"duplicate uuid: there already, or without our mark: {row}"))
+        transaction.add(insert, partial(_refuse, "duplicate uuid: there already, or without our mark: {}", row))
 
     def _place(self, key: Key, row: OvnRow) -> Iterator[Json]:
         if isinstance(row, Element):
@@ -137,10 +149,10 @@ class Encoder:
             if holder_of(row) is None:
                 transaction.add({"op": "delete", "table": key[0], "where": [self._is(key)]})
 
-    def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, DriverError]:
+    def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, Refusal]:
         """A row goes only when nobody else has something in it: its rows would go with it."""
         where = [self._is(key), [column, "!=", encode_set(values)]]
-        return _wait(key[0], where, []), MissingReference(f"{' '.join(key)} still has {column} of others")
+        return _wait(key[0], where, []), partial(MissingReference, f"{' '.join(key)} still has {column} of others")
 
     def _change_element(self, row: Element, mutator: str) -> Json:
         shared, holder = place_of(row)

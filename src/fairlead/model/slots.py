@@ -90,8 +90,10 @@ def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
     if not living:
         return ()
     for rank in table.ranks[1:]:
+        if living.keys() >= set(slots):
+            break
         slots = [first if first in living else second for first, second in zip(slots, rank, strict=True)]
-    if all(member in living for member in slots):
+    if living.keys() >= set(slots):
         return tuple(slots)
     slots = list(slots) * (LARGEST // len(slots))
     return tuple(member if member in living else winner(slot, living) for slot, member in enumerate(slots))
