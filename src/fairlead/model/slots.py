@@ -73,6 +73,8 @@ def deal(
     if before == after and len(slots) >= smallest and len(table.ranks) == min(RANKS, len(after)):
         kept = tuple(home if home in away else slot for home, slot in zip(homes, slots, strict=True))
         return replace(table, homes=() if kept == slots else kept)
+    if not homes and not before and not away:
+        return replace(table, ranks=_deal_anew(tuple(sorted(after.items())), smallest))
     size = max(len(homes), smallest, choose_size(after))
     dealing = _Dealing(table, homes, size, before, after)
     dealing.come_home()
@@ -82,6 +84,17 @@ def deal(
         dealing.even_second()
     dealing.fill_ranks()
     return dealing.result(away)
+
+
+@lru_cache(maxsize=256)
+def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a table of which nobody has anything yet: the same for all pools of such members."""
+    weights = dict(after)
+    size = max(smallest, choose_size(weights))
+    dealing = _Dealing(SlotTable(version=0), (), size, {}, weights)
+    dealing.give_free_slots()
+    dealing.fill_ranks()
+    return dealing.result(frozenset()).ranks
 
 
 def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
