@@ -558,3 +558,23 @@ def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Pat
         SouthboundReader(SouthboundSettings(remotes=remotes), print, print).locate("datapath:1")
     with pytest.raises(Unreachable):
         SouthboundReader(SouthboundSettings(remotes=remotes), print, print).ports_on("n1")
+
+
+def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
+    """Ten thousand are looked at in many turns of the loop; what is said meanwhile is newer than what they found."""
+    told: dict[Endpoint, Health | None] = {}
+    seen = dict.fromkeys((Endpoint(name, parse_address("10.0.0.1"), 80, Transport.TCP) for name in "ab"), Health.ERROR)
+    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), told.update, print)
+    reader._view.health = lambda endpoint, _: seen[endpoint]  # type: ignore[method-assign]
+    first, second = seen
+    older = reader._tell_all([first, second])
+    next(older)
+    seen[first] = Health.ONLINE
+    for _ in reader._tell_all([first]):
+        pass
+    for _ in older:
+        pass
+    assert told == {first: Health.ONLINE, second: Health.ERROR}
+    seen[second] = Health.ONLINE
+    assert list(reader._tell_all([second])) == [None]
+    assert told == dict.fromkeys(seen, Health.ONLINE)

@@ -76,6 +76,8 @@ class SouthboundReader:
         self._patience = settings.patience
         self._view = _View(settings.patience)
         self._told: dict[Endpoint, Health] = {}
+        self._untold: dict[Endpoint, Health | None] = {}
+        """What was found, and is told when the one who found it, or another, has looked at all."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._numbers = count()
         self._judging: asyncio.TimerHandle | None = None
@@ -156,6 +158,7 @@ class SouthboundReader:
                 known = self._view.bindings.ports()
                 self._view = _View(self._patience)
                 self._view.moved.update(known)
+                self._untold.clear()
                 return self._take(tables, self._told)
             case Changes(tables=tables):
                 return self._take(tables, ())
@@ -203,21 +206,26 @@ class SouthboundReader:
 
     def _tell_all(self, touched: Iterable[Endpoint]) -> Rests:
         """At once, so that whoever hears it looks at each load balancer once. Of one that nobody can have probed yet,
-        what was known last holds."""
-        news: dict[Endpoint, Health | None] = {}
+        what was known last holds.
+
+        While one such work rests another may look at the same endpoint: whoever looked last is believed.
+        """
         for endpoint in touched:
             told = self._told.get(endpoint)
             health = self._view.health(endpoint, told)
-            if health is not told:
-                news[endpoint] = health
+            if health is told:
+                self._untold.pop(endpoint, None)
+            else:
+                self._untold[endpoint] = health
             yield
-        if news:
-            yield from self._on_news(news) or ()
+        news, self._untold = self._untold, {}
         for endpoint, health in news.items():
             if health is None:
                 self._told.pop(endpoint, None)
             else:
                 self._told[endpoint] = health
+        if news:
+            yield from self._on_news(news) or ()
 
     def _tell_of_ports(self) -> Rests:
         view = self._view
