@@ -3,9 +3,9 @@
 from fairlead.api.operator import _down
 from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import observe
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.probes import observe
 from store.test_health import DOCUMENTS, ENDPOINT, VM2, WEB
 
 

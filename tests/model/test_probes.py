@@ -10,9 +10,10 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import derive_health, endpoints, find_source, observe, probe_port_id, sourceless_subnets
+from fairlead.model.probes import derive_health, endpoints, find_source, probe_port_id, sourceless_subnets
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.probes import observe
 from harness.story import parse_model
 
 MODEL = """

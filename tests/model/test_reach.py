@@ -10,10 +10,11 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import Route
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import derive_health, observe, why_down
+from fairlead.model.probes import derive_health, why_down
 from fairlead.model.reach import is_unreachable
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.probes import observe
 from harness.story import parse_model
 
 NETWORKS = """

@@ -348,7 +348,7 @@ class Acl:
         )
 
 
-OvnRow: TypeAlias = (
+Exclusive: TypeAlias = (
     LogicalSwitch
     | LogicalSwitchPort
     | LogicalRouter
@@ -359,14 +359,13 @@ OvnRow: TypeAlias = (
     | LoadBalancer
     | LoadBalancerHealthCheck
     | LoadBalancerGroup
-    | GroupMember
-    | SwitchGroup
-    | RouterGroup
-    | PortAddress
     | PortGroup
-    | PortGroupPort
     | Acl
 )
+"""A row of ours that is a row of the database too."""
+Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | PortGroupPort
+"""A row of ours that is one element of a column."""
+OvnRow: TypeAlias = Exclusive | Element
 
 
 def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:

@@ -7,27 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from fairlead.dataplane.ovn import (
-    Acl,
-    GatewayChassis,
-    GroupMember,
-    LoadBalancer,
-    LoadBalancerGroup,
-    LoadBalancerHealthCheck,
-    LogicalRouter,
-    LogicalRouterPort,
-    LogicalSwitch,
-    LogicalSwitchPort,
-    Nat,
-    PortAddress,
-    PortGroup,
-    PortGroupPort,
-    RouterGroup,
-    StaticRoute,
-    SwitchGroup,
-    VirtualService,
-    pairs,
-)
+from fairlead.dataplane.ovn import Element, Exclusive, VirtualService, pairs
 from fairlead.dataplane.ovn_tables import SHARED_OF, TABLE_OF, TABLES, Form, Shared, Table
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovn_marks import decode_group_name
@@ -43,23 +23,6 @@ from fairlead.drivers.ovsdb_values import (
 )
 
 Columns: TypeAlias = Mapping[str, Json]
-Exclusive: TypeAlias = (
-    LogicalSwitch
-    | LogicalSwitchPort
-    | LogicalRouter
-    | LogicalRouterPort
-    | GatewayChassis
-    | Nat
-    | StaticRoute
-    | LoadBalancer
-    | LoadBalancerHealthCheck
-    | LoadBalancerGroup
-    | PortGroup
-    | Acl
-)
-"""A row of ours that is a row of the database too."""
-Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | PortGroupPort
-"""A row of ours that is one element of a column."""
 _EMPTY_SET: Json = ["set", []]
 _EMPTY_MAP: Json = ["map", []]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, cast
 
-from fairlead.dataplane.ovn import LoadBalancerGroup, LogicalRouterPort, OvnRow
+from fairlead.dataplane.ovn import Element, Exclusive, LoadBalancerGroup, LogicalRouterPort, OvnRow
 from fairlead.dataplane.ovn_tables import HELD, TITLE, references
 from fairlead.dataplane.rows import Diff, Key, Row, Update
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
+from fairlead.drivers.ovn_columns import encode_columns, holder_of, place_of
 from fairlead.drivers.ovn_marks import Mark, replace_address_mark, replace_title
 from fairlead.drivers.ovsdb_protocol import assert_lock
 from fairlead.drivers.ovsdb_values import Json, encode_map, encode_set, encode_uuid

@@ -6,9 +6,9 @@ Tenants choose some of the values, and so do whoever else writes there: each is 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.dataplane.ovn import OvnRow
+from fairlead.dataplane.ovn import Element, Exclusive, OvnRow
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovn_columns import Element, Exclusive, encode_columns, holder_of, place_of
+from fairlead.drivers.ovn_columns import encode_columns, holder_of, place_of
 from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.texts import shorten
 

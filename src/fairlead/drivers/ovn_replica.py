@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, cast
 
-from fairlead.dataplane.ovn import LogicalRouterPort, OvnRow, PortAddress
+from fairlead.dataplane.ovn import Exclusive, LogicalRouterPort, OvnRow, PortAddress
 from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, references
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.ovn_columns import Columns, Exclusive, decode_row, encode_columns, patch_columns, with_holder
+from fairlead.drivers.ovn_columns import Columns, decode_row, encode_columns, patch_columns, with_holder
 from fairlead.drivers.ovn_foreign import ForeignChange, foreign_changes
 from fairlead.drivers.ovn_marks import (
     Claim,

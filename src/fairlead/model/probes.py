@@ -123,14 +123,6 @@ def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, 
     return {_subnet(port, endpoint.address): port.network_id for endpoint, port in ports.items()}
 
 
-def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
-    """The snapshot that knows the news, and the owners in which somebody went down or came back."""
-    before = snapshot
-    snapshot, concerned = learn(snapshot, news)
-    snapshot = derive_health(snapshot, *concerned)
-    return snapshot, changed_health(before, snapshot, concerned)
-
-
 def learn(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, Sequence[str]]:
     """The snapshot in which the news are observed, and the load balancers of which they may change the health."""
     with snapshot.observed.mutate() as observed:
