@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, BadPasswordFile, HttpBasic, anybody, read_password_file
 from fairlead.api.callers import names_of
-from fairlead.api.door import House
+from fairlead.api.door import Services
 from fairlead.api.entrance import Entrance, Guests
 from fairlead.api.metrics import Dataplane
 from fairlead.api.pulse import Pulse
@@ -87,7 +87,7 @@ async def serve(configuration: Configuration) -> None:
         refuse_strangers(model.snapshot, providers)
         kernel = Kernel(model, configuration.ovn)
         await stack.enter_async_context(kernel)
-        house = House(
+        services = Services(
             model=model,
             applied=kernel.applied,
             now=lambda: datetime.now(UTC),
@@ -107,7 +107,9 @@ async def serve(configuration: Configuration) -> None:
         beating = asyncio.create_task(_watched(pulse.beat), name="pulse")
         stack.callback(beating.cancel)
         app = make_app(
-            *(house, kernel.reconciler, authenticate, kernel.dataplane), names=_names(configuration.server), pulse=pulse
+            *(services, kernel.reconciler, authenticate, kernel.dataplane),
+            names=_names(configuration.server),
+            pulse=pulse,
         )
         await _listen(app, configuration, authenticate)
 

@@ -14,9 +14,10 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from fairlead.api import agents, octavia
-from fairlead.api.door import House, Identity
+from fairlead.api.door import Services
 from fairlead.api.ledger import MEMORY, MOST, Ledger
 from fairlead.api.pulse import LONG
+from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.network import Network, Port
 from fairlead.model.statistics import Figures
@@ -100,8 +101,8 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
     async def run(story: Story) -> None:
         clock, made = Clock(), list[Starlette]()
 
-        def make(house: House) -> Starlette:
-            whole = replace(house, ledger=Ledger(clock), locate=locate, ports_on=ports_on)
+        def make(services: Services) -> Starlette:
+            whole = replace(services, ledger=Ledger(clock), locate=locate, ports_on=ports_on)
             made.append(agents.make_door(whole))
             return octavia.make_door(whole)
 

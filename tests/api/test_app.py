@@ -9,10 +9,11 @@ import pytest
 
 from fairlead.api.app import make_app
 from fairlead.api.auth import ROLES, Knock, anybody
-from fairlead.api.door import House, Identity
+from fairlead.api.door import Services
 from fairlead.api.identity import known_projects
 from fairlead.api.metrics import Dataplane
 from fairlead.api.octavia import make_door
+from fairlead.changes.identity import Identity
 from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.model.network import Router
@@ -27,8 +28,8 @@ from harness.api import NOON, Inside, inside
 ADMIN = Identity(user="a", project_id="p", roles=ROLES)
 
 
-def _house(place: Inside) -> House:
-    return House(
+def _services(place: Inside) -> Services:
+    return Services(
         model=place.model,
         applied=place.reconciler.applied,
         now=lambda: NOON,
@@ -45,7 +46,7 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
         return caller
 
     async with inside(make_door, folder, "") as place:
-        app = make_app(_house(place), place.reconciler, authenticate, lambda: now)
+        app = make_app(_services(place), place.reconciler, authenticate, lambda: now)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             await client.put("/load-balancer/v2.0/quotas/n", json={"quota": {}})
@@ -148,7 +149,7 @@ def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_p
             )
             reconciler.mark([Owner(Kind.NETWORK, "n")])
             clock[0] = 31.0
-            app = make_app(_house(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=False))
+            app = make_app(_services(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=False))
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return (await client.get("/readyz")).text
 
@@ -166,7 +167,7 @@ def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
             reconciler = Reconciler(
                 driver=place.driver, compile_owner=compile_owner, snapshot=Snapshot, clock=lambda: 0.0, deleted=deleted
             )
-            app = make_app(_house(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=True))
+            app = make_app(_services(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=True))
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 answer = await client.post("/operator/resync")
                 return answer.status_code, answer.json()
@@ -180,7 +181,7 @@ def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
     async def run() -> tuple[str, str]:
         async with inside(make_door, tmp_path, "") as place:
             now = Dataplane(connected=True, writes=True)
-            app = make_app(_house(place), place.reconciler, anybody, lambda: now)
+            app = make_app(_services(place), place.reconciler, anybody, lambda: now)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 await client.get("/nothing/x")
                 await client.request("BREW", "/nothing/x")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from fairlead.api.auth import HttpBasic, Knock, anybody
-from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, Identity, read_json
+from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, read_json
+from fairlead.changes.identity import Identity
 from fairlead.store.model import PAYER
 from harness.caller import Caller
 from harness.values import FEW, JSON, NEARLY

@@ -17,9 +17,10 @@ from starlette.routing import Route
 from fairlead.api import callers, network, octavia
 from fairlead.api.auth import Knock, TooManyChecks
 from fairlead.api.callers import AT_ONCE, WAITING, Reception, names_of
-from fairlead.api.door import LARGEST_BODY, ApiError, Identity, json_response
+from fairlead.api.door import LARGEST_BODY, ApiError, json_response
 from fairlead.api.fields import reads
 from fairlead.api.openapi import Operation, read_body
+from fairlead.changes.identity import Identity
 from fairlead.logs import AUDIT, JsonFormatter
 from fairlead.store.model import CHANGED
 from harness.api import Inside

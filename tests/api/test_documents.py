@@ -37,12 +37,12 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette
     found: dict[str, tuple[Starlette, dict[str, Any]]] = {}
 
     async def story(place: Inside) -> None:
-        house, whole = make_whole(place, anybody)
+        services, whole = make_whole(place, anybody)
         made = (
-            network.make_door(house),
-            octavia.make_door(house),
-            operator.make_door(house, place.reconciler),
-            agents.make_door(house),
+            network.make_door(services),
+            octavia.make_door(services),
+            operator.make_door(services, place.reconciler),
+            agents.make_door(services),
         )
         transport = httpx.ASGITransport(app=whole)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:

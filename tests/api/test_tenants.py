@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fairlead.api.auth import ROLES, Knock
-from fairlead.api.door import Identity
+from fairlead.changes.identity import Identity
 from harness.caller import Caller
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"

@@ -14,8 +14,9 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
-from fairlead.api.door import House, Identity
+from fairlead.api.door import Services
 from fairlead.api.ledger import Ledger
+from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Compile
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
@@ -84,7 +85,7 @@ class Inside:
 
 @asynccontextmanager
 async def inside(
-    make_door: Callable[[House], Starlette], folder: Path, door_path: str, compile_owner: Compile = compile_owner
+    make_door: Callable[[Services], Starlette], folder: Path, door_path: str, compile_owner: Compile = compile_owner
 ):
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
@@ -94,7 +95,7 @@ async def inside(
     )
     model.subscribe(reconciler.mark)
     place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver)  # type: ignore[arg-type]
-    house = House(
+    services = Services(
         model=model,
         applied=reconciler.applied,
         now=lambda: NOON,
@@ -106,7 +107,7 @@ async def inside(
         ledger=place.ledger,
         patience=PATIENCE,
     )
-    door = make_door(house)
+    door = make_door(services)
 
     async def identified(scope: Scope, receive: Receive, send: Send) -> None:
         await door({**scope, "identity": place.caller, "door_path": door_path}, receive, send)
@@ -120,7 +121,7 @@ async def inside(
 
 
 def play(
-    make_door: Callable[[House], Starlette],
+    make_door: Callable[[Services], Starlette],
     folder: Path,
     story: Callable[[Inside], Awaitable[None]],
     door_path: str = "",

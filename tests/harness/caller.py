@@ -26,13 +26,13 @@ class Caller:
 
     async def _open(self, folder: Path, authenticate: Authenticate) -> None:
         place = await self._stack.enter_async_context(inside(octavia.make_door, folder, ""))
-        house, whole = make_whole(place, authenticate)
+        services, whole = make_whole(place, authenticate)
         transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://door")
         )
         for path, make_door in (("/network", network.make_door), ("/load-balancer", octavia.make_door)):
-            self._documents[path] = await documented(make_door(house), self.client, f"{path}{DOCUMENT}")
+            self._documents[path] = await documented(make_door(services), self.client, f"{path}{DOCUMENT}")
 
     def close(self) -> None:
         self._runner.run(self._stack.aclose())

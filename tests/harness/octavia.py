@@ -8,7 +8,8 @@ from typing import Any
 from starlette.applications import Starlette
 
 from fairlead.api import octavia
-from fairlead.api.door import House, Identity
+from fairlead.api.door import Services
+from fairlead.changes.identity import Identity
 from fairlead.compilers.providers import Compile
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, Network, Subnet
@@ -41,8 +42,8 @@ def play_octavia(
         await place.rest()
         await story(place)
 
-    def make_door(house: House) -> Starlette:
-        return octavia.make_door(replace(house, limits=limits))
+    def make_door(services: Services) -> Starlette:
+        return octavia.make_door(replace(services, limits=limits))
 
     play(make_door, folder, with_network, "/load-balancer", compile_owner)
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, anybody
-from fairlead.api.door import House
+from fairlead.api.door import Services
 from fairlead.api.metrics import Dataplane
 from fairlead.api.network import make_door
 from fairlead.compilers.providers import Compile
@@ -57,9 +57,9 @@ async def _serve(folder: Path, compile_owner: Compile, started: list[uvicorn.Ser
         loop.cancel()
 
 
-def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIApp]:
+def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASGIApp]:
     """The whole application on what is in `place`."""
-    house = House(
+    services = Services(
         model=place.model,
         applied=place.reconciler.applied,
         now=lambda: datetime.now(UTC),
@@ -71,7 +71,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[House, ASGIAp
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
     )
     dataplane = Dataplane(connected=True, writes=True)
-    return house, make_app(house, place.reconciler, authenticate, lambda: dataplane)
+    return services, make_app(services, place.reconciler, authenticate, lambda: dataplane)
 
 
 def write_clouds(folder: Path, address: str) -> Path:

@@ -57,7 +57,7 @@ class SecondDriver(FakeDriver):
         self.has_lock = True
 
 
-class House:
+class Services:
     """A server on a clock of its own."""
 
     def __init__(self) -> None:
@@ -85,101 +85,101 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def services() -> Services:
+    return Services()
 
 
-def test_who_waits_in_vain_takes_the_lock_and_writes(house: House):
+def test_who_waits_in_vain_takes_the_lock_and_writes(services: Services):
     async def run() -> None:
-        house.reconciler.mark([NET])
-        await house.look(0.0)
-        await house.look(FIRST_PATIENCE - 0.1)
-        assert not house.driver.has_lock
-        await house.look(FIRST_PATIENCE + 0.1)
-        assert house.driver.has_lock
-        assert house.succession.takeovers == 1
-        await house.look(FIRST_PATIENCE + 0.2)
-        assert NET in house.driver.rows
-        assert house.reconciler.awaited() is None
+        services.reconciler.mark([NET])
+        await services.look(0.0)
+        await services.look(FIRST_PATIENCE - 0.1)
+        assert not services.driver.has_lock
+        await services.look(FIRST_PATIENCE + 0.1)
+        assert services.driver.has_lock
+        assert services.succession.takeovers == 1
+        await services.look(FIRST_PATIENCE + 0.2)
+        assert NET in services.driver.rows
+        assert services.reconciler.awaited() is None
 
     asyncio.run(run())
 
 
-def test_a_writer_that_writes_anything_is_left_alone(house: House):
+def test_a_writer_that_writes_anything_is_left_alone(services: Services):
     async def run() -> None:
-        house.reconciler.mark([NET])
+        services.reconciler.mark([NET])
         for second in range(60):
-            await house.look(float(second))
-            house.reconciler.meddled(Owner(Kind.NETWORK, f"other{second}"))
-        assert house.succession.takeovers == 0
+            await services.look(float(second))
+            services.reconciler.meddled(Owner(Kind.NETWORK, f"other{second}"))
+        assert services.succession.takeovers == 0
 
     asyncio.run(run())
 
 
-def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(house: House):
+def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Services):
     """Its clock has moved, and what was written for it meanwhile is still in its socket."""
 
     async def run() -> None:
-        house.reconciler.mark([NET])
-        await house.look(0.0)
-        house.driver.on_ping = lambda: house.reconciler.meddled(NET)
-        await house.look(1000.0)
-        assert house.succession.takeovers == 0
+        services.reconciler.mark([NET])
+        await services.look(0.0)
+        services.driver.on_ping = lambda: services.reconciler.meddled(NET)
+        await services.look(1000.0)
+        assert services.succession.takeovers == 0
 
     asyncio.run(run())
 
 
-def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(house: House):
+def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(services: Services):
     """Both would take it from each other for as long as the row cannot be written."""
 
     async def run() -> None:
-        house.driver.has_lock = house.driver.failing = True
-        house.reconciler.mark([NET])
-        await house.look(0.0)
-        house.driver.has_lock = False
+        services.driver.has_lock = services.driver.failing = True
+        services.reconciler.mark([NET])
+        await services.look(0.0)
+        services.driver.has_lock = False
         for second in range(1, 60):
-            await house.look(float(second))
-        assert house.succession.takeovers == 0
+            await services.look(float(second))
+        assert services.succession.takeovers == 0
 
     asyncio.run(run())
 
 
-def test_what_others_change_back_is_no_reason_either(house: House):
+def test_what_others_change_back_is_no_reason_either(services: Services):
     """The server that writes waits before it puts it right again: that is not a frozen one."""
 
     async def run() -> None:
-        house.driver.rows = {
+        services.driver.rows = {
             owner: dict(compile_owner(STATE.snapshot(), owner)) for owner in owners_with_rows(STATE.snapshot())
         }
-        await house.reconciler.resync()
+        await services.reconciler.resync()
         right = dict(compile_owner(STATE.snapshot(), NET))
         for second in range(FREE_REPAIRS):  # wrong, and right again by the other server
-            house.driver.rows.pop(NET, None)
-            house.reconciler.meddled(NET)
-            await house.look(second + 0.1)
-            house.driver.rows[NET] = right
-            house.reconciler.meddled(NET)
-            await house.look(second + 0.2)
-        house.driver.rows.pop(NET)
-        house.reconciler.meddled(NET)
-        house.now = 60.0
-        assert house.reconciler.awaited() is None
-        assert house.reconciler.contended() == 1
+            services.driver.rows.pop(NET, None)
+            services.reconciler.meddled(NET)
+            await services.look(second + 0.1)
+            services.driver.rows[NET] = right
+            services.reconciler.meddled(NET)
+            await services.look(second + 0.2)
+        services.driver.rows.pop(NET)
+        services.reconciler.meddled(NET)
+        services.now = 60.0
+        assert services.reconciler.awaited() is None
+        assert services.reconciler.contended() == 1
 
     asyncio.run(run())
 
 
-def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(house: House):
+def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Services):
     """Cut off from the store, or from what probes say, it would put back what was right yesterday."""
 
     async def run() -> None:
-        house.knows = False
-        house.reconciler.mark([NET])
+        services.knows = False
+        services.reconciler.mark([NET])
         for second in range(60):
-            await house.look(float(second))
-        assert (house.driver.has_lock, house.succession.takeovers) == (False, 0)
-        house.knows = True
-        await house.look(60.0)
-        assert (house.driver.has_lock, house.succession.takeovers) == (True, 1)
+            await services.look(float(second))
+        assert (services.driver.has_lock, services.succession.takeovers) == (False, 0)
+        services.knows = True
+        await services.look(60.0)
+        assert (services.driver.has_lock, services.succession.takeovers) == (True, 1)
 
     asyncio.run(run())

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, House, Identity, identity, json_response
+from fairlead.api.door import ApiError, Services, identity, json_response
 from fairlead.api.fields import (
     BadField,
     Field,
@@ -38,11 +38,13 @@ from fairlead.api.fields import (
     word_of,
 )
 from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body, with_document
-from fairlead.api.steps import Steps, in_steps
+from fairlead.api.steps import in_steps
+from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import DriverError
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.locality import local_places
 from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SIGHTINGS, Figures, Sighting, find_listeners
+from fairlead.model.steps import Steps
 
 LOG = logging.getLogger(__name__)
 MAY_TELL = frozenset({"admin", "service"})
@@ -134,19 +136,19 @@ _NAMES = array_schema(TEXT, LISTENERS)
 _HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
 
 
-def make_door(house: House) -> Starlette:
+def make_door(services: Services) -> Starlette:
     async def find(request: Request) -> Response:
         """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
         by a user who has one; an administrator who leaves it out is told of all."""
         _only_agents(request)
         asked = await read_body(request)
         sightings = [Sighting(**each) for each in asked["sightings"]]
-        places = [house.locate(each.place) for each in sightings]
+        places = [services.locate(each.place) for each in sightings]
         chassis = asked.get("chassis") or _only_chassis(identity(request))
         if chassis is not None:
-            local = local_places(house.model.snapshot, _ports_of(house, request, chassis))
+            local = local_places(services.model.snapshot, _ports_of(services, request, chassis))
             places = [place if place in local else None for place in places]
-        found = find_listeners(house.model.snapshot, zip(places, sightings, strict=True))
+        found = find_listeners(services.model.snapshot, zip(places, sightings, strict=True))
         return json_response({"listeners": found})
 
     async def tell(request: Request) -> Response:
@@ -154,17 +156,17 @@ def make_door(house: House) -> Starlette:
         are not believed; both are named."""
         _only_agents(request)
         chassis = request.path_params["chassis"]
-        _ports_of(house, request, chassis)
+        _ports_of(services, request, chassis)
         told = await read_body(request)
-        snapshot = house.model.snapshot
+        snapshot = services.model.snapshot
         known = snapshot.listener_owner
         figures, unknown = await in_steps(_split(told["listeners"], known))
 
         def age(listener: str) -> float:
             made = snapshot.load_balancers[known[listener]].created_at
-            return max(0.0, (house.now() - made).total_seconds())
+            return max(0.0, (services.now() - made).total_seconds())
 
-        doubtful = await in_steps(house.ledger.reporting(chassis, figures, told["interval"], age))
+        doubtful = await in_steps(services.ledger.reporting(chassis, figures, told["interval"], age))
         if doubtful:
             LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
         return json_response({"unknown": unknown, "doubtful": doubtful})
@@ -215,14 +217,14 @@ def _only_chassis(who: Identity) -> str | None:
     return next(iter(who.chassis))
 
 
-def _ports_of(house: House, request: Request, chassis: str) -> frozenset[str]:
+def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:
     """Those of a chassis for which the caller may speak. Raises ApiError, DriverError."""
     who = identity(request)
     if not who.is_admin and chassis not in who.chassis:
         raise ApiError(
             403, f"user {who.user} speaks for chassis {', '.join(sorted(who.chassis))}, and not for {chassis}"
         )
-    ports = house.ports_on(chassis)
+    ports = services.ports_on(chassis)
     if ports is None:
         raise ApiError(404, f"OVN has no chassis {chassis}")
     return ports

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead.api import agents, network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.callers import Reception
-from fairlead.api.door import House, json_response
+from fairlead.api.door import Services, json_response
 from fairlead.api.identity import identity_routes, version_document
 from fairlead.api.metrics import Dataplane, Metrics
 from fairlead.api.pulse import Pulse
@@ -27,7 +27,7 @@ from fairlead.reconciler.loop import Reconciler
 
 
 def make_app(
-    house: House,
+    services: Services,
     reconciler: Reconciler,
     authenticate: Authenticate,
     dataplane: Callable[[], Dataplane],
@@ -36,12 +36,12 @@ def make_app(
     pulse: Pulse | None = None,
 ) -> ASGIApp:
     """`names` are what Host may be, where that matters (`callers.names_of`)."""
-    metrics = Metrics(house, reconciler, dataplane, pulse or Pulse())
+    metrics = Metrics(services, reconciler, dataplane, pulse or Pulse())
     doors = {
-        "/network": network.make_door(house),
-        "/load-balancer": octavia.make_door(house),
-        "/operator": operator.make_door(house, reconciler),
-        "/agent": agents.make_door(house),
+        "/network": network.make_door(services),
+        "/load-balancer": octavia.make_door(services),
+        "/operator": operator.make_door(services, reconciler),
+        "/agent": agents.make_door(services),
     }
 
     async def index(request: Request) -> Response:
@@ -51,11 +51,11 @@ def make_app(
 
     routes = [
         Route("/", index),
-        *identity_routes(house),
+        *identity_routes(services),
         *metrics.routes(),
         *(_Door(path, app=_door(door, path)) for path, door in doors.items()),
     ]
-    return Reception(Starlette(routes=routes), authenticate, house.new_id, metrics.observe, names)
+    return Reception(Starlette(routes=routes), authenticate, services.new_id, metrics.observe, names)
 
 
 class _Door(Mount):

@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 import bcrypt
 
-from fairlead.api.door import Identity
+from fairlead.changes.identity import Identity
 from fairlead.store.turns import Gone, TooMany, Turns
 
 ROLES = frozenset(

@@ -19,8 +19,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.auth import LONGEST_USER, Authenticate, Knock, TooManyChecks, read_credentials
-from fairlead.api.door import Identity, json_response
+from fairlead.api.door import json_response
 from fairlead.api.entrance import counted_as
+from fairlead.changes.identity import Identity
 from fairlead.logs import AUDIT, Allowance, Seldom, cleaned
 from fairlead.reconciler.loop import CAUSE
 from fairlead.store.model import CHANGED, PAYER

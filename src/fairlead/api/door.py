@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.ledger import Ledger
+from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
 from fairlead.model.allowance import within_quota
@@ -55,28 +56,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who calls. `roles` are Keystone's words: admin, member, reader; a door may know more."""
-
-    user: str
-    project_id: str
-    roles: frozenset[str]
-    chassis: frozenset[str] = frozenset()
-    """The nodes for which the caller's agents may speak."""
-
-    @property
-    def is_admin(self) -> bool:
-        return "admin" in self.roles
-
-    def may_see(self, project_id: str) -> bool:
-        return self.is_admin or (project_id == self.project_id and bool(self.roles & {"member", "reader"}))
-
-    def may_change(self, project_id: str) -> bool:
-        return self.is_admin or (project_id == self.project_id and "member" in self.roles)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class Services:
     """What is behind the doors: values and functions, so that a test can hand in its own."""
 
     model: Model

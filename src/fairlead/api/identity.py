@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from fairlead.api.door import House, Identity, JsonObject, identity, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response
+from fairlead.changes.identity import Identity
 from fairlead.model.snapshot import Snapshot
 
 VERSION = "/v3"
@@ -22,7 +23,7 @@ def version_document(root: str) -> JsonObject:
     return {"versions": {"values": [version]}}
 
 
-def identity_routes(house: House) -> list[BaseRoute]:
+def identity_routes(services: Services) -> list[BaseRoute]:
     """`/projects` without a version is what older clients ask for."""
 
     async def show(request: Request) -> Response:
@@ -31,7 +32,7 @@ def identity_routes(house: House) -> list[BaseRoute]:
     async def list_all(request: Request) -> Response:
         """A name that nobody has used yet is a project too."""
         wanted = request.query_params.getlist("name")
-        listed = wanted or known_projects(house.model.snapshot, identity(request))
+        listed = wanted or known_projects(services.model.snapshot, identity(request))
         return json_response({"projects": [_encode(name) for name in listed], "links": {"next": None}})
 
     return [

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from fairlead.api.steps import Steps, at_once
 from fairlead.model.statistics import Figures
+from fairlead.model.steps import Steps, at_once
 
 SILENCES = 3
 """Intervals after which a node that was to tell something again is silent."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from fairlead.api.steps import Steps, at_once, in_order
+from fairlead.model.steps import Steps, at_once, in_order
 
 Item: TypeAlias = Mapping[str, Any]
 LARGEST_PAGE = 1000

@@ -15,13 +15,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from fairlead.api.door import House, identity
+from fairlead.api.door import Services, identity
 from fairlead.api.pulse import Pulse
-from fairlead.api.steps import Steps, in_steps
+from fairlead.api.steps import in_steps
 from fairlead.model.kinds import has_rows
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, standing
 from fairlead.model.status import derive_provisioning_status
+from fairlead.model.steps import Steps
 from fairlead.reconciler.loop import Reconciler, Work
 
 SOUTHBOUND_PATIENCE = 30.0
@@ -58,7 +59,9 @@ class Dataplane:
 class Metrics:
     """One registry for one application, so that two in one process do not meet."""
 
-    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse) -> None:
+    def __init__(
+        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse
+    ) -> None:
         self._registry = CollectorRegistry()
         self._dataplane = dataplane
         self._reconciler = reconciler
@@ -74,7 +77,7 @@ class Metrics:
             "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
         )
         reconciler.watch(self._observe_work)
-        self._state = _State(house, reconciler, dataplane, pulse)
+        self._state = _State(services, reconciler, dataplane, pulse)
         self._registry.register(self._state)
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
@@ -127,9 +130,11 @@ class _State(Collector):
     """Read when it is asked for: there is no second place in which a figure is kept. What has to be counted among ten
     thousand load balancers is counted in steps just before."""
 
-    def __init__(self, house: House, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse) -> None:
+    def __init__(
+        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse
+    ) -> None:
         self._pulse = pulse
-        self._house = house
+        self._services = services
         self._reconciler = reconciler
         self._dataplane = dataplane
         self._owners: Mapping[tuple[str, ...], int] = {}
@@ -138,7 +143,7 @@ class _State(Collector):
         """By status."""
 
     def count(self) -> Steps[None]:
-        snapshot = self._house.model.snapshot
+        snapshot = self._services.model.snapshot
         self._owners = yield from self._count_owners(snapshot)
         self._members = yield from self._count_members(snapshot)
 
@@ -177,7 +182,7 @@ class _State(Collector):
             chassis.add_metric([status], now.probing.get(status, 0))
         yield chassis
         yield GaugeMetricFamily(
-            "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._house.ledger.nodes
+            "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.ledger.nodes
         )
         yield GaugeMetricFamily(
             "fairlead_contended_owners",
@@ -198,14 +203,16 @@ class _State(Collector):
         counts: Counter[tuple[str, ...]] = Counter()
         for owner, generation in snapshot.generations.items():
             if has_rows(owner.kind):
-                counts[owner.kind.value, derive_provisioning_status(generation, self._house.applied(owner)).value] += 1
+                counts[
+                    owner.kind.value, derive_provisioning_status(generation, self._services.applied(owner)).value
+                ] += 1
             yield
         return counts
 
     def _count_members(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
         counts: Counter[tuple[str, ...]] = Counter()
         for balancer in (snapshot.load_balancers[each] for each in set(snapshot.monitor_owner.values())):
-            where = standing(snapshot, balancer, self._house.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+            where = standing(snapshot, balancer, self._services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
             for pool in balancer.pools:
                 if pool.health_monitor:
                     counts.update((where.of_member(pool, member).value,) for member in pool.members)

@@ -33,7 +33,7 @@ from fairlead.api.door import (
 from fairlead.api.fields import Parser, Schema, object_schema
 from fairlead.store.turns import Gone, TooMany
 
-View: TypeAlias = Callable[[Request], Awaitable[Response]]
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 DOCUMENT = "/openapi.json"
 TEXT: Schema = {"type": "string"}
 TEXTS: Schema = {"type": "array", "items": TEXT}
@@ -81,7 +81,7 @@ class Operation(Route):
         self,
         method: str,
         path: str,
-        view: View,
+        view: Handler,
         *,
         gives: Mapping[int, Schema | None],
         takes: Parser[Any] | None = None,

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, House, JsonObject, identity, json_response
+from fairlead.api.door import ApiError, JsonObject, Services, identity, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, with_document
-from fairlead.api.steps import Steps, in_steps
+from fairlead.api.steps import in_steps
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
@@ -24,6 +24,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import why_down
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.steps import Steps
 from fairlead.reconciler.loop import MassDelete, Reconciler, Statistics
 from fairlead.store.interface import StoreError
 
@@ -53,7 +54,7 @@ _FIGURES = dict.fromkeys(("waiting", *(field.name for field in fields(Statistics
 STATISTICS = object_schema(_FIGURES, _FIGURES)
 
 
-def make_door(house: House, reconciler: Reconciler) -> Starlette:
+def make_door(services: Services, reconciler: Reconciler) -> Starlette:
     async def plan(request: Request) -> Response:
         _only_admin(request)
         found = await reconciler.plan()
@@ -61,21 +62,21 @@ def make_door(house: House, reconciler: Reconciler) -> Starlette:
 
     async def show(request: Request) -> Response:
         _only_admin(request)
-        owner = await in_steps(_find_owner(house.model.snapshot, request.path_params["owner"]))
+        owner = await in_steps(_find_owner(services.model.snapshot, request.path_params["owner"]))
         desired, actual = await reconciler.compare(owner)
-        if not desired and not actual and house.model.snapshot.find(owner) is None:
+        if not desired and not actual and services.model.snapshot.find(owner) is None:
             raise ApiError(404, f"there is no {owner}, neither in the model nor in OVN")
-        generation = house.model.snapshot.generations.get(owner, house.model.snapshot.revision)
-        applied = house.applied(owner)
+        generation = services.model.snapshot.generations.get(owner, services.model.snapshot.revision)
+        applied = services.applied(owner)
         return json_response(
             {
                 "owner": str(owner),
-                "name": name_of(house.model.snapshot, owner),
+                "name": name_of(services.model.snapshot, owner),
                 "generation": generation,
                 "applied": applied.generation,
                 "error": applied.error,
                 "status": derive_provisioning_status(generation, applied),
-                "down": _down(house.model.snapshot, owner),
+                "down": _down(services.model.snapshot, owner),
                 "desired": _texts(desired),
                 "actual": _texts(actual),
             }

@@ -65,7 +65,7 @@ class Deleted(Container[Owner]):
 Change: TypeAlias = Callable[[Snapshot], Changes | Awaitable[Changes]]
 """One that takes long may rest; others who want to write wait for it, and those who read do not."""
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
-Listener: TypeAlias = Callable[[tuple[Owner, ...]], None]
+Subscriber: TypeAlias = Callable[[tuple[Owner, ...]], None]
 
 
 class Model:
@@ -78,7 +78,7 @@ class Model:
         self.snapshot = empty
         self._store = store
         self._check = check
-        self._listeners: list[Listener] = []
+        self._subscribers: list[Subscriber] = []
         self._writing = Turns(at_once=1, of_one=1, waiting=WAITING)
 
     @classmethod
@@ -98,9 +98,9 @@ class Model:
         await model.catch_up()  # with what others wrote between two pages
         return model
 
-    def subscribe(self, listener: Listener) -> None:
-        """`listener` is called with the affected owners after every change, whoever made it, and must not wait."""
-        self._listeners.append(listener)
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """`subscriber` is called with the affected owners after every change, whoever made it, and must not wait."""
+        self._subscribers.append(subscriber)
 
     def observe(self, news: Mapping[Endpoint, Health | None]) -> Generator[None, None, None]:
         """Take in what probes say; None is that they say nothing any more. It is not stored: they will say it again.
@@ -265,8 +265,8 @@ class Model:
         self._tell(owners)
 
     def _tell(self, owners: tuple[Owner, ...]) -> None:
-        for listener in self._listeners:
-            listener(owners)
+        for subscriber in self._subscribers:
+            subscriber(owners)
 
 
 async def decided(changes: Changes | Awaitable[Changes]) -> Changes:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from api.network.house import Door
+from api.network.world import Door
 
 
 @pytest.fixture

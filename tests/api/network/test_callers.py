@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.network.house import Door
+from api.network.world import Door
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.store.interface import StoreUnavailable
 

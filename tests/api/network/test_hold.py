@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.network.house import CALLERS, Door
+from api.network.world import CALLERS, Door
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
 from fairlead.api.pulse import LONG
 from fairlead.model.addresses import parse_address

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.network.house import Door
+from api.network.world import Door
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.network.house import Door
+from api.network.world import Door
 from fairlead.api.network import limits
 
 NOBODY = "99999999-0000-4000-8000-000000000009"

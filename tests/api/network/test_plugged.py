@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.network.house import CALLERS, Door
-from fairlead.api.network.collection import View
+from api.network.world import CALLERS, Door
+from fairlead.api.network.collection import Viewpoint
 from fairlead.api.network.ports import encode_port
 from fairlead.model.network import PortUse
 from fairlead.model.status import Applied
@@ -125,5 +125,5 @@ def test_the_port_of_a_vip_is_plugged_in_nowhere(door: Door, vm: dict[str, Any])
 
 def test_an_error_stays_one(door: Door, vm: dict[str, Any]):
     plug(door, vm, "node1")
-    view = View(snapshot=door.snapshot, applied=lambda _: Applied(error="refused"), caller=CALLERS["admin"])
+    view = Viewpoint(snapshot=door.snapshot, applied=lambda _: Applied(error="refused"), caller=CALLERS["admin"])
     assert encode_port(view, door.snapshot.ports[vm["id"]])["status"] == "ERROR"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.network.house import Door
+from api.network.world import Door
 from fairlead.api.network import limits
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import LoadBalancer, Vip

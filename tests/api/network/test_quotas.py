@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.network.house import CALLERS, Door
+from api.network.world import CALLERS, Door
 from fairlead.api.network import make_door
 from fairlead.model.quota import Limits, Quota
 from fairlead.model.writing import Changes
@@ -138,7 +138,9 @@ def test_no_way_in_leads_past_a_limit(door: Door):
 
 def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp_path: Path):
     async def run() -> None:
-        async with inside(lambda house: make_door(replace(house, limits=Limits(network=1))), tmp_path, "") as place:
+        async with inside(
+            lambda services: make_door(replace(services, limits=Limits(network=1))), tmp_path, ""
+        ) as place:
             place.caller = CALLERS["admin"]
             assert (await place.good("GET", "/v2.0/quotas/one/default"))["quota"] == limits(network=1)
             await place.good("POST", "/v2.0/networks", {"network": {}})

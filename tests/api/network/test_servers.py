@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api.network.house import CALLERS
+from api.network.world import CALLERS
 from fairlead.api.door import ApiError
 from fairlead.api.network.collection import Call
 from fairlead.api.network.networks import NETWORKS

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from api.octavia.house import Door
+from api.octavia.world import Door
 from harness.api import compile_owner
 
 

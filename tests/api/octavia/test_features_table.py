@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.house import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
+from api.octavia.world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
 from fairlead.api.octavia import specs
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import parse_address, parse_network

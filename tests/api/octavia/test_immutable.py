@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.house import MONITOR, Door
+from api.octavia.world import MONITOR, Door
 from fairlead.reconciler.loop import STALLED
 from harness.api import PATIENCE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.house import MONITOR, NOBODY, SUBNET, Door
+from api.octavia.world import MONITOR, NOBODY, SUBNET, Door
 
 LB, WEB, DATAGRAMS = "{lb}", {"protocol": "HTTP"}, {"protocol": "UDP"}
 FAILURE = "Validation failure: "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.octavia.house import NOBODY, SUBNET, Door
+from api.octavia.world import NOBODY, SUBNET, Door
 
 NAMES = ("b", "a", "c")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.api import octavia
-from fairlead.api.door import Identity
+from fairlead.changes.identity import Identity
 from fairlead.dataplane.ovn import LoadBalancer
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet

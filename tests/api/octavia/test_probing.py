@@ -11,7 +11,8 @@ from starlette.applications import Starlette
 from api.octavia.test_octavia import COMMON, LBS, NET, SUBNET, SUBNET6, network
 from fairlead.api import network as network_door
 from fairlead.api import octavia
-from fairlead.api.door import House, Identity
+from fairlead.api.door import Services
+from fairlead.changes.identity import Identity
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import AllocationPool, FixedIP, Network, Port, PortUse, Subnet
@@ -235,8 +236,8 @@ def test_what_asks_too_much_already_may_be_changed_but_not_to_ask_more(door):
 
 
 def test_the_least_delay_is_the_operators_word(door):
-    def strict(house: House) -> Starlette:
-        return octavia.make_door(replace(house, probes=ProbeLimits(least_delay=5)))
+    def strict(services: Services) -> Starlette:
+        return octavia.make_door(replace(services, probes=ProbeLimits(least_delay=5)))
 
     async def story(place: Inside) -> None:
         answer = await place.call("POST", LBS, services(1, 4))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.house import MONITOR, PATHS, Door, machine
+from api.octavia.world import MONITOR, PATHS, Door, machine
 from fairlead.model.addresses import parse_address
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.octavia.house import SUBNET, Door
+from api.octavia.world import SUBNET, Door
 from fairlead.api.octavia.tls import DEFAULT_CIPHERS
 
 REF = "https://secrets/v1/containers/1"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from api.octavia.house import NET, SUBNET, Door, machine, network
+from api.octavia.world import NET, SUBNET, Door, machine, network
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import FixedIP, Port
 from fairlead.model.writing import Changes

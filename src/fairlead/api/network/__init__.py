@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from fairlead.api.door import ApiError, House, base_url, json_response
+from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.fields import Schema
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 VERSION = "/v2.0"
 
 
-def make_door(house: House) -> Starlette:
+def make_door(services: Services) -> Starlette:
     async def versions(request: Request) -> Response:
         """Every version, as clients discover them."""
         return json_response(versions_document(base_url(request)))
@@ -40,14 +40,14 @@ def make_door(house: House) -> Starlette:
         return json_response(version_document(base_url(request)))
 
     resources = [
-        *router_routes(house),
-        *collection_routes(house, NETWORKS),
-        *collection_routes(house, SUBNETS),
-        *collection_routes(house, PORTS),
-        *collection_routes(house, ROUTERS),
-        *collection_routes(house, FLOATING_IPS),
-        *availability_routes(house),
-        *quota_routes(house),
+        *router_routes(services),
+        *collection_routes(services, NETWORKS),
+        *collection_routes(services, SUBNETS),
+        *collection_routes(services, PORTS),
+        *collection_routes(services, ROUTERS),
+        *collection_routes(services, FLOATING_IPS),
+        *availability_routes(services),
+        *quota_routes(services),
         *discovery_routes(),
     ]
     found: Mapping[int, Schema] = {200: {"type": "object"}}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import (
     BadField,
     Field,
@@ -24,6 +23,7 @@ from fairlead.api.network import parsers
 from fairlead.api.network.errors import bad_attribute, bad_request, invalid_input
 from fairlead.api.network.limits import BULK
 from fairlead.api.openapi import IDENTITY, NUMBER
+from fairlead.changes.identity import Identity
 
 POST, PUT = "POST", "PUT"
 

@@ -6,15 +6,17 @@ from collections.abc import Container
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, Identity, JsonObject, identity, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import array_schema, object_schema
 from fairlead.api.network import errors, policy
 from fairlead.api.network.limits import SUBNETS
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
-from fairlead.api.steps import Steps, in_steps
+from fairlead.api.steps import in_steps
+from fairlead.changes.identity import Identity
 from fairlead.model.indexes import NONE
 from fairlead.model.network import Network, Subnet
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 
 _FIGURES = {"total_ips": NUMBER, "used_ips": NUMBER}
 _SUBNET = {**_FIGURES, "subnet_id": IDENTITY, "subnet_name": TEXT, "cidr": TEXT, "ip_version": NUMBER}
@@ -26,14 +28,14 @@ _NETWORK = {
 }
 
 
-def availability_routes(house: House) -> list[Operation]:
+def availability_routes(services: Services) -> list[Operation]:
     async def list_all(request: Request) -> Response:
-        snapshot, wanted = house.model.snapshot, frozenset(request.query_params.getlist("network_id"))
+        snapshot, wanted = services.model.snapshot, frozenset(request.query_params.getlist("network_id"))
         found = await in_steps(_encode_all(snapshot, identity(request), wanted))
         return json_response({"network_ip_availabilities": found})
 
     async def show(request: Request) -> Response:
-        snapshot, key = house.model.snapshot, request.path_params["id"]
+        snapshot, key = services.model.snapshot, request.path_params["id"]
         network = snapshot.networks.get(key)
         if network is None or not policy.uses_network(identity(request), network):
             raise errors.not_found("network", key)

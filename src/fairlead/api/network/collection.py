@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
+from fairlead.changes.identity import Identity
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -33,7 +33,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class Viewpoint:
     """What an encoder may look at."""
 
     snapshot: Snapshot
@@ -58,7 +58,7 @@ class Collection(Generic[R]):
     """The document that the resource is in."""
     sees: Callable[[Snapshot, Identity, R], bool]
     may_change: Callable[[Snapshot, Identity, R], bool]
-    encode: Callable[[View, R], Item]
+    encode: Callable[[Viewpoint, R], Item]
     sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]]
     """Answers the filters that look at more than one value of an item, and gives the others back."""
     create: Callable[[Snapshot, Call, Values], Changes]
@@ -107,7 +107,7 @@ def given(values: Values, names: Iterable[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def encode_standard(view: View, resource: Resource, owner: Owner) -> dict[str, Any]:
+def encode_standard(view: Viewpoint, resource: Resource, owner: Owner) -> dict[str, Any]:
     return {
         "id": resource.id,
         "name": resource.name,

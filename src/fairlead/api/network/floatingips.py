@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID, uuid5
 
-from fairlead.api.door import Identity, JsonObject
+from fairlead.api.door import JsonObject
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
@@ -19,7 +19,7 @@ from fairlead.api.network.collection import (
     Call,
     Collection,
     Filters,
-    View,
+    Viewpoint,
     born,
     by_project,
     encode_standard,
@@ -32,6 +32,7 @@ from fairlead.api.network.gateways import is_there_for
 from fairlead.api.network.ports import STATUS, port_owner, port_status
 from fairlead.api.network.routers import router_owner
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes.identity import Identity
 from fairlead.model.addresses import IPAddress, choose_mac
 from fairlead.model.domain import Ways
 from fairlead.model.indexes import NONE
@@ -60,7 +61,7 @@ SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
 those of probes: no machine is there."""
 
 
-def encode_floating_ip(view: View, floating_ip: FloatingIP) -> Item:
+def encode_floating_ip(view: Viewpoint, floating_ip: FloatingIP) -> Item:
     owner = floating_ip_owner(floating_ip.id)
     port = view.snapshot.ports.get(floating_ip.port_id or "")
     item = {
@@ -80,7 +81,7 @@ def encode_floating_ip(view: View, floating_ip: FloatingIP) -> Item:
     return {name: value for name, value in item.items() if name != "name"}
 
 
-def _details(view: View, port: Port) -> JsonObject:
+def _details(view: Viewpoint, port: Port) -> JsonObject:
     return {
         "name": port.name,
         "network_id": port.network_id,

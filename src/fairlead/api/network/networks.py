@@ -8,7 +8,6 @@ default external network.
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import NULL, Parser, Values, array_schema, object_schema, or_null, reads
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
@@ -18,7 +17,7 @@ from fairlead.api.network.collection import (
     Call,
     Collection,
     Filters,
-    View,
+    Viewpoint,
     born,
     by_project,
     encode_standard,
@@ -30,6 +29,7 @@ from fairlead.api.network.collection import (
 )
 from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes.identity import Identity
 from fairlead.model.indexes import NONE
 from fairlead.model.network import Network, PortUse, Segment, SegmentType
 from fairlead.model.owner import Kind, Owner
@@ -85,7 +85,7 @@ ATTRIBUTES = {
 }
 
 
-def encode_network(view: View, network: Network) -> Item:
+def encode_network(view: Viewpoint, network: Network) -> Item:
     owner, segment = network_owner(network.id), network.segment
     item = {
         **encode_standard(view, network, owner),

@@ -5,8 +5,8 @@ What a caller may not see does not exist for him (404); what he sees and may not
 
 from collections.abc import Iterable
 
-from fairlead.api.door import Identity
 from fairlead.api.network.errors import forbidden
+from fairlead.changes.identity import Identity
 from fairlead.model.network import Network, Port, Router, Subnet
 from fairlead.model.snapshot import Snapshot
 

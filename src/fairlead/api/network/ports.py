@@ -7,7 +7,6 @@ here, and refused: security groups, address pairs, DHCP options, QoS policies, V
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
@@ -17,7 +16,7 @@ from fairlead.api.network.collection import (
     Call,
     Collection,
     Filters,
-    View,
+    Viewpoint,
     born,
     encode_standard,
     given,
@@ -26,6 +25,7 @@ from fairlead.api.network.collection import (
     revised,
 )
 from fairlead.api.openapi import TEXT
+from fairlead.changes.identity import Identity
 from fairlead.model.addresses import choose_mac
 from fairlead.model.indexes import NONE
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, is_reached, release
@@ -84,7 +84,7 @@ ATTRIBUTES = {
 }
 
 
-def encode_port(view: View, port: Port) -> Item:
+def encode_port(view: Viewpoint, port: Port) -> Item:
     host = port.host or view.snapshot.plugged.get(port.id, "")
     item: dict[str, Any] = {
         **encode_standard(view, port, port_owner(port.id)),
@@ -109,7 +109,7 @@ def encode_port(view: View, port: Port) -> Item:
     return item if view.caller.is_admin else {name: item[name] for name in item if name not in HIDDEN}
 
 
-def port_status(view: View, port: Port) -> str:
+def port_status(view: Viewpoint, port: Port) -> str:
     """As Neutron has it with OVN: ACTIVE while OVN says that it is up (ovn-nb(5), Logical_Switch_Port:up)."""
     if port.use is PortUse.FLOATING_IP:
         return "N/A"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, JsonObject, identity, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import Schema, Values, array_schema, object_schema
 from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import PUT, Attribute, one
@@ -36,9 +36,9 @@ def _quota(properties: Mapping[str, Schema]) -> Schema:
     return object_schema({"quota": object_schema(properties, properties)}, ["quota"])
 
 
-def quota_routes(house: House) -> list[Operation]:
+def quota_routes(services: Services) -> list[Operation]:
     """Below /v2.0."""
-    views, quota = _Views(house), _quota(_LIMITS)
+    views, quota = _Views(services), _quota(_LIMITS)
     listed = {**_LIMITS, **_WHOSE}
     every = object_schema({"quotas": array_schema(object_schema(listed, listed), 10**6)}, ["quotas"])
     details = _quota(dict.fromkeys(_LIMITS, _FIGURES))
@@ -66,12 +66,12 @@ def _whose(word: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 class _Views:
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     @property
     def _snapshot(self) -> Snapshot:
-        return self._house.model.snapshot
+        return self._services.model.snapshot
 
     async def list(self, request: Request) -> Response:
         """The projects that have a limit of their own."""
@@ -87,7 +87,7 @@ class _Views:
     async def show_default(self, request: Request) -> Response:
         """What would hold for a project without limits of its own."""
         _project(request)
-        return json_response({"quota": {what.value: getattr(self._house.limits, what) for what in NETWORKING}})
+        return json_response({"quota": {what.value: getattr(self._services.limits, what) for what in NETWORKING}})
 
     async def show_details(self, request: Request) -> Response:
         """And how much of it the project has. Nothing is ever reserved: what is being made counts when it is made."""
@@ -109,7 +109,7 @@ class _Views:
                 _check_used(old, project, values)
             return set_limits(old, project, values)
 
-        await self._house.write(change)
+        await self._services.write(change)
         return json_response({"quota": self._limits(project)})
 
     async def delete(self, request: Request) -> Response:
@@ -121,11 +121,11 @@ class _Views:
                 raise errors.quota_not_found(project)
             return take_limits_away(quota, NETWORKING)
 
-        await self._house.write(change)
+        await self._services.write(change)
         return Response(status_code=204)
 
     def _limits(self, project: str) -> JsonObject:
-        allowed = limits_of(self._snapshot.quotas.get(project), self._house.limits)
+        allowed = limits_of(self._snapshot.quotas.get(project), self._services.limits)
         return {what.value: getattr(allowed, what) for what in NETWORKING}
 
 

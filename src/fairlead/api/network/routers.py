@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid5
 
-from fairlead.api.door import Identity, JsonObject
+from fairlead.api.door import JsonObject
 from fairlead.api.fields import Parser, Schema, Values, array_schema, object_schema, reads
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
@@ -20,7 +20,7 @@ from fairlead.api.network.collection import (
     Call,
     Collection,
     Filters,
-    View,
+    Viewpoint,
     born,
     by_project,
     encode_standard,
@@ -47,6 +47,7 @@ from fairlead.api.network.limits import EXTRA_ROUTES, FIXED_IPS, ROUTES
 from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes.identity import Identity
 from fairlead.model.addresses import choose_mac
 from fairlead.model.indexes import NONE
 from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, release
@@ -92,7 +93,7 @@ class Attachment:
     subnet_ids: tuple[str, ...]
 
 
-def encode_router(view: View, router: Router) -> Item:
+def encode_router(view: Viewpoint, router: Router) -> Item:
     owner = router_owner(router.id)
     return {
         **encode_standard(view, router, owner),

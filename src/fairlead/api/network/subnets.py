@@ -7,7 +7,6 @@ pools, segments, service types, prefix delegation.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import allocation, errors, limits, parsers, policy
@@ -16,7 +15,7 @@ from fairlead.api.network.collection import (
     Call,
     Collection,
     Filters,
-    View,
+    Viewpoint,
     born,
     encode_standard,
     given,
@@ -25,6 +24,7 @@ from fairlead.api.network.collection import (
     sift_nothing,
 )
 from fairlead.api.network.networks import check_mtu
+from fairlead.changes.identity import Identity
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
 from fairlead.model.indexes import NONE
 from fairlead.model.network import AllocationPool, Ipv6Mode, Network, PortUse, Subnet, find_subnet
@@ -54,7 +54,7 @@ ATTRIBUTES = {
 }
 
 
-def encode_subnet(view: View, subnet: Subnet) -> Item:
+def encode_subnet(view: Viewpoint, subnet: Subnet) -> Item:
     network_id = view.snapshot.subnet_network[subnet.id]
     return {
         **encode_standard(view, subnet, network_owner(network_id)),

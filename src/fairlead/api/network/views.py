@@ -9,21 +9,22 @@ from typing import Any, Generic
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, JsonObject, base_url, identity, json_response
+from fairlead.api.door import JsonObject, Services, base_url, identity, json_response
 from fairlead.api.fields import NULL, Parser, Schema, Values, array_schema, object_schema, reads
 from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, selecting
 from fairlead.api.network import errors, networks, policy, ports, queries, routers
 from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
-from fairlead.api.network.collection import Call, Collection, R, View, revised
+from fairlead.api.network.collection import Call, Collection, R, Viewpoint, revised
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS, Attachment
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
-from fairlead.api.steps import Steps, in_order, in_steps
+from fairlead.api.steps import in_steps
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes, apply_changes
 
 CREATED, NO_CONTENT = 201, 204
@@ -33,8 +34,8 @@ REVISED = (412,)
 IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')
 
 
-def collection_routes(house: House, collection: Collection[R]) -> list[Operation]:
-    views, attributes = Views(house, collection), shown(collection.attributes)
+def collection_routes(services: Services, collection: Collection[R]) -> list[Operation]:
+    views, attributes = Views(services, collection), shown(collection.attributes)
     path, root = f"/{collection.plural}", collection.singular
     item, whole = object_schema(attributes), object_schema(attributes, attributes.keys() - HIDDEN)
     pages = {collection.plural: array_schema(item, LARGEST_PAGE), f"{collection.plural}_links": LINKS}
@@ -66,8 +67,8 @@ def _tag_routes(views: "Views[R]", path: str) -> list[Operation]:
     ]
 
 
-def router_routes(house: House) -> list[Operation]:
-    views, attributes = RouterViews(house, ROUTERS), shown(ROUTERS.attributes)
+def router_routes(services: Services) -> list[Operation]:
+    views, attributes = RouterViews(services, ROUTERS), shown(ROUTERS.attributes)
     attached = object_schema(routers.ATTACHMENT, routers.ATTACHMENT)
     router = object_schema({"router": object_schema(attributes, attributes)}, ["router"])
 
@@ -85,14 +86,14 @@ def router_routes(house: House) -> list[Operation]:
 
 
 class Views(Generic[R]):
-    """One method a request; what they share is the house and the collection."""
+    """One method a request; what they share is the services and the collection."""
 
-    def __init__(self, house: House, collection: Collection[R]) -> None:
-        self._house = house
+    def __init__(self, services: Services, collection: Collection[R]) -> None:
+        self._services = services
         self._collection = collection
 
     async def index(self, request: Request) -> Response:
-        collection, snapshot = self._collection, self._house.model.snapshot
+        collection, snapshot = self._collection, self._services.model.snapshot
         query = queries.read_query(
             request.query_params, collection.attributes, () if identity(request).is_admin else HIDDEN
         )
@@ -108,7 +109,7 @@ class Views(Generic[R]):
             body[f"{collection.plural}_links"] = links
         return json_response(body)
 
-    def _listed(self, view: View, query: Query) -> Steps[Page]:
+    def _listed(self, view: Viewpoint, query: Query) -> Steps[Page]:
         collection = self._collection
         fits, filters = collection.sift({name: query.filters[name] for name in query.filters if name != "id"})
         rest = {name: texts for name, texts in filters.items() if name != "name"}
@@ -126,7 +127,7 @@ class Views(Generic[R]):
             yield
         return replace(page, items=items)
 
-    def _sifted(self, view: View, query: Query, fits: Callable[[R], bool]) -> Steps[list[R]]:
+    def _sifted(self, view: Viewpoint, query: Query, fits: Callable[[R], bool]) -> Steps[list[R]]:
         """Those that the caller sees and that may be what they ask for, oldest first."""
         names, snapshot = query.filters.get("name"), view.snapshot
         found: list[R] = []
@@ -138,7 +139,7 @@ class Views(Generic[R]):
         return (yield from in_order(found, lambda resource: (resource.created_at, resource.id)))
 
     async def show(self, request: Request) -> Response:
-        item = self._encode(request, self._house.model.snapshot, request.path_params["id"])
+        item = self._encode(request, self._services.model.snapshot, request.path_params["id"])
         fields = frozenset(text for text in request.query_params.getlist("fields") if text)
         return json_response({self._collection.singular: _cut(item, fields)})
 
@@ -150,7 +151,7 @@ class Views(Generic[R]):
         async def change(snapshot: Snapshot) -> Changes:
             return await in_steps(in_turn(snapshot, [partial(_create, collection, *item) for item in calls]))
 
-        snapshot = await self._house.write(change)
+        snapshot = await self._services.write(change)
         made = await in_steps(self._encode_all(request, snapshot, [call.new_id for call, _ in calls]))
         return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
@@ -165,11 +166,11 @@ class Views(Generic[R]):
         return Response(status_code=NO_CONTENT)
 
     async def list_tags(self, request: Request) -> Response:
-        resource = self._find(request, self._house.model.snapshot, request.path_params["id"])
+        resource = self._find(request, self._services.model.snapshot, request.path_params["id"])
         return json_response({"tags": resource.tags})
 
     async def show_tag(self, request: Request) -> Response:
-        resource = self._find(request, self._house.model.snapshot, request.path_params["id"])
+        resource = self._find(request, self._services.model.snapshot, request.path_params["id"])
         if request.path_params["tag"] not in resource.tags:
             raise errors.tag_not_found(request.path_params["tag"])
         return Response(status_code=NO_CONTENT)
@@ -203,7 +204,7 @@ class Views(Generic[R]):
         return Response(status_code=NO_CONTENT)
 
     async def _retag(self, request: Request, choose: Callable[[Iterable[str]], Iterable[str]]) -> Iterable[str]:
-        now = self._house.now()
+        now = self._services.now()
 
         def change(snapshot: Snapshot, resource: R) -> Changes:
             chosen = read_tags({"tags": [*choose(resource.tags)]})
@@ -228,7 +229,7 @@ class Views(Generic[R]):
                 raise errors.revision_mismatch(expected or 0, current)
             return change(snapshot, resource)
 
-        return await self._house.write(decide)
+        return await self._services.write(decide)
 
     def _find(self, request: Request, snapshot: Snapshot, key: str) -> R:
         found = self._collection.find(snapshot, key)
@@ -246,8 +247,8 @@ class Views(Generic[R]):
             yield
         return encoded
 
-    def _view(self, request: Request, snapshot: Snapshot) -> View:
-        return View(snapshot=snapshot, applied=self._house.applied, caller=identity(request))
+    def _view(self, request: Request, snapshot: Snapshot) -> Viewpoint:
+        return Viewpoint(snapshot=snapshot, applied=self._services.applied, caller=identity(request))
 
     async def _read(self, request: Request, verb: str = "update") -> Any:
         """The body, of those who may change anything at all. Raises ApiError."""
@@ -256,13 +257,13 @@ class Views(Generic[R]):
         return await read_body(request)
 
     def _call(self, request: Request) -> Call:
-        house = self._house
+        services = self._services
         return Call(
             caller=identity(request),
-            now=house.now(),
-            new_id=house.new_id(),
-            mtu=house.mtu,
-            external_mtu=house.external_mtu,
+            now=services.now(),
+            new_id=services.new_id(),
+            mtu=services.mtu,
+            external_mtu=services.external_mtu,
         )
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from fairlead.api.door import ApiError, House, base_url, json_response
+from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
 from fairlead.api.octavia.quotas import NAMES, check_probes
@@ -28,7 +28,7 @@ MACHINES, MACHINES_ALIAS = "/v2.0/octavia", "/v2/octavia"
 """Where Octavia has its amphorae, and nothing else."""
 
 
-def make_door(house: House) -> Starlette:
+def make_door(services: Services) -> Starlette:
     async def versions(request: Request) -> Response:
         """Every version, as clients discover them."""
         return json_response(versions_document(base_url(request)))
@@ -40,7 +40,10 @@ def make_door(house: House) -> Starlette:
     def version_route(path: str) -> Operation:
         return Operation("GET", path, version, gives={200: {"type": "object"}})
 
-    resources, machines = resource_routes(replace(house, admit=partial(check_probes, house.probes))), machine_routes()
+    resources, machines = (
+        resource_routes(replace(services, admit=partial(check_probes, services.probes))),
+        machine_routes(),
+    )
     documented = with_document(
         "Fairlead: load balancers (Octavia v2)",
         FAULT,

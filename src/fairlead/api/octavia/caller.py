@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import specs
+from fairlead.changes.identity import Identity
 from fairlead.compilers.providers import Names
 from fairlead.model.owner import Owner
 from fairlead.model.status import Applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Birth:
+class Origin:
     project_id: str
     now: datetime
     new_id: Callable[[], str]
@@ -30,7 +30,7 @@ class Caller:
     """`applied` says what of a load balancer has arrived: what is still on its way is not changed again."""
 
     identity: Identity
-    birth: Birth
+    origin: Origin
     applied: Callable[[Owner], Applied]
     providers: Names
 

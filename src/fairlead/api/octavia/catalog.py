@@ -13,7 +13,7 @@ from immutables import Map
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, House, JsonObject, json_response
+from fairlead.api.door import ApiError, JsonObject, Services, json_response
 from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, invalid_option, missing_subresource, not_found
@@ -191,23 +191,23 @@ def _check_profile(providers: Names, family: Family, profile: Profile) -> JsonOb
     return metadata
 
 
-def catalog_routes(house: House) -> list[Operation]:
+def catalog_routes(services: Services) -> list[Operation]:
     return [
         route
         for family in (FLAVORS, ZONES)
-        for route in (*_offer_routes(house, family), *_profile_routes(house, family))
+        for route in (*_offer_routes(services, family), *_profile_routes(services, family))
     ]
 
 
-def _offer_routes(house: House, family: Family) -> list[Operation]:
-    views, shown, root = _Offers(house, family), family.list, family.root
+def _offer_routes(services: Services, family: Family) -> list[Operation]:
+    views, shown, root = _Offers(services, family), family.list, family.root
     create = specs.body(root, offer_post(family), argument=f"{root}_")
     update = specs.body(root, offer_put(family), argument=f"{root}_")
     return _routes(views, shown, root, (create, update), family.key)
 
 
-def _profile_routes(house: House, family: Family) -> list[Operation]:
-    views, shown, root = _Profiles(house, family), family.profile_list, family.profile_root
+def _profile_routes(services: Services, family: Family) -> list[Operation]:
+    views, shown, root = _Profiles(services, family), family.profile_list, family.profile_root
     create = specs.body(root, profile_post(family), argument=f"{family.root}_profile_")
     update = specs.body(root, profile_put(family), argument=f"{family.root}_profile_")
     return _routes(views, shown, root, (create, update), "id")
@@ -251,13 +251,13 @@ def _routes(views: "_Views", shown: Plain, root: str, bodies: tuple[Any, Any], k
 class _Views(ABC):
     """One method a request."""
 
-    def __init__(self, house: House, family: Family) -> None:
-        self._house = house
+    def __init__(self, services: Services, family: Family) -> None:
+        self._services = services
         self._family = family
 
     @property
     def _snapshot(self) -> Snapshot:
-        return self._house.model.snapshot
+        return self._services.model.snapshot
 
     @abstractmethod
     async def list(self, request: Request) -> Response: ...
@@ -286,7 +286,7 @@ class _Offers(_Views):
         values, family = await read_body(request), self._family
         given = {name: value for name, value in values.items() if value is not None}
         profile = given.pop(family.profile_id)
-        offer = family.make(self._house.new_id(), given, profile)
+        offer = family.make(self._services.new_id(), given, profile)
 
         def change(old: Snapshot) -> Changes:
             if profile not in family.profiles(old):
@@ -294,7 +294,7 @@ class _Offers(_Views):
             self._refuse_taken(old, offer.name)
             return Changes(puts=(offer,), reads=(Owner(family.profile_kind, profile),))
 
-        await self._house.write(change)
+        await self._services.write(change)
         return self._answer(offer, 201)
 
     async def show(self, request: Request) -> Response:
@@ -314,7 +314,7 @@ class _Offers(_Views):
             self._refuse_taken(old, values.get("name"), request.path_params[self._family.key])
             return Changes(puts=(replace(offer, **values),))
 
-        return self._answer(self._find(await self._house.write(change), request))
+        return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
         """Only what no load balancer has."""
@@ -326,7 +326,7 @@ class _Offers(_Views):
                 raise _in_use(family.words, key)
             return Changes(deletes=(Owner(family.kind, key),), rests_on_absence=True)
 
-        await self._house.write(change)
+        await self._services.write(change)
         return Response(status_code=204)
 
     def _find(self, snapshot: Snapshot, request: Request) -> Flavor | AvailabilityZone:
@@ -365,9 +365,9 @@ class _Profiles(_Views):
 
     async def create(self, request: Request) -> Response:
         values = await read_body(request)
-        profile = self._family.make_profile(id=self._house.new_id(), **self._attributes(values))
-        _check_profile(self._house.providers, self._family, profile)
-        await self._house.write(lambda _: Changes(puts=(profile,)))
+        profile = self._family.make_profile(id=self._services.new_id(), **self._attributes(values))
+        _check_profile(self._services.providers, self._family, profile)
+        await self._services.write(lambda _: Changes(puts=(profile,)))
         return self._answer(profile, 201)
 
     async def show(self, request: Request) -> Response:
@@ -386,10 +386,10 @@ class _Profiles(_Views):
             if set(values) - {"name"}:
                 self._refuse_use(old, profile.id)
             changed: Any = replace(profile, **self._attributes(values))
-            _check_profile(self._house.providers, self._family, changed)
+            _check_profile(self._services.providers, self._family, changed)
             return Changes(puts=(changed,), rests_on_absence=True)
 
-        return self._answer(self._find(await self._house.write(change), request))
+        return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
         family, identity = self._family, request.path_params["id"]
@@ -400,7 +400,7 @@ class _Profiles(_Views):
                 raise not_found(family.profile_in_use, identity)
             return Changes(deletes=(Owner(family.profile_kind, identity),), rests_on_absence=True)
 
-        await self._house.write(change)
+        await self._services.write(change)
         return Response(status_code=204)
 
     def _find(self, snapshot: Snapshot, request: Request) -> Profile:

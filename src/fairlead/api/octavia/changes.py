@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from fairlead.api.door import ApiError, Identity, Pending
+from fairlead.api.door import ApiError, Pending
 from fairlead.api.fields import Values
 from fairlead.api.octavia import decode, l7, limits, specs
-from fairlead.api.octavia.caller import Birth, Caller
+from fairlead.api.octavia.caller import Caller, Origin
 from fairlead.api.octavia.catalog import choose, find_provider
 from fairlead.api.octavia.errors import bad_request, forbidden, missing_subresource, no_children, not_found
 from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
-from fairlead.api.steps import Steps
+from fairlead.changes.identity import Identity
 from fairlead.model import loadbalancer as lb
 from fairlead.model.indexes import NONE
 from fairlead.model.network import Port, Resource, release
@@ -20,6 +20,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import remember_removed
 from fairlead.model.snapshot import Aggregate, Snapshot, standing
 from fairlead.model.standing import Standing
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes
 
 Made: TypeAlias = tuple[Changes, str]
@@ -62,30 +63,30 @@ def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
 def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
     """The whole tree in one write. Two hundred pools are two hundred slot tables: it rests after each."""
     chosen = choose(caller.providers, snapshot, values)
-    caller = replace(caller, birth=replace(caller.birth, provider=chosen.provider))
-    specs.refuse_not_yet(values, caller.birth.provider)
+    caller = replace(caller, origin=replace(caller.origin, provider=chosen.provider))
+    specs.refuse_not_yet(values, caller.origin.provider)
     made = choose_vip(snapshot, values, caller, balancer_id)
     if chosen.vip_networks is not None and made.port.network_id not in chosen.vip_networks:
         raise bad_request("Supplied VIP network_id is not allowed by the configuration of this deployment.")
     balancer = lb.LoadBalancer(
         id=balancer_id,
-        project_id=caller.birth.project_id,
-        created_at=caller.birth.now,
+        project_id=caller.origin.project_id,
+        created_at=caller.origin.now,
         name=values.get("name") or "",
         description=values.get("description") or "",
         tags=values.get("tags") or (),
         admin_state_up=bool(values.get("admin_state_up", True)),
-        provider=caller.birth.provider,
+        provider=caller.origin.provider,
         vip=made.vips[0],
         additional_vips=made.vips[1:],
         owns_vip_port=made.is_new,
         flavor_id=chosen.flavor_id,
         availability_zone=chosen.availability_zone,
     )
-    balancer = yield from _with_tree(balancer, values, caller.birth)
+    balancer = yield from _with_tree(balancer, values, caller.origin)
     with_vip = apply_changes(snapshot, Changes(puts=(made.port,)), snapshot.revision)
     yield from _check(with_vip, balancer, caller)
-    ports = make_probe_ports(with_vip, balancer, caller.birth.now)
+    ports = make_probe_ports(with_vip, balancer, caller.origin.now)
     changes = _giving_addresses(made.port, *ports, balancer)
     return replace(changes, reads=(*changes.reads, *chosen.reads))
 
@@ -124,20 +125,20 @@ def fail_over(snapshot: Snapshot, caller: Caller, balancer_id: str) -> Changes:
     if not caller.identity.is_admin:
         raise forbidden()
     _refuse_state(snapshot, balancer, caller)
-    return Changes(puts=(replace(balancer, updated_at=caller.birth.now),))
+    return Changes(puts=(replace(balancer, updated_at=caller.origin.now),))
 
 
 def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    birth = birth_on(balancer, caller)
-    pools = yield from _pools_of([values], birth)
-    listener = yield from _listener_with(values, birth, pools)
+    origin = origin_on(balancer, caller)
+    pools = yield from _pools_of([values], origin)
+    listener = yield from _listener_with(values, origin, pools)
     balancer = replace(balancer, listeners=(*balancer.listeners, listener), pools=(*balancer.pools, *pools.values()))
     return (yield from _put(snapshot, balancer, caller)), listener.id
 
 
 def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Steps[Changes]:
-    def edit(listener: lb.Listener, _: Birth) -> lb.Listener:
+    def edit(listener: lb.Listener, _: Origin) -> lb.Listener:
         changed = decode.update_listener(listener, values)
         return replace(changed, default_pool_id=values.get("default_pool_id", listener.default_pool_id))
 
@@ -163,13 +164,13 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Mad
         _refuse_pool_protocol(listener, values["protocol"])
     else:
         balancer = _mine(snapshot, values["loadbalancer_id"], caller)
-    birth = birth_on(balancer, caller)
-    pool = decode.decode_pool(values, birth)
+    origin = origin_on(balancer, caller)
+    pool = decode.decode_pool(values, origin)
     balancer = replace(balancer, pools=(*balancer.pools, pool))
     if listener is not None and listener.default_pool_id is not None:
         raise ApiError(409, "This listener already has a default pool")
     if listener is not None:
-        leading = replace(listener, default_pool_id=pool.id, updated_at=caller.birth.now)
+        leading = replace(listener, default_pool_id=pool.id, updated_at=caller.origin.now)
         balancer = lb.replace_listener(balancer, leading)
     return (yield from _put(snapshot, balancer, caller)), pool.id
 
@@ -196,8 +197,8 @@ def delete_pool(snapshot: Snapshot, caller: Caller, pool_id: str) -> Steps[Chang
 def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Made]:
     made: list[str] = []
 
-    def add(pool: lb.Pool, birth: Birth) -> lb.Pool:
-        member = decode.decode_member(values, birth, pool.next_ordinal)
+    def add(pool: lb.Pool, origin: Origin) -> lb.Pool:
+        member = decode.decode_member(values, origin, pool.next_ordinal)
         decode.refuse_duplicate({decode.where(other) for other in pool.members}, member)
         made.append(member.id)
         return lb.with_members(pool, (*pool.members, member))
@@ -206,16 +207,16 @@ def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
 
 
 def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Steps[Changes]:
-    def edit(pool: lb.Pool, _: Birth) -> lb.Pool:
+    def edit(pool: lb.Pool, _: Origin) -> lb.Pool:
         member = find_member(pool, member_id)
-        changed = replace(decode.update_member(member, values), updated_at=caller.birth.now)
+        changed = replace(decode.update_member(member, values), updated_at=caller.origin.now)
         return lb.with_members(pool, tuple(changed if other is member else other for other in pool.members))
 
     return edit_children(snapshot, caller, pool_id, edit)
 
 
 def delete_member(snapshot: Snapshot, caller: Caller, pool_id: str, member_id: str) -> Steps[Changes]:
-    def remove(pool: lb.Pool, _: Birth) -> lb.Pool:
+    def remove(pool: lb.Pool, _: Origin) -> lb.Pool:
         member = find_member(pool, member_id)
         return lb.with_members(pool, tuple(other for other in pool.members if other is not member))
 
@@ -228,12 +229,12 @@ def replace_members(
     """The batch update: known by address and port, changed where given, made where new, gone where not named."""
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
     may_change(balancer, caller)
-    members = yield from _merged(pool, bodies, birth_on(balancer, caller), additive=additive)
+    members = yield from _merged(pool, bodies, origin_on(balancer, caller), additive=additive)
     changes = yield from edit_children(snapshot, caller, pool_id, lambda pool, _: lb.with_members(pool, members))
     return changes if bodies or pool.members else Changes()
 
 
-def _merged(pool: lb.Pool, bodies: Sequence[Values], birth: Birth, *, additive: bool) -> Steps[tuple[lb.Member, ...]]:
+def _merged(pool: lb.Pool, bodies: Sequence[Values], origin: Origin, *, additive: bool) -> Steps[tuple[lb.Member, ...]]:
     known = {(member.address, member.port): member for member in pool.members}
     named: dict[tuple[Any, int], lb.Member] = {}
     ordinal = pool.next_ordinal
@@ -244,9 +245,9 @@ def _merged(pool: lb.Pool, bodies: Sequence[Values], birth: Birth, *, additive: 
                 raise bad_request("Member must be updated only once in the same request.")
             decode.refuse_duplicate(named, named[key])
         if key in known:
-            named[key] = replace(decode.update_member(known[key], values), updated_at=birth.now)
+            named[key] = replace(decode.update_member(known[key], values), updated_at=origin.now)
         else:
-            named[key] = decode.decode_member(values, birth, ordinal)
+            named[key] = decode.decode_member(values, origin, ordinal)
             ordinal += 1
         yield
     kept = [named.get(key, member) for key, member in known.items() if additive or key in named]
@@ -255,16 +256,16 @@ def _merged(pool: lb.Pool, bodies: Sequence[Values], birth: Birth, *, additive: 
 
 
 def edit_listener(
-    snapshot: Snapshot, caller: Caller, listener_id: str, edit: Callable[[lb.Listener, Birth], lb.Listener]
+    snapshot: Snapshot, caller: Caller, listener_id: str, edit: Callable[[lb.Listener, Origin], lb.Listener]
 ) -> Steps[Changes]:
     balancer, listener = find_listener(snapshot, listener_id, caller.identity)
     may_change(balancer, caller)
-    changed = replace(edit(listener, birth_on(balancer, caller)), updated_at=caller.birth.now)
+    changed = replace(edit(listener, origin_on(balancer, caller)), updated_at=caller.origin.now)
     return (yield from _put(snapshot, lb.replace_listener(balancer, changed), caller))
 
 
 def edit_pool(
-    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
+    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Origin], lb.Pool]
 ) -> Steps[Changes]:
     balancer, _, changes = yield from _edited(snapshot, caller, pool_id, edit)
     refuse_immutable(snapshot, balancer, caller)
@@ -272,7 +273,7 @@ def edit_pool(
 
 
 def edit_children(
-    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
+    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Origin], lb.Pool]
 ) -> Steps[Changes]:
     """For members and health monitors Octavia looks at the pool before it looks at the load balancer."""
     balancer, pool, changes = yield from _edited(snapshot, caller, pool_id, edit)
@@ -282,12 +283,12 @@ def edit_children(
 
 
 def _edited(
-    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Birth], lb.Pool]
+    snapshot: Snapshot, caller: Caller, pool_id: str, edit: Callable[[lb.Pool, Origin], lb.Pool]
 ) -> Steps[tuple[lb.LoadBalancer, lb.Pool, Changes]]:
     """What is there now, and what is to become of it."""
     balancer, pool = find_pool(snapshot, pool_id, caller.identity)
     may_change(balancer, caller)
-    changed = replace(edit(pool, birth_on(balancer, caller)), updated_at=caller.birth.now)
+    changed = replace(edit(pool, origin_on(balancer, caller)), updated_at=caller.origin.now)
     yield
     return balancer, pool, (yield from _write(snapshot, lb.replace_pool(balancer, changed), caller))
 
@@ -315,9 +316,9 @@ def _standing(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> 
     return standing(snapshot, balancer, caller.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
-def birth_on(balancer: lb.LoadBalancer, caller: Caller) -> Birth:
+def origin_on(balancer: lb.LoadBalancer, caller: Caller) -> Origin:
     """What is made on a load balancer belongs to its project, whoever makes it."""
-    return replace(caller.birth, project_id=balancer.project_id, provider=balancer.provider)
+    return replace(caller.origin, project_id=balancer.project_id, provider=balancer.provider)
 
 
 def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Steps[Changes]:
@@ -329,7 +330,7 @@ def _put(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Steps
 
 def _write(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Steps[Changes]:
     yield from _check(snapshot, balancer, caller)
-    now, old = caller.birth.now, snapshot.load_balancers.get(balancer.id)
+    now, old = caller.origin.now, snapshot.load_balancers.get(balancer.id)
     ports = make_probe_ports(snapshot, balancer, now)
     yield
     balancer = remember_removed(old, balancer, now, snapshot.parting_seconds)
@@ -353,20 +354,20 @@ def may_change(balancer: lb.LoadBalancer, caller: Caller) -> None:
         raise forbidden()
 
 
-def _with_tree(balancer: lb.LoadBalancer, values: Values, birth: Birth) -> Steps[lb.LoadBalancer]:
+def _with_tree(balancer: lb.LoadBalancer, values: Values, origin: Origin) -> Steps[lb.LoadBalancer]:
     """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
     bodies = _list(values, "listeners")
-    pools = yield from _pools_of(bodies, birth, _list(values, "pools"))
+    pools = yield from _pools_of(bodies, origin, _list(values, "pools"))
     for body in bodies:
         if body.get("default_pool_id"):
             raise not_found("Pool", body["default_pool_id"])
     listeners: tuple[lb.Listener, ...] = ()
     for body in bodies:
-        listeners = (*listeners, (yield from _listener_with(body, birth, pools)))
+        listeners = (*listeners, (yield from _listener_with(body, origin, pools)))
     return replace(balancer, listeners=listeners, pools=tuple(pools.values()))
 
 
-def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] = ()) -> Steps[dict[str, lb.Pool]]:
+def _pools_of(listeners: Iterable[Values], origin: Origin, more: Iterable[Values] = ()) -> Steps[dict[str, lb.Pool]]:
     """By name, the pools that are spelled out: in a list of their own, for a listener, or for a policy."""
     nested = []
     for body in listeners:
@@ -374,7 +375,7 @@ def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] 
         nested += [policy.get("redirect_pool") for policy in _list(body, "l7policies")]
     pools: dict[str, lb.Pool] = {}
     for body in [*more, *(body for body in nested if body is not None and set(body) != {"name"})]:
-        pool = _nested_pool(body, birth)
+        pool = _nested_pool(body, origin)
         if pool.name in pools:
             raise bad_request("Pool names must be unique when creating a fully populated loadbalancer.")
         pools[pool.name] = pool
@@ -382,26 +383,26 @@ def _pools_of(listeners: Iterable[Values], birth: Birth, more: Iterable[Values] 
     return pools
 
 
-def _listener_with(values: Values, birth: Birth, pools: dict[str, lb.Pool]) -> Steps[lb.Listener]:
+def _listener_with(values: Values, origin: Origin, pools: dict[str, lb.Pool]) -> Steps[lb.Listener]:
     _refuse_both_pools(values)
     pool_id = _named_pool(pools, values.get("default_pool")) or values.get("default_pool_id")
-    listener = decode.decode_listener(values, birth, pool_id)
+    listener = decode.decode_listener(values, origin, pool_id)
     for body in _list(values, "l7policies"):
         redirect = _named_pool(pools, body.get("redirect_pool")) or body.get("redirect_pool_id")
-        policy = l7.decode_policy(body, birth, redirect)
+        policy = l7.decode_policy(body, origin, redirect)
         listener = l7.placed(listener, policy, body.get("position"))
         yield
     yield
     return listener
 
 
-def _nested_pool(values: Values, birth: Birth) -> lb.Pool:
+def _nested_pool(values: Values, origin: Origin) -> lb.Pool:
     if not values.get("name"):
         raise bad_request("Pools must be named when creating a fully populated loadbalancer.")
     for attribute in ("protocol", "lb_algorithm"):
         if values.get(attribute) is None:
             raise bad_request(f"Pool definition for '{values['name']}' missing required attribute: {attribute}")
-    return decode.decode_pool(values, birth)
+    return decode.decode_pool(values, origin)
 
 
 def _named_pool(pools: dict[str, lb.Pool], reference: Values | None) -> str | None:

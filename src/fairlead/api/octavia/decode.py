@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fairlead.api.door import ApiError
 from fairlead.api.fields import Values, Written
-from fairlead.api.octavia.caller import Birth, common, given
+from fairlead.api.octavia.caller import Origin, common, given
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.monitors import decode_monitor
 from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
@@ -35,9 +35,9 @@ _TIMEOUTS = {
 }
 
 
-def decode_listener(values: Values, birth: Birth, default_pool_id: str | None) -> Listener:
+def decode_listener(values: Values, origin: Origin, default_pool_id: str | None) -> Listener:
     listener = Listener(
-        **birth.resource(),
+        **origin.resource(),
         protocol=values["protocol"],
         port=values["protocol_port"],
         default_pool_id=default_pool_id,
@@ -62,20 +62,20 @@ def update_listener(listener: Listener, values: Values) -> Listener:
     return decode_listener_tls(changed, values)
 
 
-def decode_pool(values: Values, birth: Birth) -> Pool:
+def decode_pool(values: Values, origin: Origin) -> Pool:
     pool = Pool(
-        **birth.resource(),
+        **origin.resource(),
         protocol=values["protocol"],
         algorithm=values["lb_algorithm"],
     )
     pool = update_pool(pool, given(values))
     members: dict[tuple[IPAddress, int], Member] = {}
     for body in values.get("members") or ():
-        member = decode_member(body, birth, len(members))
+        member = decode_member(body, origin, len(members))
         refuse_duplicate(members, member)
         members[where(member)] = member
     if values.get("healthmonitor") is not None:
-        pool = replace(pool, health_monitor=decode_monitor(values["healthmonitor"], birth, pool.protocol))
+        pool = replace(pool, health_monitor=decode_monitor(values["healthmonitor"], origin, pool.protocol))
     return with_members(pool, tuple(members.values()))
 
 
@@ -89,13 +89,13 @@ def update_pool(pool: Pool, values: Values) -> Pool:
     return with_slots(decode_pool_tls(replace(pool, **changes), values))
 
 
-def decode_member(values: Values, birth: Birth, ordinal: int) -> Member:
+def decode_member(values: Values, origin: Origin, ordinal: int) -> Member:
     written: Written = values["address"]
     _refuse_address(written, "member address")
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
-        **birth.resource(),
+        **origin.resource(),
         ordinal=ordinal,
         address=written.address,
         address_text=written.text,

@@ -7,12 +7,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from fairlead.api.door import House, JsonObject
+from fairlead.api.door import JsonObject, Services
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
-from fairlead.api.steps import Steps
 from fairlead.model.loadbalancer import (
     HealthMonitor,
     L7Policy,
@@ -31,6 +30,7 @@ from fairlead.model.snapshot import Snapshot, standing
 from fairlead.model.standing import Standing
 from fairlead.model.statistics import Figures
 from fairlead.model.status import OperatingStatus, ProvisioningStatus
+from fairlead.model.steps import Steps
 
 STATISTICS: Mapping[str, Schema] = dict.fromkeys(
     ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections"), NUMBER
@@ -118,8 +118,8 @@ LOAD_BALANCER_TREE: Shown = {
 }
 
 
-def standing_in(house: House, snapshot: Snapshot, balancer: LoadBalancer) -> Standing:
-    return standing(snapshot, balancer, house.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+def standing_in(services: Services, snapshot: Snapshot, balancer: LoadBalancer) -> Standing:
+    return standing(snapshot, balancer, services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
 def encode_load_balancer(where: Standing) -> JsonObject:

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
-from fairlead.api.door import ApiError, Identity
+from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
-from fairlead.api.octavia.caller import Birth, Caller
+from fairlead.api.octavia.caller import Caller, Origin
 from fairlead.api.octavia.changes import Made, edit_children, find_load_balancer
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.monitors import decode_monitor, update_monitor
-from fairlead.api.steps import Steps
+from fairlead.changes.identity import Identity
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Pool
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 
@@ -30,8 +31,8 @@ def find_monitor(snapshot: Snapshot, monitor_id: str, identity: Identity) -> tup
 def create(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     made: list[str] = []
 
-    def add(pool: Pool, birth: Birth) -> Pool:
-        monitor = decode_monitor(values, birth, pool.protocol)
+    def add(pool: Pool, origin: Origin) -> Pool:
+        monitor = decode_monitor(values, origin, pool.protocol)
         if pool.health_monitor is not None:
             raise ApiError(409, "This pool already has a health monitor")
         made.append(monitor.id)
@@ -43,8 +44,8 @@ def create(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
 def update(snapshot: Snapshot, values: Values, caller: Caller, monitor_id: str) -> Steps[Changes]:
     _, found, monitor = find_monitor(snapshot, monitor_id, caller.identity)
 
-    def edit(pool: Pool, _: Birth) -> Pool:
-        return replace(pool, health_monitor=replace(update_monitor(monitor, values), updated_at=caller.birth.now))
+    def edit(pool: Pool, _: Origin) -> Pool:
+        return replace(pool, health_monitor=replace(update_monitor(monitor, values), updated_at=caller.origin.now))
 
     return (yield from edit_children(snapshot, caller, found.id, edit))
 

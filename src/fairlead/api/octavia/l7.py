@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
 from fairlead.api.octavia import limits
-from fairlead.api.octavia.caller import Birth, common, given
+from fairlead.api.octavia.caller import Origin, common, given
 from fairlead.model.loadbalancer import L7Action, L7Comparison, L7Policy, L7Rule, L7RuleType, Listener
 
 FOUND = 302
@@ -27,11 +27,11 @@ _HEADER_VALUE = re.compile(r"[!-~]+|\"[\t -~]*\"")
 _DN_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
-def decode_policy(values: Values, birth: Birth, redirect_pool_id: str | None) -> L7Policy:
+def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) -> L7Policy:
     """Raises ApiError."""
-    policy = L7Policy(**birth.resource(), action=values["action"])
+    policy = L7Policy(**origin.resource(), action=values["action"])
     policy = update_policy(policy, {**given(values), "redirect_pool_id": redirect_pool_id})
-    rules = tuple(decode_rule(body, birth) for body in values.get("rules") or ())
+    rules = tuple(decode_rule(body, origin) for body in values.get("rules") or ())
     return replace(policy, rules=rules)
 
 
@@ -86,8 +86,8 @@ def placed(listener: Listener, policy: L7Policy, position: int | None) -> Listen
     return replace(listener, l7policies=tuple(others))
 
 
-def decode_rule(values: Values, birth: Birth) -> L7Rule:
-    rule = L7Rule(**birth.resource(), type=values["type"], compare_type=values["compare_type"], value=values["value"])
+def decode_rule(values: Values, origin: Origin) -> L7Rule:
+    rule = L7Rule(**origin.resource(), type=values["type"], compare_type=values["compare_type"], value=values["value"])
     return update_rule(rule, given(values))
 
 

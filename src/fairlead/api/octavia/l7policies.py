@@ -4,15 +4,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from fairlead.api.door import Identity
 from fairlead.api.fields import Values
 from fairlead.api.octavia import l7
-from fairlead.api.octavia.caller import Birth, Caller
-from fairlead.api.octavia.changes import Made, birth_on, edit_listener, find_load_balancer, may_change, refuse_immutable
+from fairlead.api.octavia.caller import Caller, Origin
+from fairlead.api.octavia.changes import (
+    Made,
+    edit_listener,
+    find_load_balancer,
+    may_change,
+    origin_on,
+    refuse_immutable,
+)
 from fairlead.api.octavia.errors import no_children, not_found
-from fairlead.api.steps import Steps
+from fairlead.changes.identity import Identity
 from fairlead.model.loadbalancer import L7Policy, L7Rule, Listener, ListenerProtocol, LoadBalancer, find_policy
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 FoundPolicy: TypeAlias = tuple[LoadBalancer, Listener, L7Policy]
@@ -38,10 +45,10 @@ def find_rule(
 def create(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
     made: list[str] = []
 
-    def add(listener: Listener, birth: Birth) -> Listener:
+    def add(listener: Listener, origin: Origin) -> Listener:
         if listener.protocol is ListenerProtocol.PROMETHEUS:
             raise no_children(listener.protocol.value)
-        policy = l7.decode_policy(values, birth, values.get("redirect_pool_id"))
+        policy = l7.decode_policy(values, origin, values.get("redirect_pool_id"))
         made.append(policy.id)
         return l7.placed(listener, policy, values.get("position"))
 
@@ -51,8 +58,8 @@ def create(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
 def update(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Changes]:
     _, found, policy = find(snapshot, policy_id, caller.identity)
 
-    def edit(listener: Listener, _: Birth) -> Listener:
-        changed = replace(l7.update_policy(policy, values), updated_at=caller.birth.now)
+    def edit(listener: Listener, _: Origin) -> Listener:
+        changed = replace(l7.update_policy(policy, values), updated_at=caller.origin.now)
         position = listener.l7policies.index(policy) + 1
         if "position" in values:
             position = values["position"] or len(listener.l7policies)
@@ -64,7 +71,7 @@ def update(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -
 def delete(snapshot: Snapshot, caller: Caller, policy_id: str) -> Steps[Changes]:
     _, found, policy = find(snapshot, policy_id, caller.identity)
 
-    def remove(listener: Listener, _: Birth) -> Listener:
+    def remove(listener: Listener, _: Origin) -> Listener:
         return replace(listener, l7policies=tuple(other for other in listener.l7policies if other is not policy))
 
     return (yield from edit_listener(snapshot, caller, found.id, remove))
@@ -73,8 +80,8 @@ def delete(snapshot: Snapshot, caller: Caller, policy_id: str) -> Steps[Changes]
 def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Made]:
     made: list[str] = []
 
-    def add(policy: L7Policy, birth: Birth) -> L7Policy:
-        rule = l7.decode_rule(values, birth)
+    def add(policy: L7Policy, origin: Origin) -> L7Policy:
+        rule = l7.decode_rule(values, origin)
         if not l7.has_room(policy):
             raise l7.too_many_rules(policy.id)
         made.append(rule.id)
@@ -84,16 +91,16 @@ def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: s
 
 
 def update_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str, rule_id: str) -> Steps[Changes]:
-    def edit(policy: L7Policy, _: Birth) -> L7Policy:
+    def edit(policy: L7Policy, _: Origin) -> L7Policy:
         rule = _rule(policy, rule_id)
-        changed = replace(l7.update_rule(rule, values), updated_at=caller.birth.now)
+        changed = replace(l7.update_rule(rule, values), updated_at=caller.origin.now)
         return replace(policy, rules=tuple(changed if other is rule else other for other in policy.rules))
 
     return (yield from _edit_policy(snapshot, caller, policy_id, edit))
 
 
 def delete_rule(snapshot: Snapshot, caller: Caller, policy_id: str, rule_id: str) -> Steps[Changes]:
-    def remove(policy: L7Policy, _: Birth) -> L7Policy:
+    def remove(policy: L7Policy, _: Origin) -> L7Policy:
         rule = _rule(policy, rule_id)
         return replace(policy, rules=tuple(other for other in policy.rules if other is not rule))
 
@@ -101,15 +108,15 @@ def delete_rule(snapshot: Snapshot, caller: Caller, policy_id: str, rule_id: str
 
 
 def _edit_policy(
-    snapshot: Snapshot, caller: Caller, policy_id: str, edit: Callable[[L7Policy, Birth], L7Policy]
+    snapshot: Snapshot, caller: Caller, policy_id: str, edit: Callable[[L7Policy, Origin], L7Policy]
 ) -> Steps[Changes]:
     """Octavia looks at the policy before it looks at the load balancer."""
     balancer, found, policy = find(snapshot, policy_id, caller.identity)
     may_change(balancer, caller)
-    changed = replace(edit(policy, birth_on(balancer, caller)), updated_at=caller.birth.now)
+    changed = replace(edit(policy, origin_on(balancer, caller)), updated_at=caller.origin.now)
     refuse_immutable(snapshot, balancer, caller, "L7Policy", policy)
 
-    def within(listener: Listener, _: Birth) -> Listener:
+    def within(listener: Listener, _: Origin) -> Listener:
         return l7.placed(listener, changed, listener.l7policies.index(policy) + 1)
 
     return (yield from edit_listener(snapshot, caller, found.id, within))

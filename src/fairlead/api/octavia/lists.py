@@ -23,7 +23,7 @@ from fairlead.api.listing import (
     select,
     selecting,
 )
-from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Operation, View
+from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Handler, Operation
 from fairlead.api.steps import in_steps
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
@@ -114,7 +114,7 @@ def _parents(request: Request) -> Mapping[str, Callable[[Item], Iterable[object]
     return {name: of(value) for name, value in request.path_params.items()}
 
 
-def with_fields(view: View) -> View:
+def with_fields(view: Handler) -> Handler:
     """A view of one object, cut to the fields that are asked for."""
 
     @wraps(view)
@@ -129,7 +129,7 @@ def with_fields(view: View) -> View:
     return cut
 
 
-def show_one(path: str, view: View, root: str, shown: Mapping[str, Schema]) -> Operation:
+def show_one(path: str, view: Handler, root: str, shown: Mapping[str, Schema]) -> Operation:
     """All attributes, or the fields that are asked for."""
     gives = {200: object_schema({root: object_schema(shown)}, [root])}
     return Operation("GET", path, with_fields(view), gives=gives, query={"fields": TEXTS})

@@ -7,7 +7,7 @@ from typing import Any
 from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
 from fairlead.api.octavia import limits
-from fairlead.api.octavia.caller import Birth, common, given
+from fairlead.api.octavia.caller import Origin, common, given
 from fairlead.api.octavia.errors import bad_request
 from fairlead.model.loadbalancer import HealthMonitor, MonitorType, PoolProtocol
 
@@ -19,11 +19,11 @@ _HTTP_DEFAULTS: Mapping[str, Any] = {"http_method": "GET", "url_path": "/", "exp
 _REQUIRED = ("delay", "timeout", "max_retries")
 
 
-def decode_monitor(values: Values, birth: Birth, protocol: PoolProtocol) -> HealthMonitor:
+def decode_monitor(values: Values, origin: Origin, protocol: PoolProtocol) -> HealthMonitor:
     """`protocol` is its pool's. Raises ApiError."""
     _check_pool(values["type"], protocol)
     monitor = HealthMonitor(
-        **birth.resource(),
+        **origin.resource(),
         type=values["type"],
         delay=values["delay"],
         timeout=values["timeout"],

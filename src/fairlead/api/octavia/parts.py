@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fairlead.api.door import Identity, JsonObject
+from fairlead.api.door import JsonObject
 from fairlead.api.fields import Spec, Values
 from fairlead.api.octavia import changes, encode, healthmonitors, l7policies, specs
 from fairlead.api.octavia.caller import Caller
-from fairlead.api.steps import Steps
+from fairlead.changes.identity import Identity
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 
 Names: TypeAlias = Mapping[str, str]

@@ -18,9 +18,10 @@ from functools import wraps
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import Identity, identity
+from fairlead.api.door import identity
 from fairlead.api.octavia.errors import forbidden
 from fairlead.api.openapi import Operation
+from fairlead.changes.identity import Identity
 
 OBSERVER = frozenset({"reader", "load-balancer_observer"})
 MEMBER = frozenset({"member", "load-balancer_member"})

@@ -11,7 +11,7 @@ from fairlead.api.listing import LARGEST_PAGE
 from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family, find_provider
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import Plain, unpaged
-from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Operation, View
+from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Handler, Operation
 from fairlead.compilers.providers import Names
 
 _DESCRIBED: Mapping[str, Schema] = {"name": TEXT, "description": TEXT}
@@ -53,7 +53,7 @@ def amphora_routes() -> list[Operation]:
     ]
 
 
-def _list(names: Names) -> View:
+def _list(names: Names) -> Handler:
     async def show_all(request: Request) -> Response:
         providers = ({"name": name, "description": names[name].description} for name in names)
         return json_response({"providers": unpaged(request, providers)})
@@ -68,7 +68,7 @@ def _capabilities(names: Names, root: str, family: Family) -> Operation:
         items = ({"name": name, "description": words} for name, words in known.items())
         return json_response({root: unpaged(request, items)})
 
-    view: View = show
+    view: Handler = show
     return Operation("GET", f"/providers/{{name}}/{root}", view, gives={200: _described(root)}, query=_QUERY)
 
 

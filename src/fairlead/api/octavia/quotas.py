@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, House, JsonObject, identity, json_response
+from fairlead.api.door import ApiError, JsonObject, Services, identity, json_response
 from fairlead.api.fields import Field, Spec, Values, integer, object_schema
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, forbidden, not_found
@@ -100,8 +100,8 @@ def _met(resource: str) -> ApiError:
     return ApiError(403, f"Quota has been met for resources: {resource}")
 
 
-def quota_routes(house: House) -> list[Operation]:
-    views = _Views(house)
+def quota_routes(services: Services) -> list[Operation]:
+    views = _Views(services)
     update = specs.body("quota", QUOTA_PUT, argument="quotas")
     one = {200: _ONE}
     return [
@@ -115,12 +115,12 @@ def quota_routes(house: House) -> list[Operation]:
 
 
 class _Views:
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     @property
     def _snapshot(self) -> Snapshot:
-        return self._house.model.snapshot
+        return self._services.model.snapshot
 
     async def list(self, request: Request) -> Response:
         """The projects that have a quota of their own."""
@@ -146,7 +146,7 @@ class _Views:
         project = _project(request)
         values = _named(await read_body(request))
 
-        snapshot = await self._house.write(lambda old: set_limits(old, project, values))
+        snapshot = await self._services.write(lambda old: set_limits(old, project, values))
         return self._answer(project, snapshot.quotas.get(project), 202)
 
     async def delete(self, request: Request) -> Response:
@@ -158,14 +158,14 @@ class _Views:
                 raise not_found("Quotas", project)
             return take_limits_away(quota, BALANCING)
 
-        await self._house.write(change)
+        await self._services.write(change)
         return Response(status_code=202)
 
     def _answer(self, project: str, quota: Quota | None, status: int = 200) -> Response:
         return json_response({"quota": self._encode(project, quota)}, status)
 
     def _encode(self, project: str, quota: Quota | None) -> JsonObject:
-        allowed = limits_of(quota, self._house.limits)
+        allowed = limits_of(quota, self._services.limits)
         return {
             "project_id": project,
             "tenant_id": project,

@@ -1,6 +1,6 @@
 """Every resource of the Octavia API: its routes, and with them what each takes and what it gives."""
 
-from fairlead.api.door import House
+from fairlead.api.door import Services
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
 from fairlead.api.listing import LARGEST_PAGE
 from fairlead.api.octavia import encode, limits, specs
@@ -11,22 +11,22 @@ from fairlead.api.octavia.policy import guard
 from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
 from fairlead.api.octavia.views import Views
-from fairlead.api.openapi import FLAG, LINKS, Operation, View
+from fairlead.api.openapi import FLAG, LINKS, Handler, Operation
 
 _STATS = {200: object_schema({"stats": object_schema(encode.STATISTICS, encode.STATISTICS)}, ["stats"])}
 
 
-def resource_routes(house: House) -> list[Operation]:
+def resource_routes(services: Services) -> list[Operation]:
     """Every resource, below whatever prefix they are mounted at."""
-    views = Views(house)
+    views = Views(services)
     routes = [
         *_load_balancer_routes(views),
         *(operation for part in PARTS for operation in _part_routes(views, part)),
         _member_batch(views),
         Operation("GET", "/listeners/{id}/stats", views.show_listener_stats, gives=_STATS, fails=[501]),
-        *provider_routes(house.providers),
-        *quota_routes(house),
-        *catalog_routes(house),
+        *provider_routes(services.providers),
+        *quota_routes(services),
+        *catalog_routes(services),
     ]
     return [guard(route) for route in routes]
 
@@ -81,7 +81,7 @@ def _one(root: str, shown: encode.Shown) -> Schema:
     return object_schema({root: encode.whole(shown)}, [root])
 
 
-def _list(path: str, plural: str, view: View, shown: encode.Shown) -> Operation:
+def _list(path: str, plural: str, view: Handler, shown: encode.Shown) -> Operation:
     """A list shows the attributes that `fields` asks for, so none of them has to be there."""
     gives = {plural: array_schema(object_schema(shown), LARGEST_PAGE), f"{plural}_links": LINKS}
     return Operation("GET", path, view, gives={200: object_schema(gives, gives)}, query=list_query(shown))

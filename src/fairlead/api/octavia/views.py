@@ -7,15 +7,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import House, Identity, JsonObject, identity, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.listing import Item, Lazy
 from fairlead.api.octavia import changes, encode
-from fairlead.api.octavia.caller import Birth, Caller
+from fairlead.api.octavia.caller import Caller, Origin
 from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
-from fairlead.api.openapi import View, read_body
+from fairlead.api.openapi import Handler, read_body
 from fairlead.api.steps import in_steps
+from fairlead.changes.identity import Identity
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.loadbalancer import Listener, LoadBalancer
 from fairlead.model.network import Resource
@@ -29,20 +30,20 @@ ACCEPTED = 202
 
 
 class Views:
-    """One method a request; what they share is the house."""
+    """One method a request; what they share is the services."""
 
-    def __init__(self, house: House, moment: Snapshot | None = None) -> None:
+    def __init__(self, services: Services, moment: Snapshot | None = None) -> None:
         """Of what is true at this moment; without one, of what is true now."""
-        self._house = house
+        self._services = services
         self._moment = moment
 
     @property
     def _snapshot(self) -> Snapshot:
-        return self._moment or self._house.model.snapshot
+        return self._moment or self._services.model.snapshot
 
     def _now(self) -> "Views":
         """The same views of one moment: what is looked at in steps may not change between two of them."""
-        return Views(self._house, self._snapshot)
+        return Views(self._services, self._snapshot)
 
     def _caller(self, request: Request, project_id: str | None = None) -> Caller:
         """Who asks, and what what he makes will get. Raises ApiError 403 when he asks for another project."""
@@ -50,9 +51,11 @@ class Views:
         project = project_id or who.project_id
         if not who.may_change(project):
             raise forbidden()
-        house = self._house
-        birth = Birth(project_id=project, now=house.now(), new_id=house.new_id, provider=house.providers.default)
-        return Caller(identity=who, birth=birth, applied=house.applied, providers=house.providers)
+        services = self._services
+        origin = Origin(
+            project_id=project, now=services.now(), new_id=services.new_id, provider=services.providers.default
+        )
+        return Caller(identity=who, origin=origin, applied=services.applied, providers=services.providers)
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
         """Those that the caller may see; of these ids only, where the query names some."""
@@ -73,7 +76,7 @@ class Views:
         return query.getlist("id") if index is None else [index.get(each, "") for each in query.getlist("id")]
 
     def _standing(self, balancer: LoadBalancer) -> Standing:
-        return encode.standing_in(self._house, self._snapshot, balancer)
+        return encode.standing_in(self._services, self._snapshot, balancer)
 
     def _encode(self, encoder: Callable[..., JsonObject], balancer: LoadBalancer, *chain: Any) -> JsonObject:
         return encoder(self._standing(balancer), *chain)
@@ -100,11 +103,11 @@ class Views:
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
         caller = self._caller(request, values.get("tenant_id") or values.get("project_id"))
-        made = self._house.new_id()
-        snapshot = await self._house.write(
+        made = self._services.new_id()
+        snapshot = await self._services.write(
             lambda old: in_steps(changes.create_load_balancer(old, values, caller, made))
         )
-        where = encode.standing_in(self._house, snapshot, snapshot.load_balancers[made])
+        where = encode.standing_in(self._services, snapshot, snapshot.load_balancers[made])
         return json_response({"loadbalancer": await in_steps(encode.encode_tree(where))}, 201)
 
     async def show_load_balancer(self, request: Request) -> Response:
@@ -115,7 +118,7 @@ class Views:
         changes.find_load_balancer(self._snapshot, balancer_id, identity(request))
         values = await read_body(request)
         caller = self._caller(request)
-        snapshot = await self._house.write(
+        snapshot = await self._services.write(
             lambda old: in_steps(changes.update_load_balancer(old, values, caller, balancer_id))
         )
         return self._load_balancer(snapshot, request)
@@ -123,7 +126,7 @@ class Views:
     async def delete_load_balancer(self, request: Request) -> Response:
         caller, balancer_id = self._caller(request), request.path_params["id"]
         cascade = request.query_params.get("cascade", "").lower() in ("true", "1")
-        await self._house.write(lambda old: changes.delete_load_balancer(old, caller, balancer_id, cascade=cascade))
+        await self._services.write(lambda old: changes.delete_load_balancer(old, caller, balancer_id, cascade=cascade))
         return Response(status_code=NO_CONTENT)
 
     async def show_statuses(self, request: Request) -> Response:
@@ -141,7 +144,7 @@ class Views:
 
     def _statistics(self, balancer: LoadBalancer, listeners: Iterable[Listener]) -> Response:
         """Raises Unsupported while no node counts."""
-        figures = self._house.ledger.total(listener.id for listener in listeners)
+        figures = self._services.ledger.total(listener.id for listener in listeners)
         if figures is None:
             raise Unsupported("statistics (no compute node tells any: `fairlead agent` does)", balancer.provider)
         return json_response({"stats": encode.encode_statistics(figures)})
@@ -149,18 +152,18 @@ class Views:
     async def fail_over(self, request: Request) -> Response:
         """There is no instance to move; what was asked for is a dataplane that is known to be right."""
         caller, balancer_id = self._caller(request), request.path_params["id"]
-        await self._house.write(lambda old: changes.fail_over(old, caller, balancer_id))
-        self._house.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))
+        await self._services.write(lambda old: changes.fail_over(old, caller, balancer_id))
+        self._services.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))
         return Response(status_code=ACCEPTED)
 
     def _load_balancer(self, snapshot: Snapshot, request: Request) -> Response:
         balancer = changes.find_load_balancer(snapshot, request.path_params["id"], identity(request))
-        where = encode.standing_in(self._house, snapshot, balancer)
+        where = encode.standing_in(self._services, snapshot, balancer)
         return json_response({"loadbalancer": encode.encode_load_balancer(where)})
 
     # parts of load balancers
 
-    def list_parts(self, part: Part) -> View:
+    def list_parts(self, part: Part) -> Handler:
         async def show_all(request: Request) -> Response:
             return await list_response(request, part.plural, self._now().parts(part, request))
 
@@ -178,7 +181,7 @@ class Views:
     def _item(self, part: Part, balancer: LoadBalancer, chain: Chain) -> Item:
         return self._later(balancer, chain[-1], part.encode, *chain)
 
-    def create_part(self, part: Part) -> View:
+    def create_part(self, part: Part) -> Handler:
         async def create(request: Request) -> Response:
             names = request.path_params
             part.parent(self._snapshot, names, identity(request))
@@ -190,39 +193,39 @@ class Views:
                 made.append(part_id)
                 return result
 
-            snapshot = await self._house.write(change)
+            snapshot = await self._services.write(change)
             return self._shown(part, snapshot, {**names, "id": made[-1]}, request, 201)
 
         return create
 
-    def show_part(self, part: Part) -> View:
+    def show_part(self, part: Part) -> Handler:
         async def show(request: Request) -> Response:
             return self._shown(part, self._snapshot, request.path_params, request)
 
         return show
 
-    def update_part(self, part: Part) -> View:
+    def update_part(self, part: Part) -> Handler:
         async def update(request: Request) -> Response:
             names = request.path_params
             part.find(self._snapshot, names, identity(request))
             values = await read_body(request)
             caller = self._caller(request)
-            snapshot = await self._house.write(lambda old: in_steps(part.update(old, values, caller, names)))
+            snapshot = await self._services.write(lambda old: in_steps(part.update(old, values, caller, names)))
             return self._shown(part, snapshot, names, request)
 
         return update
 
-    def delete_part(self, part: Part) -> View:
+    def delete_part(self, part: Part) -> Handler:
         async def delete(request: Request) -> Response:
             caller, names = self._caller(request), request.path_params
-            await self._house.write(lambda old: in_steps(part.delete(old, caller, names)))
+            await self._services.write(lambda old: in_steps(part.delete(old, caller, names)))
             return Response(status_code=NO_CONTENT)
 
         return delete
 
     def _shown(self, part: Part, snapshot: Snapshot, names: Names, request: Request, status: int = 200) -> Response:
         balancer, *chain = part.find(snapshot, names, identity(request))
-        where = encode.standing_in(self._house, snapshot, balancer)
+        where = encode.standing_in(self._services, snapshot, balancer)
         return json_response({part.root: part.encode(where, *chain)}, status)
 
     async def replace_members(self, request: Request) -> Response:
@@ -230,7 +233,7 @@ class Views:
         additive = request.query_params.get("additive_only", "").lower() in ("true", "1")
         bodies = await read_body(request)
         caller = self._caller(request)
-        await self._house.write(
+        await self._services.write(
             lambda old: in_steps(changes.replace_members(old, bodies, caller, pool_id, additive=additive))
         )
         return Response(status_code=ACCEPTED)

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from fairlead.api.door import ApiError, Identity
+from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
 from fairlead.api.octavia.caller import Caller
 from fairlead.api.octavia.errors import bad_request, disallowed, missing_subresource
+from fairlead.changes.identity import Identity
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, choose_mac, is_usable
 from fairlead.model.loadbalancer import Vip
@@ -24,7 +25,7 @@ class VipPort(NamedTuple):
 
 def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> VipPort:
     """Raises ApiError: 400 for what does not fit together, 409 for an address that is taken."""
-    birth = caller.birth
+    origin = caller.origin
     if values.get("vip_port_id"):
         return _given_port(snapshot, values, caller, balancer_id)
     if values.get("vip_subnet_id"):
@@ -40,9 +41,9 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
     more = [_additional(snapshot, network, entry, caller, balancer_id) for entry in more_values]
     _refuse_twice([fixed, *more])
     port = Port(
-        id=birth.new_id(),
-        project_id=birth.project_id,
-        created_at=birth.now,
+        id=origin.new_id(),
+        project_id=origin.project_id,
+        created_at=origin.now,
         name=f"octavia-lb-{balancer_id}",
         network_id=network.id,
         mac_address=choose_mac(balancer_id, lambda mac: mac in snapshot.macs),

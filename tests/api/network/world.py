@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from fairlead.api.door import Identity
 from fairlead.api.network import make_door
+from fairlead.changes.identity import Identity
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from harness.api import inside

@@ -1,0 +1,24 @@
+"""Who asks for a change, and what is theirs: the same for every door."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who calls. `roles` are Keystone's words: admin, member, reader; a door may know more."""
+
+    user: str
+    project_id: str
+    roles: frozenset[str]
+    chassis: frozenset[str] = frozenset()
+    """The nodes for which the caller's agents may speak."""
+
+    @property
+    def is_admin(self) -> bool:
+        return "admin" in self.roles
+
+    def may_see(self, project_id: str) -> bool:
+        return self.is_admin or (project_id == self.project_id and bool(self.roles & {"member", "reader"}))
+
+    def may_change(self, project_id: str) -> bool:
+        return self.is_admin or (project_id == self.project_id and "member" in self.roles)

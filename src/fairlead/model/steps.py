@@ -1,0 +1,37 @@
+"""Long work in short steps: a generator that yields wherever it can rest. It looks at a snapshot, which nobody changes
+meanwhile, so whoever runs it may serve others between two steps.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from heapq import merge
+from typing import Any, TypeAlias, TypeVar
+
+RUN = 2000
+"""Items that are sorted without a rest."""
+_T = TypeVar("_T")
+Steps: TypeAlias = Generator[None, None, _T]
+
+
+def at_once(work: Steps[_T]) -> _T:
+    """The same without a rest."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: _T = end.value
+            return found
+
+
+def in_order(items: Sequence[_T], key: Callable[[_T], Any], *, reverse: bool = False) -> Steps[list[_T]]:
+    """As `sorted`."""
+    runs = []
+    for first in range(0, len(items), RUN):
+        runs.append(sorted(items[first : first + RUN], key=key, reverse=reverse))
+        yield
+    if len(runs) == 1:
+        return runs[0]
+    found = []
+    for item in merge(*runs, key=key, reverse=reverse):
+        found.append(item)
+        yield
+    return found
