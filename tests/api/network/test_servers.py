@@ -13,6 +13,7 @@ from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS, Target, add_interface
 from fairlead.api.network.subnets import SUBNETS
+from fairlead.changes.refusal import Refused
 from fairlead.model.addresses import parse_network
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -65,7 +66,7 @@ def test_addresses_and_macs_are_given_once(two):
 
     async def story(one: Model, other: Model) -> None:
         await asyncio.gather(*((one, other)[n % 2].write(create_port(f"p{n}")) for n in range(13)))
-        with pytest.raises(ApiError, match="No more IP addresses"):
+        with pytest.raises(Refused, match="NoFreeAddress"):
             await one.write(create_port("late"))
         assert {port.fixed_ips[0].address for port in one.snapshot.ports.values()} == {
             parse_network("10.0.0.0/28").network_address + n for n in range(2, 15)

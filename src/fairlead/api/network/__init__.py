@@ -13,7 +13,7 @@ from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.fields import Schema
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
-from fairlead.api.network.errors import FAULT, fault
+from fairlead.api.network.errors import FAULT, fault, say
 from fairlead.api.network.floatingips import FLOATING_IPS
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
@@ -22,6 +22,7 @@ from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes
 from fairlead.api.openapi import Operation, with_document
+from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.allowance import QuotaExceeded
 from fairlead.store.interface import StoreError
@@ -63,6 +64,7 @@ def make_door(services: Services) -> Starlette:
     slash = Operation("GET", VERSION + "/", version, gives=found)
     handlers = {
         ApiError: _api_error,
+        Refused: _refused,
         QuotaExceeded: _over_quota,
         Unsupported: _unsupported,
         StoreError: _store_error,
@@ -75,6 +77,11 @@ def make_door(services: Services) -> Starlette:
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)  # noqa: S101 - Starlette picks the handler by the class
     return fault(error.status, error.kind, error.message)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)  # noqa: S101 - Starlette picks the handler by the class
+    return await _api_error(request, say(error.why))
 
 
 async def _over_quota(request: Request, error: Exception) -> Response:

@@ -4,11 +4,16 @@ Names and texts are those of neutron-lib (exceptions/__init__.py, l3.py, extraro
 extensions/tagging.py). Neutron ends some sentences with a full stop and some without; so does this file.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
-from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.changes import addresses
+from fairlead.changes.refusal import Refusal
+from fairlead.model.addresses import IPAddress
 from fairlead.model.network import FloatingIP
 
 _TEXT: Schema = {"type": "string"}
@@ -88,28 +93,9 @@ def subnet_in_use(subnet_id: str) -> ApiError:
     return ApiError(409, f"Unable to complete operation on subnet {subnet_id}: {reason}.", "SubnetInUse")
 
 
-def gateway_in_pool(gateway: IPAddress, pool: str) -> ApiError:
-    text = f"Gateway ip {gateway} conflicts with allocation pool {pool}."
-    return ApiError(409, text, "GatewayConflictWithAllocationPools")
-
-
 def gateway_in_use(gateway: IPAddress, port_id: str) -> ApiError:
     text = f"Current gateway ip {gateway} already in use by port {port_id}. Unable to update."
     return ApiError(409, text, "GatewayIpInUse")
-
-
-def bad_pool(pool: str) -> ApiError:
-    return ApiError(400, f"The allocation pool {pool} is not valid.", "InvalidAllocationPool")
-
-
-def pool_outside(pool: str, cidr: IPNetwork) -> ApiError:
-    text = f"The allocation pool {pool} spans beyond the subnet cidr {cidr}."
-    return ApiError(400, text, "OutOfBoundsAllocationPool")
-
-
-def pools_overlap(one: str, other: str, cidr: IPNetwork) -> ApiError:
-    text = f"Found overlapping allocation pools: {one} {other} for subnet {cidr}."
-    return ApiError(409, text, "OverlappingAllocationPools")
 
 
 def external_network_in_use(network_id: str) -> ApiError:
@@ -137,33 +123,6 @@ def segment_in_use(physical_network: str, tag: int | None) -> ApiError:
 
 
 # ports and addresses
-
-
-def address_outside_subnet(address: IPAddress) -> ApiError:
-    text = f"IP address {address} is not a valid IP for the specified subnet."
-    return ApiError(400, text, "InvalidIpForSubnet")
-
-
-def address_outside_network(address: IPAddress) -> ApiError:
-    text = f"IP address {address} is not a valid IP for any of the subnets on the specified network."
-    return ApiError(400, text, "InvalidIpForNetwork")
-
-
-def address_taken(address: IPAddress, subnet_id: str) -> ApiError:
-    text = f"IP address {address} already allocated in subnet {subnet_id}"
-    return ApiError(409, text, "IpAddressAlreadyAllocated")
-
-
-def address_is_automatic(address: IPAddress, subnet_id: str) -> ApiError:
-    text = (
-        f"IPv6 address {address} cannot be directly assigned to a port on subnet {subnet_id} as the subnet is "
-        "configured for automatic addresses"
-    )
-    return ApiError(400, text, "AllocationOnAutoAddressSubnet")
-
-
-def no_more_addresses(network_id: str) -> ApiError:
-    return ApiError(409, f"No more IP addresses available on network {network_id}.", "IpAddressGenerationFailure")
 
 
 def mac_taken(network_id: str, mac: str) -> ApiError:
@@ -253,3 +212,71 @@ def bad_routes(routes: object, reason: str) -> ApiError:
 def too_many_routes(router_id: str, most: int) -> ApiError:
     text = f"Unable to complete operation for {router_id}. The number of routes exceeds the maximum {most}."
     return ApiError(400, text, "RoutesExhausted")
+
+
+# What the rules refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """`text` is a format that names what it takes from the refusal, `why`."""
+
+    status: int
+    kind: str
+    text: str
+
+
+def _invalid(text: str) -> Words:
+    return Words(400, "InvalidInput", f"Invalid input for operation: {text}.")
+
+
+WORDS: Mapping[type[Refusal], Words] = {
+    addresses.PoolNotValid: Words(
+        400, "InvalidAllocationPool", "The allocation pool {why.pool.start}-{why.pool.end} is not valid."
+    ),
+    addresses.PoolOutside: Words(
+        400,
+        "OutOfBoundsAllocationPool",
+        "The allocation pool {why.pool.start}-{why.pool.end} spans beyond the subnet cidr {why.cidr}.",
+    ),
+    addresses.PoolsOverlap: Words(
+        409,
+        "OverlappingAllocationPools",
+        "Found overlapping allocation pools: {why.one.start}-{why.one.end} {why.other.start}-{why.other.end} for "
+        "subnet {why.cidr}.",
+    ),
+    addresses.GatewayInPool: Words(
+        409,
+        "GatewayConflictWithAllocationPools",
+        "Gateway ip {why.gateway} conflicts with allocation pool {why.pool.start}-{why.pool.end}.",
+    ),
+    addresses.NoSubnetOnNetwork: _invalid("IP allocation requires subnets for network"),
+    addresses.SubnetOfOtherNetwork: _invalid(
+        "Failed to create port on network {why.network_id}, because fixed_ips included invalid subnet {why.subnet_id}"
+    ),
+    addresses.AddressOutsideNetwork: Words(
+        400,
+        "InvalidIpForNetwork",
+        "IP address {why.address} is not a valid IP for any of the subnets on the specified network.",
+    ),
+    addresses.AddressOutsideSubnet: Words(
+        400, "InvalidIpForSubnet", "IP address {why.address} is not a valid IP for the specified subnet."
+    ),
+    addresses.AddressTaken: Words(
+        409, "IpAddressAlreadyAllocated", "IP address {why.address} already allocated in subnet {why.subnet_id}"
+    ),
+    addresses.AddressIsAutomatic: Words(
+        400,
+        "AllocationOnAutoAddressSubnet",
+        "IPv6 address {why.address} cannot be directly assigned to a port on subnet {why.subnet_id} as the subnet is "
+        "configured for automatic addresses",
+    ),
+    addresses.NoFreeAddress: Words(
+        409, "IpAddressGenerationFailure", "No more IP addresses available on network {why.network_id}."
+    ),
+}
+
+
+def say(why: Refusal) -> ApiError:
+    words = WORDS[type(why)]
+    return ApiError(words.status, words.text.format(why=why), words.kind)

@@ -13,7 +13,6 @@ from fairlead.api.door import JsonObject
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.allocation import Interface, Wanted, choose_fixed_ips
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
     Call,
@@ -32,8 +31,9 @@ from fairlead.api.network.gateways import is_there_for
 from fairlead.api.network.ports import STATUS, port_owner, port_status
 from fairlead.api.network.routers import router_owner
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
-from fairlead.model.addresses import IPAddress, choose_mac
+from fairlead.model.addresses import IPAddress
 from fairlead.model.domain import Ways
 from fairlead.model.indexes import NONE
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router, Subnet, find_subnet, release
@@ -147,30 +147,30 @@ def _external_network(snapshot: Snapshot, call: Call, network_id: str) -> Networ
 
 def _address_port(snapshot: Snapshot, call: Call, network: Network, values: Values) -> Port:
     port_id = str(uuid5(UUID(call.new_id), "port"))
-    mac = choose_mac(port_id, lambda mac: mac in snapshot.macs)
-    interface = Interface(port_id=port_id, mac=mac, network=network)
+    mac = choose_mac(snapshot, port_id)
+    holder = Holder(port_id=port_id, mac=mac, network=network)
     return Port(
         id=port_id,
         project_id="",
         created_at=call.now,
         network_id=network.id,
         mac_address=mac,
-        fixed_ips=(_address(snapshot, interface, values),),
+        fixed_ips=(_address(snapshot, holder, values),),
         device_id=call.new_id,
         device_owner=PortUse.FLOATING_IP.value,
     )
 
 
-def _address(snapshot: Snapshot, interface: Interface, values: Values) -> FixedIP:
+def _address(snapshot: Snapshot, holder: Holder, values: Values) -> FixedIP:
     address: IPAddress | None = values.get("floating_ip_address")
     subnet_id = values.get("subnet_id")
     if address is not None and address.version != 4:
         raise errors.bad_resource("floatingip", f"{address} is not an IPv4 address")
     if subnet_id is not None or address is not None:
-        wanted: tuple[Wanted, ...] | None = (Wanted(subnet_id=subnet_id, address=address),)
+        wanted: tuple[AskedAddress, ...] | None = (AskedAddress(subnet_id=subnet_id, address=address),)
     else:
         wanted = None
-    fixed = choose_fixed_ips(snapshot, interface, wanted)
+    fixed = choose_fixed_ips(snapshot, holder, wanted)
     of_family = [each for each in fixed if each.address.version == 4]
     if not of_family:
         raise errors.bad_resource("floatingip", f"Subnet {subnet_id} has no IPv4 addresses")

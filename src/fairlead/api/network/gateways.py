@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from fairlead.api.door import JsonObject
 from fairlead.api.fields import object_schema, reads
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.allocation import Interface, Wanted, choose_fixed_ips
 from fairlead.api.network.collection import Call, network_owner, revised
 from fairlead.api.network.limits import INTERFACES
 from fairlead.api.network.ports import port_owner
-from fairlead.model.addresses import choose_mac
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     ExternalGateway,
@@ -34,7 +33,7 @@ class Way:
 
     network_id: str | None = None
     enable_snat: bool | None = None
-    fixed_ips: tuple[Wanted, ...] | None = None
+    fixed_ips: tuple[AskedAddress, ...] | None = None
 
 
 _KEYS = ("network_id", "enable_snat", "external_fixed_ips")
@@ -154,14 +153,14 @@ def _moved(snapshot: Snapshot, call: Call, network: Network, port: Port, way: Wa
     """The port with the addresses that are wanted; those that it has, if none are."""
     if way.fixed_ips is None:
         return port
-    interface = Interface(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
-    return revised(port, call.now, {"fixed_ips": choose_fixed_ips(snapshot, interface, way.fixed_ips)})
+    holder = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
+    return revised(port, call.now, {"fixed_ips": choose_fixed_ips(snapshot, holder, way.fixed_ips)})
 
 
 def _new_port(snapshot: Snapshot, call: Call, network: Network, router: Router, way: Way, port_id: str) -> Port:
     """It has no project, as in Neutron: it is not the tenant's to see or to change."""
-    mac = choose_mac(port_id, lambda mac: mac in snapshot.macs)
-    fixed = choose_fixed_ips(snapshot, Interface(port_id=port_id, mac=mac, network=network), way.fixed_ips)
+    mac = choose_mac(snapshot, port_id)
+    fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), way.fixed_ips)
     if not fixed:
         raise errors.bad_resource("router", f"No IPs available for external network {network.id}")
     return Port(

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from fairlead.api import fields
 from fairlead.api.fields import NULL, Parser, array_schema, object_schema, reads, words_schema
-from fairlead.api.network.allocation import Wanted
 from fairlead.api.network.errors import invalid_input
 from fairlead.api.network.limits import (
     ALLOCATION_POOLS,
@@ -23,6 +22,7 @@ from fairlead.api.network.limits import (
     LONGEST_TAG,
     TAGS,
 )
+from fairlead.changes.addresses import AskedAddress
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
 from fairlead.model.network import AllocationPool, Route
 
@@ -194,7 +194,7 @@ def encode_route(route: Route) -> dict[str, str]:
         {**object_schema({"subnet_id": uuid.schema, "ip_address": address.schema}), "minProperties": 1}, FIXED_IPS
     )
 )
-def fixed_ips(value: object) -> tuple[Wanted, ...]:
+def fixed_ips(value: object) -> tuple[AskedAddress, ...]:
     """Raises ApiError too, where Neutron does not name the attribute."""
     if isinstance(value, list) and len(value) > FIXED_IPS:
         raise invalid_input("Exceeded maximum amount of fixed ips per port")
@@ -206,17 +206,17 @@ def fixed_ips(value: object) -> tuple[Wanted, ...]:
     return tuple(found)
 
 
-def _fixed_ip(item: object) -> Wanted:
+def _fixed_ip(item: object) -> AskedAddress:
     if not isinstance(item, dict):
         raise ValueError(f"Invalid data format for fixed IP: '{_shown(item)}'")
     unknown = sorted(str(key) for key in item if key not in ("subnet_id", "ip_address"))
     if unknown:
         raise ValueError(f"Unexpected keys supplied: {', '.join(unknown)}")
-    wanted = Wanted(
+    wanted = AskedAddress(
         subnet_id=uuid(item["subnet_id"]) if item.get("subnet_id") is not None else None,
         address=address(item["ip_address"]) if item.get("ip_address") is not None else None,
     )
-    if wanted == Wanted():
+    if wanted == AskedAddress():
         raise ValueError("IP allocation requires subnet_id or ip_address")
     return wanted
 

@@ -10,7 +10,6 @@ from typing import Any
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.allocation import Interface, Wanted, choose_fixed_ips
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
     Call,
@@ -25,8 +24,8 @@ from fairlead.api.network.collection import (
     revised,
 )
 from fairlead.api.openapi import TEXT
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
-from fairlead.model.addresses import choose_mac
 from fairlead.model.indexes import NONE
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, is_reached, release
 from fairlead.model.owner import Kind, Owner
@@ -129,12 +128,12 @@ def create_port(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     _check_policy(call, network, values, "create_port")
     _check_device_owner(values)
     mac = _mac(snapshot, network, values.get("mac_address"), call.new_id)
-    interface = Interface(port_id=call.new_id, mac=mac, network=network)
+    holder = Holder(port_id=call.new_id, mac=mac, network=network)
     port = Port(
         **standard,
         network_id=network.id,
         mac_address=mac,
-        fixed_ips=choose_fixed_ips(snapshot, interface, values.get("fixed_ips")),
+        fixed_ips=choose_fixed_ips(snapshot, holder, values.get("fixed_ips")),
         admin_state_up=values.get("admin_state_up", True),
         device_id=values.get("device_id") or "",
         device_owner=values.get("device_owner") or "",
@@ -206,16 +205,16 @@ def port_owner(port_id: str) -> Owner:
 def _mac(snapshot: Snapshot, network: Network, wanted: str | None, port_id: str) -> str:
     """A MAC is free if no port of any network has it, for a router may join any two. Raises ApiError 409."""
     if wanted is None:
-        return choose_mac(port_id, lambda mac: mac in snapshot.macs)
+        return choose_mac(snapshot, port_id)
     if snapshot.macs.get(wanted, port_id) != port_id:
         raise errors.mac_taken(network.id, wanted)
     return wanted
 
 
 def _new_fixed_ips(
-    snapshot: Snapshot, network: Network, port: Port, wanted: tuple[Wanted, ...] | None
+    snapshot: Snapshot, network: Network, port: Port, wanted: tuple[AskedAddress, ...] | None
 ) -> tuple[FixedIP, ...]:
-    held = Interface(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
+    held = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
     return choose_fixed_ips(snapshot, held, wanted or ())
 
 

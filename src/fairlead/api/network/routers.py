@@ -47,8 +47,9 @@ from fairlead.api.network.limits import EXTRA_ROUTES, FIXED_IPS, ROUTES
 from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes.addresses import AddressTaken, choose_mac
 from fairlead.changes.identity import Identity
-from fairlead.model.addresses import choose_mac
+from fairlead.changes.refusal import Refused
 from fairlead.model.indexes import NONE
 from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, release
 from fairlead.model.owner import Kind, Owner
@@ -291,13 +292,13 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
     check_new_subnets(snapshot, router, [subnet])
     network = network_of(snapshot, subnet)
     if (network.id, subnet.gateway) in snapshot.addresses:
-        raise errors.address_taken(subnet.gateway, subnet.id)
+        raise Refused(AddressTaken(address=subnet.gateway, subnet_id=subnet.id))
     return Port(
         id=call.new_id,
         project_id=router.project_id,
         created_at=call.now,
         network_id=network.id,
-        mac_address=choose_mac(f"{router.id}/{subnet.id}", lambda mac: mac in snapshot.macs),
+        mac_address=choose_mac(snapshot, f"{router.id}/{subnet.id}"),
         fixed_ips=(FixedIP(subnet_id=subnet.id, address=subnet.gateway),),
         device_id=router.id,
         device_owner=PortUse.ROUTER_INTERFACE.value,

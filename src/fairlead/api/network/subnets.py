@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
-from fairlead.api.network import allocation, errors, limits, parsers, policy
+from fairlead.api.network import errors, limits, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, refused
 from fairlead.api.network.collection import (
     Call,
@@ -24,6 +24,7 @@ from fairlead.api.network.collection import (
     sift_nothing,
 )
 from fairlead.api.network.networks import check_mtu
+from fairlead.changes import addresses
 from fairlead.changes.identity import Identity
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
 from fairlead.model.indexes import NONE
@@ -82,7 +83,7 @@ def create_subnet(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     standard = born(call, values)
     policy.check(call.caller.may_change(network.project_id), "create_subnet")
     cidr = _cidr(values)
-    gateway = values["gateway_ip"] if "gateway_ip" in values else allocation.default_gateway(cidr)
+    gateway = values["gateway_ip"] if "gateway_ip" in values else addresses.default_gateway(cidr)
     subnet = Subnet(
         **standard,
         cidr=cidr,
@@ -159,8 +160,8 @@ def check_subnet(subnet: Subnet) -> None:
     for route in subnet.host_routes:
         _check_version(route.destination, version, "destination")
         _check_version(route.nexthop, version, "nexthop")
-    allocation.check_pools(subnet.allocation_pools, subnet.cidr)
-    allocation.check_gateway(subnet.allocation_pools, subnet.gateway)
+    addresses.check_pools(subnet.allocation_pools, subnet.cidr)
+    addresses.check_gateway(subnet.allocation_pools, subnet.gateway)
     _check_ipv6_modes(subnet)
 
 
@@ -191,7 +192,7 @@ def _cidr(values: Values) -> IPNetwork:
 def _pools(
     wanted: tuple[AllocationPool, ...] | None, cidr: IPNetwork, gateway: IPAddress | None
 ) -> tuple[AllocationPool, ...]:
-    return allocation.default_pools(cidr, gateway) if wanted is None else wanted
+    return addresses.default_pools(cidr, gateway) if wanted is None else wanted
 
 
 def _check_version(value: IPAddress | IPNetwork, version: int, name: str) -> None:
@@ -213,7 +214,7 @@ def _check_ipv6_modes(subnet: Subnet) -> None:
             f"ipv6_ra_mode set to '{subnet.ipv6_ra_mode}' with ipv6_address_mode set to '{subnet.ipv6_address_mode}' "
             "is not valid. If both attributes are set, they must be the same value"
         )
-    if allocation.is_automatic(subnet) and subnet.cidr.prefixlen != 64:
+    if addresses.is_automatic(subnet) and subnet.cidr.prefixlen != 64:
         raise errors.invalid_input(
             f"Invalid CIDR {subnet.cidr} for IPv6 address mode. OpenStack uses the EUI-64 address format, which "
             "requires the prefix to be /64"

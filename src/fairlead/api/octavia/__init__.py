@@ -12,10 +12,11 @@ from starlette.routing import Mount
 
 from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
-from fairlead.api.octavia.errors import FAULT, fault
+from fairlead.api.octavia.errors import FAULT, fault, say
 from fairlead.api.octavia.quotas import NAMES, check_probes
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation, with_document
+from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.allowance import QuotaExceeded
 from fairlead.store.interface import StoreError
@@ -59,6 +60,7 @@ def make_door(services: Services) -> Starlette:
     aliases = [Mount(MACHINES_ALIAS, routes=machines), *(Mount(prefix, routes=resources) for prefix in ALIASES)]
     handlers = {
         ApiError: _api_error,
+        Refused: _refused,
         QuotaExceeded: _over_quota,
         Unsupported: _unsupported,
         StoreError: _store_error,
@@ -71,6 +73,11 @@ def make_door(services: Services) -> Starlette:
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)  # noqa: S101 - Starlette picks the handler by the class
     return fault(error.status, error.message)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)  # noqa: S101 - Starlette picks the handler by the class
+    return await _api_error(request, say(error.why))
 
 
 async def _over_quota(request: Request, error: Exception) -> Response:

@@ -8,6 +8,8 @@ from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import NULL, BadField, MissingField, Schema, UnknownField, object_schema
+from fairlead.changes import addresses
+from fairlead.changes.refusal import Refusal
 
 FAULT: Schema = object_schema(
     {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": {"type": "string"}, "debuginfo": NULL},
@@ -63,6 +65,21 @@ def missing_field(error: MissingField) -> ApiError:
 def unknown_field(argument: str, error: UnknownField) -> ApiError:
     what = "attribute" if len(error.names) == 1 else "attributes"
     return ApiError(400, f"Unknown {what} for argument {'.'.join([argument, *error.path])}: {', '.join(error.names)}")
+
+
+def say(why: Refusal) -> ApiError:
+    """A refusal of the rules in Octavia's words."""
+    match why:
+        case addresses.AddressOutsideSubnet():
+            return bad_request(f"VIP address {why.address} is not a valid IP for subnet {why.subnet_id} ({why.cidr}).")
+        case addresses.AddressTaken():
+            return ApiError(409, f"The VIP IP address is already in use: {why.address}")
+        case addresses.NoFreeAddress():
+            return ApiError(409, f"No more IP addresses available on subnet {why.subnet_id}.")
+        case addresses.NoSubnetOnNetwork():
+            which = "" if why.address is None else " for VIP address specified"
+            return bad_request(f"Supplied network does not contain a subnet{which}.")
+    raise TypeError(f"there are no words for {why}")
 
 
 def _shown(value: object) -> str:

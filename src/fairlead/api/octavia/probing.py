@@ -6,8 +6,7 @@ It is held by a port, one a subnet, made with the first monitor that needs it. I
 from datetime import datetime
 
 from fairlead.api.door import ApiError
-from fairlead.api.octavia.vip import free_address
-from fairlead.model.addresses import choose_mac
+from fairlead.changes.addresses import choose_mac, free_address
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FixedIP, Port, PortUse, find_subnet
 from fairlead.model.probes import (
@@ -32,7 +31,7 @@ def _make(snapshot: Snapshot, network_id: str, subnet_id: str, now: datetime) ->
     network = snapshot.networks[network_id]
     subnet = find_subnet(network, subnet_id)
     identity = probe_port_id(subnet_id)
-    address = free_address(snapshot, network, subnet, identity) if subnet else None
+    address = free_address(snapshot, network_id, subnet, identity) if subnet else None
     if address is None:
         raise ApiError(409, f"No more IP addresses available on subnet {subnet_id}: health monitors need one.")
     return Port(
@@ -41,7 +40,7 @@ def _make(snapshot: Snapshot, network_id: str, subnet_id: str, now: datetime) ->
         created_at=now,
         name=f"ovn-lb-hm-{subnet_id}",
         network_id=network_id,
-        mac_address=choose_mac(identity, lambda mac: mac in snapshot.macs),
+        mac_address=choose_mac(snapshot, identity),
         fixed_ips=(FixedIP(subnet_id=subnet_id, address=address),),
         admin_state_up=False,
         device_id=f"ovn-lb-hm-{subnet_id}",

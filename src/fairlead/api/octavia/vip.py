@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
 from fairlead.api.octavia.caller import Caller
 from fairlead.api.octavia.errors import bad_request, disallowed, missing_subresource
+from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
 from fairlead.changes.identity import Identity
-from fairlead.model import taken
-from fairlead.model.addresses import IPAddress, choose_mac, is_usable
+from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Vip
 from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
@@ -24,7 +23,7 @@ class VipPort(NamedTuple):
 
 
 def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> VipPort:
-    """Raises ApiError: 400 for what does not fit together, 409 for an address that is taken."""
+    """Raises ApiError 400 for what does not fit together; and Refused, for an address that is taken for one."""
     origin = caller.origin
     if values.get("vip_port_id"):
         return _given_port(snapshot, values, caller, balancer_id)
@@ -32,12 +31,12 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         network, subnet = _subnet(snapshot, values, caller)
     elif values.get("vip_network_id"):
         network = _network(snapshot, values["vip_network_id"], caller)
-        subnet = _choose_subnet(snapshot, network, values.get("vip_address"))
+        subnet = choose_subnet(snapshot, network, values.get("vip_address"))
     else:
         raise bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.")
     more_values = values.get("additional_vips") or ()
     _check_choice(network, [values.get("vip_address"), *(entry.get("ip_address") for entry in more_values)], caller)
-    fixed = _fixed(snapshot, network, subnet, values.get("vip_address"), balancer_id)
+    fixed = choose_service_address(snapshot, network.id, subnet, values.get("vip_address"), balancer_id)
     more = [_additional(snapshot, network, entry, caller, balancer_id) for entry in more_values]
     _refuse_twice([fixed, *more])
     port = Port(
@@ -46,7 +45,7 @@ def choose_vip(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: 
         created_at=origin.now,
         name=f"octavia-lb-{balancer_id}",
         network_id=network.id,
-        mac_address=choose_mac(balancer_id, lambda mac: mac in snapshot.macs),
+        mac_address=choose_mac(snapshot, balancer_id),
         fixed_ips=(fixed, *more),
         admin_state_up=False,
         device_id=f"lb-{balancer_id}",
@@ -96,7 +95,7 @@ def _additional(snapshot: Snapshot, network: Network, entry: Values, caller: Cal
         raise bad_request("All VIP subnets must belong to the same network.")
     if entry.get("port_id") is not None:
         raise bad_request("port_id of additional_vips: all VIPs are on one port; name it as vip_port_id.")
-    return _fixed(snapshot, network, subnet, entry.get("ip_address"), balancer_id)
+    return choose_service_address(snapshot, network.id, subnet, entry.get("ip_address"), balancer_id)
 
 
 def _additional_of(port: Port, entry: Values) -> FixedIP:
@@ -143,32 +142,3 @@ def _network(snapshot: Snapshot, network_id: str, caller: Caller) -> Network:
     if network is None or not may_use(network, caller.identity):
         raise missing_subresource("Network", network_id)
     return network
-
-
-def _choose_subnet(snapshot: Snapshot, network: Network, address: IPAddress | None) -> Subnet:
-    """The one that contains the address; else the first that has a free one, IPv4 before IPv6, as Octavia does."""
-    subnets = sorted(network.subnets, key=lambda subnet: subnet.cidr.version)
-    fitting = [subnet for subnet in subnets if address is None or address in subnet.cidr]
-    if not fitting:
-        which = "" if address is None else " for VIP address specified"
-        raise bad_request(f"Supplied network does not contain a subnet{which}.")
-    return next((subnet for subnet in fitting if free_address(snapshot, network, subnet, network.id)), fitting[0])
-
-
-def free_address(snapshot: Snapshot, network: Network, subnet: Subnet, seed: str) -> IPAddress | None:
-    """An address of the subnet's allocation pools that nobody has."""
-    return taken.free_address(snapshot.taken, network.id, subnet.allocation_pools, seed, (subnet.gateway,))
-
-
-def _fixed(snapshot: Snapshot, network: Network, subnet: Subnet, wanted: IPAddress | None, balancer_id: str) -> FixedIP:
-    """The address that is wanted, or a free one."""
-    if wanted is None:
-        free = free_address(snapshot, network, subnet, balancer_id)
-        if free is None:
-            raise ApiError(409, f"No more IP addresses available on subnet {subnet.id}.")
-        return FixedIP(subnet_id=subnet.id, address=free)
-    if not is_usable(wanted, subnet.cidr):
-        raise bad_request(f"VIP address {wanted} is not a valid IP for subnet {subnet.id} ({subnet.cidr}).")
-    if (network.id, wanted) in snapshot.addresses or wanted == subnet.gateway:
-        raise ApiError(409, f"The VIP IP address is already in use: {wanted}")
-    return FixedIP(subnet_id=subnet.id, address=wanted)

@@ -1,0 +1,147 @@
+"""One allocator: what a port gets, what a service gets, and what neither may have."""
+
+import dataclasses
+import string
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from fairlead.api.network.errors import WORDS
+from fairlead.changes.addresses import (
+    AddressIsAutomatic,
+    AddressOutsideSubnet,
+    AddressTaken,
+    AskedAddress,
+    GatewayInPool,
+    Holder,
+    NoFreeAddress,
+    NoSubnetOnNetwork,
+    PoolsOverlap,
+    check_gateway,
+    check_pools,
+    choose_fixed_ips,
+    choose_service_address,
+    choose_subnet,
+    default_pools,
+)
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, Subnet
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+from harness.api import NOON
+
+COMMON = {"project_id": "p", "created_at": NOON}
+MAC = "fa:16:3e:00:00:01"
+MADE_OF_MAC = ip_address("fd00::f816:3eff:fe00:1")
+
+
+def subnet(name: str, cidr: str, mode: Ipv6Mode | None = None) -> Subnet:
+    net = ip_network(cidr)
+    pools = default_pools(net, net[1])
+    return Subnet(id=name, cidr=net, gateway=net[1], allocation_pools=pools, ipv6_address_mode=mode, **COMMON)
+
+
+SMALL, SIX, AUTOMATIC = (
+    subnet("four", "10.0.0.0/30"),
+    subnet("six", "fd01::/64"),
+    subnet("auto", "fd00::/64", Ipv6Mode.SLAAC),
+)
+
+
+def taking(network: Network, *addresses: FixedIP) -> Snapshot:
+    port = Port(id="other", network_id=network.id, mac_address="fa:16:3e:00:00:02", fixed_ips=addresses, **COMMON)
+    return apply_changes(Snapshot(), Changes(puts=(network, port)), 1)
+
+
+def network(*subnets: Subnet) -> Network:
+    return Network(id="net", mtu=1442, subnets=subnets, **COMMON)
+
+
+def fixed(subnet_id: str, text: str) -> FixedIP:
+    return FixedIP(subnet_id=subnet_id, address=ip_address(text))
+
+
+def refusal(choose, *arguments) -> Refusal:
+    with pytest.raises(Refused) as refused:
+        choose(*arguments)
+    return refused.value.why
+
+
+def test_a_port_gets_one_address_of_each_family_and_a_machine_makes_its_own():
+    net = network(SMALL, AUTOMATIC)
+    holder = Holder(port_id="p", mac=MAC, network=net)
+    assert choose_fixed_ips(taking(net), holder, None) == (
+        fixed("four", "10.0.0.2"),
+        FixedIP(subnet_id="auto", address=MADE_OF_MAC),
+    )
+    wanted = (AskedAddress(subnet_id="auto", address=ip_address("fd00::2")),)
+    assert refusal(choose_fixed_ips, taking(net), holder, wanted) == AddressIsAutomatic(
+        address=ip_address("fd00::2"), subnet_id="auto"
+    )
+
+
+def test_a_port_keeps_the_address_that_it_has_on_a_subnet():
+    net = network(SMALL, SIX)
+    held = fixed("six", "fd01::7")
+    holder = Holder(port_id="p", mac=MAC, network=net, held=(held,))
+    asked = (AskedAddress(subnet_id="six"), AskedAddress(subnet_id="four"))
+    assert choose_fixed_ips(taking(net), holder, asked) == (held, fixed("four", "10.0.0.2"))
+
+
+def test_an_address_that_somebody_has_is_refused_by_its_value():
+    net = network(SMALL)
+    full, two = taking(net, fixed("four", "10.0.0.2")), ip_address("10.0.0.2")
+    holder = Holder(port_id="p", mac=MAC, network=net)
+    taken = AddressTaken(address=two, subnet_id="four")
+    assert refusal(choose_fixed_ips, full, holder, (AskedAddress(address=two),)) == taken
+    assert refusal(choose_service_address, full, "net", SMALL, two, "seed") == taken
+    assert refusal(choose_fixed_ips, full, holder, None) == NoFreeAddress(network_id="net")
+    assert refusal(choose_service_address, full, "net", SMALL, None, "seed") == NoFreeAddress(
+        network_id="net", subnet_id="four"
+    )
+
+
+def test_a_service_never_has_the_gateways_address_and_a_router_may():
+    net, gateway = network(SMALL), ip_address("10.0.0.1")
+    holder = Holder(port_id="p", mac=MAC, network=net)
+    assert choose_fixed_ips(taking(net), holder, (AskedAddress(address=gateway),)) == (fixed("four", "10.0.0.1"),)
+    assert refusal(choose_service_address, taking(net), "net", SMALL, gateway, "seed") == AddressTaken(
+        address=gateway, subnet_id="four"
+    )
+    outside = ip_address("10.0.0.3")
+    assert refusal(choose_service_address, taking(net), "net", SMALL, outside, "seed") == AddressOutsideSubnet(
+        address=outside, subnet_id="four", cidr=SMALL.cidr
+    )
+
+
+def test_a_service_gets_an_address_of_the_pool_where_machines_make_their_own():
+    chosen = choose_service_address(taking(network(AUTOMATIC)), "net", AUTOMATIC, None, "seed")
+    assert chosen.address in AUTOMATIC.cidr
+    assert chosen.address != MADE_OF_MAC
+
+
+def test_the_subnet_of_a_service_has_a_free_address_if_any_has():
+    net = network(SIX, SMALL)
+    assert choose_subnet(taking(net), net, None) is SMALL
+    assert choose_subnet(taking(net, fixed("four", "10.0.0.2")), net, None) is SIX
+    assert choose_subnet(taking(net), net, ip_address("fd01::9")) is SIX
+    nowhere = ip_address("10.9.0.1")
+    assert refusal(choose_subnet, taking(net), net, nowhere) == NoSubnetOnNetwork(network_id="net", address=nowhere)
+
+
+def test_pools_do_not_overlap_and_leave_the_gateway_out():
+    pools = [
+        AllocationPool(start=ip_address(first), end=ip_address(last))
+        for first, last in (("10.9.0.10", "10.9.0.20"), ("10.9.0.2", "10.9.0.10"))
+    ]
+    cidr = ip_network("10.9.0.0/24")
+    assert refusal(check_pools, tuple(pools), cidr) == PoolsOverlap(one=pools[1], other=pools[0], cidr=cidr)
+    gateway = ip_address("10.9.0.15")
+    assert refusal(check_gateway, tuple(pools), gateway) == GatewayInPool(gateway=gateway, pool=pools[0])
+
+
+def test_the_network_door_has_words_for_every_refusal_and_no_word_that_a_refusal_has_not():
+    for kind, words in WORDS.items():
+        named = {name for _, name, _, _ in string.Formatter().parse(words.text) if name}
+        fields = {field.name for field in dataclasses.fields(kind)}
+        assert {name.split(".")[1] for name in named} <= fields, kind
