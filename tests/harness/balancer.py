@@ -6,19 +6,15 @@ from random import Random
 from typing import Any
 
 from fairlead.model.addresses import parse_address
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
 from fairlead.model.loadbalancer import (
     Algorithm,
-    HealthMonitor,
-    L7Action,
-    L7Comparison,
-    L7Policy,
-    L7Rule,
-    L7RuleType,
     Listener,
     ListenerProtocol,
     LoadBalancer,
     Member,
     MonitorType,
+    PlainMonitor,
     Pool,
     PoolProtocol,
     Vip,
@@ -41,7 +37,7 @@ def some_balancer(identity: str, project: str, dice: Random | None = None) -> Lo
         replace(
             pool,
             members=some(Member, 3, ordinal=0, address=ADDRESS, port=80),
-            health_monitor=next(iter(some(HealthMonitor, 1, **monitor)), None),
+            health_monitor=next(iter(some(PlainMonitor, 1, **monitor)), None),
         )
         for pool in some(Pool, 2, protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP)
     )
@@ -49,7 +45,7 @@ def some_balancer(identity: str, project: str, dice: Random | None = None) -> Lo
         replace(
             listener,
             l7policies=tuple(
-                replace(policy, rules=some(L7Rule, 2, **rule)) for policy in some(L7Policy, 2, action=L7Action.REJECT)
+                replace(policy, rules=some(L7Rule, 2, **rule)) for policy in some(L7Policy, 2, action=Reject())
             ),
         )
         for listener in some(Listener, 2, protocol=ListenerProtocol.TCP, port=80)

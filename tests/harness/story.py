@@ -38,18 +38,20 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.addresses import IPAddress, parse_address, parse_network
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
+    HTTP_MONITORS,
     Algorithm,
     HealthMonitor,
+    HttpMonitor,
     Listener,
     ListenerProtocol,
     LoadBalancer,
     Member,
     MonitorType,
     Parted,
-    PersistenceType,
+    PlainMonitor,
     Pool,
     PoolProtocol,
-    SessionPersistence,
+    SourceIpPersistence,
     Transport,
     Vip,
     find_pool,
@@ -371,7 +373,7 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
     for word in words:
         if word.startswith("persist"):
             timeout = int(word[8:]) if "=" in word else None
-            persistence = SessionPersistence(type=PersistenceType.SOURCE_IP, timeout=timeout)
+            persistence = SourceIpPersistence(timeout=timeout)
     pool = Pool(
         id=f"{identity}-pool",
         protocol=PoolProtocol(protocol.upper()),
@@ -391,7 +393,8 @@ def _monitor(identity: str, text: str) -> HealthMonitor:
     kind, *words = text.split("+")
     times = {"delay": 5, "timeout": 2, "max_retries": 2, "max_retries_down": 3}
     times |= {name: int(value) for name, _, value in (word.partition("=") for word in words if word != "off")}
-    return HealthMonitor(
+    monitor = HttpMonitor if kind in HTTP_MONITORS else PlainMonitor
+    return monitor(
         id=f"{identity}-monitor", type=MonitorType(kind), admin_state_up="off" not in words, **times, **COMMON
     )
 

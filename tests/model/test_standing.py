@@ -10,12 +10,12 @@ from immutables import Map
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import (
     Algorithm,
-    HealthMonitor,
     Listener,
     ListenerProtocol,
     LoadBalancer,
     Member,
     MonitorType,
+    PlainMonitor,
     Pool,
     PoolProtocol,
     Vip,
@@ -107,7 +107,7 @@ def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int,
     """Members that nobody has probed take connections, so the pool works, whatever the others are."""
     kinds = [("new", 1)] * unprobed + [("old", 0)] * drains + [("dead", 1)] * down
     members = tuple(replace(MEMBER, id=name, weight=weight) for name, weight in kinds)
-    monitor = HealthMonitor(id="m", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
+    monitor = PlainMonitor(id="m", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
     pool = replace(POOL, members=members, health_monitor=monitor)
     web = replace(WEB, pools=(pool,))
     standing = Standing(balancer=web, generation=5, applied=Applied(generation=5), down=frozenset({"dead"}))

@@ -401,7 +401,7 @@ def _refuse_options(value: lb.ListenerTls | lb.PoolTls | lb.Http | None, names: 
 def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
     if persistence is None:
         return
-    if persistence.type is not lb.PersistenceType.SOURCE_IP:
+    if not isinstance(persistence, lb.SourceIpPersistence):
         raise Unsupported(f"session_persistence {persistence.type.value}", PROVIDER)
     if persistence.granularity is not None:
         raise Unsupported("persistence_granularity", PROVIDER)

@@ -1,11 +1,13 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.l7 import L7Policy
 from fairlead.model.network import Resource
 from fairlead.model.shared_slots import assign_slots
 from fairlead.model.slots import LARGEST, SMALLEST, SlotTable, deal, lend
@@ -56,30 +58,8 @@ class MonitorType(StrEnum):
     UDP_CONNECT = "UDP-CONNECT"
 
 
-class L7Action(StrEnum):
-    REDIRECT_PREFIX = "REDIRECT_PREFIX"
-    REDIRECT_TO_POOL = "REDIRECT_TO_POOL"
-    REDIRECT_TO_URL = "REDIRECT_TO_URL"
-    REJECT = "REJECT"
-
-
-class L7RuleType(StrEnum):
-    COOKIE = "COOKIE"
-    FILE_TYPE = "FILE_TYPE"
-    HEADER = "HEADER"
-    HOST_NAME = "HOST_NAME"
-    PATH = "PATH"
-    SSL_CONN_HAS_CERT = "SSL_CONN_HAS_CERT"
-    SSL_DN_FIELD = "SSL_DN_FIELD"
-    SSL_VERIFY_RESULT = "SSL_VERIFY_RESULT"
-
-
-class L7Comparison(StrEnum):
-    CONTAINS = "CONTAINS"
-    ENDS_WITH = "ENDS_WITH"
-    EQUAL_TO = "EQUAL_TO"
-    REGEX = "REGEX"
-    STARTS_WITH = "STARTS_WITH"
+HTTP_MONITORS = frozenset({MonitorType.HTTP, MonitorType.HTTPS})
+"""Those that send a request."""
 
 
 class ClientAuthentication(StrEnum):
@@ -99,12 +79,32 @@ class Transport(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionPersistence:
-    type: PersistenceType
-    cookie_name: str | None = None
+class HttpCookiePersistence:
+    """By a cookie of the balancer's own."""
+
+    type: Literal[PersistenceType.HTTP_COOKIE] = field(default=PersistenceType.HTTP_COOKIE, init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppCookiePersistence:
+    """By a cookie that the member gives."""
+
+    type: Literal[PersistenceType.APP_COOKIE] = field(default=PersistenceType.APP_COOKIE, init=False)
+    cookie_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceIpPersistence:
+    """By the client's address."""
+
+    type: Literal[PersistenceType.SOURCE_IP] = field(default=PersistenceType.SOURCE_IP, init=False)
     timeout: int | None = None
-    """Seconds without a new connection after which a client may go to another member."""
+    """Seconds without a new connection after which a client may go to another member; None is the provider's."""
     granularity: IPAddress | None = None
+    """A mask: clients that differ outside it only are one. None is each address alone."""
+
+
+SessionPersistence: TypeAlias = HttpCookiePersistence | AppCookiePersistence | SourceIpPersistence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +131,9 @@ class Member(Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthMonitor(Resource):
-    """Times in seconds. What is None has no meaning for this type."""
+class _Monitor(Resource):
+    """What every health monitor has. Times in seconds."""
 
-    type: MonitorType
     delay: int
     timeout: int
     max_retries: int
@@ -142,11 +141,30 @@ class HealthMonitor(Resource):
     max_retries_down: int = 3
     """Failures in a row that make it ERROR."""
     admin_state_up: bool = True
-    http_method: str | None = None
-    url_path: str | None = None
-    expected_codes: str | None = None
     http_version: str | None = None
     domain_name: str | None = None
+    """What a probe says of itself in HTTP. Octavia keeps them whatever the type is, and clients read them again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainMonitor(_Monitor):
+    """Asks whether anything answers at all."""
+
+    type: Literal[MonitorType.PING, MonitorType.SCTP, MonitorType.TCP, MonitorType.TLS_HELLO, MonitorType.UDP_CONNECT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpMonitor(_Monitor):
+    """Sends a request and looks at the answer's code."""
+
+    type: Literal[MonitorType.HTTP, MonitorType.HTTPS]
+    http_method: str = "GET"
+    url_path: str = "/"
+    expected_codes: str = "200"
+    """One code, several with commas, or a range with a hyphen."""
+
+
+HealthMonitor: TypeAlias = PlainMonitor | HttpMonitor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +199,7 @@ class Pool(Resource):
     @property
     def goes_by_source(self) -> bool:
         """Whether a client's address alone decides its member, by the algorithm or by persistence."""
-        persistent = self.persistence is not None and self.persistence.type is PersistenceType.SOURCE_IP
-        return persistent or self.algorithm is Algorithm.SOURCE_IP
+        return isinstance(self.persistence, SourceIpPersistence) or self.algorithm is Algorithm.SOURCE_IP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,29 +210,6 @@ class Timeouts:
     member_connect: int = 5_000
     member_data: int = 50_000
     tcp_inspect: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class L7Rule(Resource):
-    type: L7RuleType
-    compare_type: L7Comparison
-    value: str
-    key: str | None = None
-    invert: bool = False
-    admin_state_up: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class L7Policy(Resource):
-    """Its position is its place among the policies of its listener. It applies when all its rules do."""
-
-    action: L7Action
-    redirect_pool_id: str | None = None
-    redirect_url: str | None = None
-    redirect_prefix: str | None = None
-    redirect_http_code: int | None = None
-    admin_state_up: bool = True
-    rules: tuple[L7Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from immutables import Map
 
+from fairlead.model.l7 import L7Policy, L7Rule
 from fairlead.model.loadbalancer import (
     HealthMonitor,
-    L7Policy,
-    L7Rule,
     Listener,
     LoadBalancer,
     Member,

@@ -9,12 +9,15 @@ from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn
 
 from fairlead.model.kinds import KINDS
+from fairlead.model.l7 import L7Action, L7Policy
+from fairlead.model.loadbalancer import HealthMonitor, SessionPersistence
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.interface import StoreError
@@ -76,6 +79,31 @@ def _is_union_of(*members: type) -> Callable[[Any], bool]:
     return holds
 
 
+def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An L7 policy as it is stored now, from how it was when every policy had the attributes of every action."""
+    kind = document["action"]
+    if not isinstance(kind, str):
+        return document
+    code = document["redirect_http_code"]
+    action = {
+        "REJECT": {},
+        "REDIRECT_TO_POOL": {"pool_id": document["redirect_pool_id"]},
+        "REDIRECT_TO_URL": {"url": document["redirect_url"], "code": code},
+        "REDIRECT_PREFIX": {"prefix": document["redirect_prefix"], "code": code},
+    }[kind]
+    return {**document, "action": {"type": kind, **action}}
+
+
+def _register_union(converter: Converter, union: Any) -> None:
+    """A union of classes that each say by their `type`, a Literal, which words of a document mean them."""
+    classes = {word: each for each in get_args(union) for word in get_args(get_type_hints(each)["type"])}
+
+    def structure(document: Any, _: object) -> Any:
+        return None if document is None else converter.structure(document, classes[document["type"]])
+
+    converter.register_structure_hook_func(_is_union_of(*get_args(union)), structure)
+
+
 def _make_converter() -> Converter:
     converter = Converter(detailed_validation=False)
     converter.register_structure_hook_func(
@@ -89,6 +117,10 @@ def _make_converter() -> Converter:
     converter.register_structure_hook_func(
         lambda form: isinstance(form, type) and issubclass(form, StrEnum), lambda text, form: form(text)
     )
+    for union in (L7Action, HealthMonitor, SessionPersistence):
+        _register_union(converter, union)
+    policy = make_dict_structure_fn(L7Policy, converter, _cattrs_detailed_validation=False)
+    converter.register_structure_hook(L7Policy, lambda document, form: policy(_policy(document), form))
     return converter
 
 

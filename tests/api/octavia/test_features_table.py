@@ -11,6 +11,7 @@ import pytest
 
 from api.octavia.world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
 from fairlead.api.octavia import specs
+from fairlead.model import l7
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool
@@ -33,9 +34,9 @@ VALUES: Mapping[tuple[str, str], type[StrEnum]] = {
     ("pool", "lb_algorithm"): lb.Algorithm,
     ("pool", "session_persistence"): lb.PersistenceType,
     ("health monitor", "type"): lb.MonitorType,
-    ("L7 policy", "action"): lb.L7Action,
-    ("L7 rule", "type"): lb.L7RuleType,
-    ("L7 rule", "compare_type"): lb.L7Comparison,
+    ("L7 policy", "action"): l7.L7ActionType,
+    ("L7 rule", "type"): l7.L7RuleType,
+    ("L7 rule", "compare_type"): l7.L7Comparison,
 }
 """Attributes of which each value is a feature of its own."""
 SAID_AS_VALUES = {"type"}

@@ -13,12 +13,15 @@ from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
 from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.loadbalancer import (
     Algorithm,
+    AppCookiePersistence,
+    HttpCookiePersistence,
     Listener,
     Member,
     PersistenceType,
     Pool,
     PoolProtocol,
     SessionPersistence,
+    SourceIpPersistence,
     Timeouts,
     with_members,
     with_slots,
@@ -157,9 +160,17 @@ def _persistence(values: Values, pool: Pool) -> SessionPersistence | None:
         raise bad_request('Field "cookie_name" can only be specified with session persistence of type "APP_COOKIE".')
     if cookie and not COOKIE_NAME.fullmatch(cookie):
         raise bad_request('Supplied "cookie_name" is invalid.')
-    if kind is PersistenceType.APP_COOKIE and not cookie:
-        raise bad_request('Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.')
-    return SessionPersistence(type=kind, cookie_name=cookie, timeout=timeout, granularity=granularity)
+    match kind:
+        case PersistenceType.HTTP_COOKIE:
+            return HttpCookiePersistence()
+        case PersistenceType.APP_COOKIE:
+            if not cookie:
+                raise bad_request(
+                    'Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.'
+                )
+            return AppCookiePersistence(cookie_name=cookie)
+        case PersistenceType.SOURCE_IP:
+            return SourceIpPersistence(timeout=timeout, granularity=granularity)
 
 
 def _refuse_cookies(kind: PersistenceType | None, cookie: str | None) -> None:

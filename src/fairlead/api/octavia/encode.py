@@ -12,14 +12,17 @@ from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_nu
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
+from fairlead.model.l7 import L7Action, L7Policy, L7Rule, RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
 from fairlead.model.loadbalancer import (
+    AppCookiePersistence,
     HealthMonitor,
-    L7Policy,
-    L7Rule,
+    HttpMonitor,
     Listener,
     LoadBalancer,
     Member,
     Pool,
+    SessionPersistence,
+    SourceIpPersistence,
     find_pool,
     listeners_of,
     pools_of,
@@ -35,6 +38,7 @@ from fairlead.model.steps import Steps
 STATISTICS: Mapping[str, Schema] = dict.fromkeys(
     ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections"), NUMBER
 )
+_NO_TARGET = dict.fromkeys(("redirect_pool_id", "redirect_url", "redirect_prefix", "redirect_http_code"))
 _V = TypeVar("_V")
 Shown: TypeAlias = Mapping[str, Schema]
 """The attributes of an answer: those that a body may have, and those that are only ever read."""
@@ -205,7 +209,7 @@ def encode_pool(where: Standing, pool: Pool) -> JsonObject:
         "admin_state_up": pool.admin_state_up,
         "protocol": pool.protocol.value,
         "lb_algorithm": pool.algorithm.value,
-        "session_persistence": _persistence(pool),
+        "session_persistence": _persistence(pool.persistence),
         "loadbalancers": _ids([where.balancer.id]),
         "listeners": _ids(listener.id for listener in listeners_of(where.balancer, pool.id)),
         "members": _ids(member.id for member in pool.members),
@@ -234,6 +238,7 @@ def encode_member(where: Standing, pool: Pool, member: Member) -> JsonObject:
 
 def encode_monitor(where: Standing, pool: Pool, monitor: HealthMonitor) -> JsonObject:
     """`http_version` is a number here, as in Octavia."""
+    http = monitor if isinstance(monitor, HttpMonitor) else None
     body = {
         **_resource(where, monitor, where.of_monitor(pool, monitor)),
         "admin_state_up": monitor.admin_state_up,
@@ -242,9 +247,9 @@ def encode_monitor(where: Standing, pool: Pool, monitor: HealthMonitor) -> JsonO
         "timeout": monitor.timeout,
         "max_retries": monitor.max_retries,
         "max_retries_down": monitor.max_retries_down,
-        "http_method": monitor.http_method,
-        "url_path": monitor.url_path,
-        "expected_codes": monitor.expected_codes,
+        "http_method": http.http_method if http else None,
+        "url_path": http.url_path if http else None,
+        "expected_codes": http.expected_codes if http else None,
         "http_version": float(monitor.http_version) if monitor.http_version else None,
         "domain_name": monitor.domain_name,
         "pools": _ids([pool.id]),
@@ -258,15 +263,25 @@ def encode_policy(where: Standing, listener: Listener, policy: L7Policy) -> Json
     return {
         **_resource(where, policy, where.of_policy(listener, policy)),
         "admin_state_up": policy.admin_state_up,
-        "action": policy.action.value,
+        "action": policy.action.type.value,
         "listener_id": listener.id,
         "position": listener.l7policies.index(policy) + 1,
-        "redirect_pool_id": policy.redirect_pool_id,
-        "redirect_url": policy.redirect_url,
-        "redirect_prefix": policy.redirect_prefix,
-        "redirect_http_code": policy.redirect_http_code,
+        **_NO_TARGET,
+        **_target(policy.action),
         "rules": _ids(rule.id for rule in policy.rules),
     }
+
+
+def _target(action: L7Action) -> JsonObject:
+    match action:
+        case Reject():
+            return {}
+        case RedirectToPool():
+            return {"redirect_pool_id": action.pool_id}
+        case RedirectToUrl():
+            return {"redirect_url": action.url, "redirect_http_code": action.code}
+        case RedirectPrefix():
+            return {"redirect_prefix": action.prefix, "redirect_http_code": action.code}
 
 
 def encode_rule(where: Standing, listener: Listener, policy: L7Policy, rule: L7Rule) -> JsonObject:
@@ -330,14 +345,17 @@ def _first_update(resource: Resource, status: ProvisioningStatus) -> datetime | 
     return None if status is ProvisioningStatus.PENDING_CREATE else resource.created_at
 
 
-def _persistence(pool: Pool) -> JsonObject | None:
-    if pool.persistence is None:
+def _persistence(persistence: SessionPersistence | None) -> JsonObject | None:
+    if persistence is None:
         return None
+    by_cookie = persistence if isinstance(persistence, AppCookiePersistence) else None
+    by_source = persistence if isinstance(persistence, SourceIpPersistence) else None
+    granularity = by_source.granularity if by_source else None
     return {
-        "type": pool.persistence.type.value,
-        "cookie_name": pool.persistence.cookie_name,
-        "persistence_timeout": pool.persistence.timeout,
-        "persistence_granularity": str(pool.persistence.granularity) if pool.persistence.granularity else None,
+        "type": persistence.type.value,
+        "cookie_name": by_cookie.cookie_name if by_cookie else None,
+        "persistence_timeout": by_source.timeout if by_source else None,
+        "persistence_granularity": str(granularity) if granularity else None,
     }
 
 

@@ -9,14 +9,26 @@ from fairlead.api.door import ApiError
 from fairlead.api.fields import Values
 from fairlead.api.octavia import limits
 from fairlead.api.octavia.caller import Origin, common, given
-from fairlead.model.loadbalancer import L7Action, L7Comparison, L7Policy, L7Rule, L7RuleType, Listener
+from fairlead.model.l7 import (
+    L7Action,
+    L7ActionType,
+    L7Comparison,
+    L7Policy,
+    L7Rule,
+    L7RuleType,
+    RedirectPrefix,
+    RedirectToPool,
+    RedirectToUrl,
+    Reject,
+)
+from fairlead.model.loadbalancer import Listener
 
 FOUND = 302
 """The code of a redirection for which nothing else is asked (RFC 9110, section 15.4.3)."""
 _TARGETS = {
-    L7Action.REDIRECT_TO_URL: "redirect_url",
-    L7Action.REDIRECT_TO_POOL: "redirect_pool_id",
-    L7Action.REDIRECT_PREFIX: "redirect_prefix",
+    L7ActionType.REDIRECT_TO_URL: "redirect_url",
+    L7ActionType.REDIRECT_TO_POOL: "redirect_pool_id",
+    L7ActionType.REDIRECT_PREFIX: "redirect_prefix",
 }
 """Action -> the one attribute that says where to."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -29,7 +41,7 @@ _DN_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) -> L7Policy:
     """Raises ApiError."""
-    policy = L7Policy(**origin.resource(), action=values["action"])
+    policy = L7Policy(**origin.resource(), action=Reject())
     policy = update_policy(policy, {**given(values), "redirect_pool_id": redirect_pool_id})
     rules = tuple(decode_rule(body, origin) for body in values.get("rules") or ())
     return replace(policy, rules=rules)
@@ -37,31 +49,46 @@ def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) 
 
 def update_policy(policy: L7Policy, values: Values) -> L7Policy:
     """Exactly the target that its action needs; a target alone names its action, as in Octavia. Raises ApiError."""
-    changes: dict[str, Any] = common(values)
     named = {action: name for action, name in _TARGETS.items() if values.get(name)}
-    action: L7Action = values.get("action") or next(iter(named), policy.action)
-    if "action" in values and action is not values["action"]:
+    kind: L7ActionType = values.get("action") or next(iter(named), policy.action.type)
+    if "action" in values and kind is not values["action"]:
         raise ApiError(400, "Invalid L7 Policy action specified: None")
     if not values.get("action"):
         _refuse_several(named.values())
-    target = _TARGETS.get(action)
-    for other in _TARGETS.values():
-        changes[other] = None
-    if target is not None:
-        changes[target] = values[target] if target in values else getattr(policy, target)
-        if not changes[target]:
-            words = "redirect_pool_id or redirect_pool" if target == "redirect_pool_id" else target
-            raise ApiError(400, f"Invalid L7 Policy arguments: {words} must not be None")
-    return replace(policy, **changes, action=action, redirect_http_code=_code(policy, action, values))
+    old = policy.action if policy.action.type is kind else None
+    return replace(policy, **common(values), action=_action(kind, old, values))
 
 
-def _code(policy: L7Policy, action: L7Action, values: Values) -> int | None:
+def _action(kind: L7ActionType, old: L7Action | None, values: Values) -> L7Action:
+    """`old` is what was of this kind before. Raises ApiError."""
+    match kind:
+        case L7ActionType.REJECT:
+            return Reject()
+        case L7ActionType.REDIRECT_TO_POOL:
+            known = old.pool_id if isinstance(old, RedirectToPool) else None
+            return RedirectToPool(pool_id=_target("redirect_pool_id", known, values))
+        case L7ActionType.REDIRECT_TO_URL:
+            known, code = (old.url, old.code) if isinstance(old, RedirectToUrl) else (None, None)
+            return RedirectToUrl(url=_target("redirect_url", known, values), code=_code("redirect_url", code, values))
+        case L7ActionType.REDIRECT_PREFIX:
+            known, code = (old.prefix, old.code) if isinstance(old, RedirectPrefix) else (None, None)
+            prefix = _target("redirect_prefix", known, values)
+            return RedirectPrefix(prefix=prefix, code=_code("redirect_prefix", code, values))
+
+
+def _target(name: str, known: str | None, values: Values) -> str:
+    target: str | None = values.get(name, known)
+    if not target:
+        words = "redirect_pool_id or redirect_pool" if name == "redirect_pool_id" else name
+        raise ApiError(400, f"Invalid L7 Policy arguments: {words} must not be None")
+    return target
+
+
+def _code(target: str, known: int | None, values: Values) -> int | None:
     """A target that is named without a code gets the default one; a code alone may be taken away, as in Octavia."""
-    if action not in (L7Action.REDIRECT_TO_URL, L7Action.REDIRECT_PREFIX):
-        return None
-    if values.get(_TARGETS[action]):
+    if values.get(target):
         return values.get("redirect_http_code") or FOUND
-    code: int | None = values.get("redirect_http_code", policy.redirect_http_code)
+    code: int | None = values.get("redirect_http_code", known)
     return code
 
 

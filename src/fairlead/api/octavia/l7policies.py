@@ -17,7 +17,8 @@ from fairlead.api.octavia.changes import (
 )
 from fairlead.api.octavia.errors import no_children, not_found
 from fairlead.changes.identity import Identity
-from fairlead.model.loadbalancer import L7Policy, L7Rule, Listener, ListenerProtocol, LoadBalancer, find_policy
+from fairlead.model.l7 import L7Policy, L7Rule
+from fairlead.model.loadbalancer import Listener, ListenerProtocol, LoadBalancer, find_policy
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes

@@ -9,9 +9,15 @@ from fairlead.api.fields import Values
 from fairlead.api.octavia import limits
 from fairlead.api.octavia.caller import Origin, common, given
 from fairlead.api.octavia.errors import bad_request
-from fairlead.model.loadbalancer import HealthMonitor, MonitorType, PoolProtocol
+from fairlead.model.loadbalancer import (
+    HTTP_MONITORS,
+    HealthMonitor,
+    HttpMonitor,
+    MonitorType,
+    PlainMonitor,
+    PoolProtocol,
+)
 
-_HTTP = frozenset({MonitorType.HTTP, MonitorType.HTTPS})
 _DATAGRAMS = frozenset({PoolProtocol.UDP, PoolProtocol.SCTP})
 _OF_DATAGRAMS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
 _HTTP_DEFAULTS: Mapping[str, Any] = {"http_method": "GET", "url_path": "/", "expected_codes": "200"}
@@ -22,13 +28,13 @@ _REQUIRED = ("delay", "timeout", "max_retries")
 def decode_monitor(values: Values, origin: Origin, protocol: PoolProtocol) -> HealthMonitor:
     """`protocol` is its pool's. Raises ApiError."""
     _check_pool(values["type"], protocol)
-    monitor = HealthMonitor(
+    kind = HttpMonitor if values["type"] in HTTP_MONITORS else PlainMonitor
+    monitor: HealthMonitor = kind(
         **origin.resource(),
         type=values["type"],
         delay=values["delay"],
         timeout=values["timeout"],
         max_retries=values["max_retries"],
-        **(_HTTP_DEFAULTS if values["type"] in _HTTP else {}),
     )
     return update_monitor(monitor, given(values))
 
@@ -45,7 +51,7 @@ def update_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
         changes["max_retries_down"] = values["max_retries_down"] or 3
     for name, default in _HTTP_DEFAULTS.items():
         if name in values:
-            if monitor.type not in _HTTP:
+            if not isinstance(monitor, HttpMonitor):
                 raise ApiError(400, f"{name} is not a valid option for health monitors of type {monitor.type.value}")
             changes[name] = default if values[name] is None else values[name]
     changes |= {name: values[name] for name in ("http_version", "domain_name") if name in values}

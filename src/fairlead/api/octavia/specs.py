@@ -32,12 +32,10 @@ from fairlead.api.fields import (
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
 from fairlead.model.loadbalancer import (
     Algorithm,
     ClientAuthentication,
-    L7Action,
-    L7Comparison,
-    L7RuleType,
     ListenerProtocol,
     MonitorType,
     PersistenceType,
@@ -219,7 +217,7 @@ L7_RULE_POST: Spec = {
 }
 L7_POLICY_PUT: Spec = {
     **_DESCRIBED,
-    "action": Field(word_of(L7Action)),
+    "action": Field(word_of(L7ActionType)),
     "position": Field(integer(1, limits.LARGEST_NUMBER)),
     "redirect_http_code": Field(texts.redirect_code),
     "redirect_pool_id": Field(uuid),
@@ -229,7 +227,7 @@ L7_POLICY_PUT: Spec = {
 L7_POLICY_IN_TREE: Spec = {
     **L7_POLICY_PUT,
     **_CREATED,
-    "action": Field(word_of(L7Action), required=True),
+    "action": Field(word_of(L7ActionType), required=True),
     "redirect_pool": Field(nested(POOL_IN_TREE)),
     "rules": Field(list_of(nested(L7_RULE_POST), limits.RULES)),
 }

@@ -1,0 +1,66 @@
+"""Documents as earlier versions wrote them: they are read, and what is written then is read again."""
+
+from pathlib import Path
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.l7 import RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
+from fairlead.model.loadbalancer import (
+    AppCookiePersistence,
+    HttpCookiePersistence,
+    HttpMonitor,
+    LoadBalancer,
+    MonitorType,
+    PlainMonitor,
+    SourceIpPersistence,
+)
+from fairlead.model.owner import Kind, Owner
+from fairlead.store.codec import decode, encode
+
+BEFORE_UNIONS = Path(__file__).parent / "documents" / "load-balancer.json"
+"""Each monitor had the attributes of every type, each policy those of every action, each persistence those of every
+type; what had no meaning was null."""
+APP = "00000000-0000-4000-8000-000000000003"
+
+
+def read() -> LoadBalancer:
+    balancer = decode(Owner(Kind.LOAD_BALANCER, "x"), BEFORE_UNIONS.read_bytes())
+    assert isinstance(balancer, LoadBalancer)
+    return balancer
+
+
+def test_actions_of_policies():
+    (listener,) = read().listeners
+    assert [policy.action for policy in listener.l7policies] == [
+        RedirectToUrl(url="https://example.org/", code=None),
+        RedirectPrefix(prefix="https://example.org", code=308),
+        RedirectToPool(pool_id=APP),
+        Reject(),
+    ]
+    assert [len(policy.rules) for policy in listener.l7policies] == [1, 0, 1, 0]
+
+
+def test_persistence_of_pools():
+    assert [pool.persistence for pool in read().pools] == [
+        AppCookiePersistence(cookie_name="who"),
+        HttpCookiePersistence(),
+        SourceIpPersistence(timeout=60, granularity=parse_address("255.255.255.0")),
+        SourceIpPersistence(),
+    ]
+
+
+def test_health_monitors():
+    http, tcp, udp, https = (pool.health_monitor for pool in read().pools)
+    assert isinstance(http, HttpMonitor)
+    assert (http.type, http.http_method, http.url_path) == (MonitorType.HTTP, "GET", "/")
+    assert (http.expected_codes, http.http_version, http.domain_name) == ("200-204", "1.1", "example.org")
+    assert isinstance(tcp, PlainMonitor)
+    assert (tcp.type, tcp.delay, tcp.timeout, tcp.max_retries, tcp.http_version) == (MonitorType.TCP, 5, 3, 2, "1.1")
+    assert isinstance(udp, PlainMonitor)
+    assert udp.type is MonitorType.UDP_CONNECT
+    assert isinstance(https, HttpMonitor)
+    assert (https.type, https.expected_codes, https.http_version) == (MonitorType.HTTPS, "200", None)
+
+
+def test_what_is_written_now_is_read_again():
+    balancer = read()
+    assert decode(Owner(Kind.LOAD_BALANCER, balancer.id), encode(balancer)) == balancer
