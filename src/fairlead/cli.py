@@ -248,6 +248,8 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"  {shown['error']}")
     for member, why in shown["down"].items():
         print(f"  down: member {member}: {why}")
+    for member, why in shown.get("unknown", {}).items():  # not said by older servers
+        print(f"  unknown: member {member}: {why}")
     desired, actual = shown["desired"], shown["actual"]
     for key in sorted({*desired, *actual}):
         if desired.get(key) == actual.get(key):

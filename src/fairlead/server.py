@@ -43,6 +43,7 @@ from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.logs import reopen
+from fairlead.model.facts import ports_on
 from fairlead.model.owner import Owner
 from fairlead.model.parting import forget_removed
 from fairlead.model.plugged import waits_for_a_node
@@ -100,7 +101,7 @@ async def serve(configuration: Configuration) -> None:
             probes=ProbeLimits(**asdict(configuration.probes)),
             news=kernel.reconciler.news,
             locate=kernel.southbound.locate,
-            ports_on=kernel.southbound.ports_on,
+            ports_on=kernel.ports_on,
         )
         stack.enter_context(_frozen())
         pulse = Pulse()
@@ -140,7 +141,7 @@ class Kernel:
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
         )
-        self.southbound = SouthboundReader(_southbound_settings(options), model.observe, model.plug)
+        self.southbound = SouthboundReader(_southbound_settings(options), model.observe)
         self.reconciler = Reconciler(
             driver=self.driver,
             compile_owner=compile_owner,
@@ -184,6 +185,11 @@ class Kernel:
         if known.generation == 0 and known.error is None and not self.driver.connected:
             return Applied(error="OVN is not reachable")
         return known
+
+    def ports_on(self, chassis: str) -> frozenset[str] | None:
+        """Those that the chassis has; None for no such one. Raises Unreachable while OVN cannot be asked."""
+        self.southbound.check_connected()
+        return ports_on(self._model.snapshot, chassis)
 
     def dataplane(self) -> Dataplane:
         return Dataplane(

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import thread_time
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,12 @@ from fairlead.api.pulse import LONG
 from fairlead.dataplane.ovn import LoadBalancer, VirtualService, by_key
 from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
-from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovn_southbound import DATABASE, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb import Client, Settings
 from fairlead.drivers.ovsdb_protocol import LARGE_MESSAGE, Framer, LateRows, in_parts, without_collector
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.drivers.ovsdb_values import Json
+from fairlead.model.facts import HEALTH, Fact
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Kind, Owner
 from harness.hold import held
@@ -62,8 +64,9 @@ def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Server]):
     remotes = parse_remotes(servers[0].remote)
     known: dict[Endpoint, Health | None] = {}
 
-    def hear(news: News) -> None:
-        known.update(news)
+    def hear(fact: Fact[Any], news: Any) -> None:
+        if fact is HEALTH:
+            known.update(news)
 
     async def write(status: str) -> None:
         update: Json = {"op": "update", "table": "Service_Monitor", "where": [], "row": {"status": status}}
@@ -72,7 +75,7 @@ def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Server]):
     async def story() -> None:
         nonlocal client
         client = Client(Settings(remotes=remotes, database=DATABASE, tables={}), lambda _: None)
-        reader = SouthboundReader(SouthboundSettings(remotes=remotes), hear, lambda _: None)
+        reader = SouthboundReader(SouthboundSettings(remotes=remotes), hear)
         async with client:
             await client.wait_connected(10)
             rows = [{"ip": f"10.0.{n >> 8}.{n & 255}", "logical_port": f"vm{n}", "port": 80} for n in range(ENDPOINTS)]

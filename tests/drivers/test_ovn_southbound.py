@@ -5,19 +5,20 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drivers.conftest import SCHEMA, Server, until
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn_southbound import DATABASE, News, SouthboundReader, SouthboundSettings, _View
+from fairlead.drivers.ovn_southbound import DATABASE, SouthboundReader, SouthboundSettings, _View
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.addresses import parse_address
+from fairlead.model.facts import HEALTH, PLUGGED, Fact, PluggedNews, ports_on, with_facts
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.plugged import Plugged, plug
 from fairlead.model.snapshot import Snapshot
 
 QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.005, longest_pause=0.02)
@@ -46,18 +47,26 @@ class Southbound:
         self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
         self.told: list[dict[Endpoint, Health | None]] = []
         self.known: dict[Endpoint, Health | None] = {}
-        self.seen: list[Plugged] = []
+        self.seen: list[PluggedNews] = []
         self.plugged: dict[str, str | None] = {}
         self.settings = SouthboundSettings(remotes=remotes, timing=QUICK, patience=45.0)
-        self.reader = SouthboundReader(self.settings, self.hear, self.see)
+        self.snapshot = Snapshot()
+        self.reader = SouthboundReader(self.settings, self.observe)
 
-    def hear(self, news: News) -> None:
-        self.told.append(dict(news))
-        self.known |= news
+    def observe(self, fact: Fact[Any], news: Any) -> None:
+        self.snapshot = with_facts(self.snapshot, fact, news)
+        if fact is HEALTH:
+            self.told.append(dict(news))
+            self.known |= news
+        if fact is PLUGGED:
+            self.seen.append(news)
+            self.plugged |= news
 
-    def see(self, news: Plugged) -> None:
-        self.seen.append(news)
-        self.plugged |= news
+    def ports_on(self, chassis: str) -> frozenset[str] | None:
+        return ports_on(self.snapshot, chassis)
+
+    def is_alive(self, chassis: str) -> bool:
+        return self.snapshot.chassis[chassis].alive
 
     def nodes(self) -> dict[str, str]:
         return {port: node for port, node in self.plugged.items() if node is not None}
@@ -69,7 +78,8 @@ class Southbound:
         """As another server that starts: it has seen nobody confirm anything."""
         await self.reader.close()
         self.known.clear()
-        self.reader = SouthboundReader(self.settings, self.hear, self.see)
+        self.snapshot = Snapshot()
+        self.reader = SouthboundReader(self.settings, self.observe)
         self.reader.start()
         await self.reader.wait_connected(10)
 
@@ -223,9 +233,12 @@ def test_a_chassis_that_confirms_nothing_any_more_is_dead_with_all_that_it_has(s
         await south.begin_anew()
         await south.hears(four=Health.STRANDED)
         assert south.reader.standing() == {"alive": 2, "dead": 1, "unreadable": 0}
+        await until(lambda: not south.is_alive("node1"))
+        assert south.is_alive("node2")
         await south.write(confirm("node1", 3, 1000 + 60))
         await south.hears(four=Health.ONLINE)
         assert south.known[OTHER] is Health.ONLINE
+        await until(lambda: south.is_alive("node1"))
 
     run(southbound, story)
 
@@ -425,25 +438,25 @@ def test_which_ports_a_chassis_has(southbound: Server) -> None:
         }
         await south.write(encap("n1"), chassis("n1"), encap("n2"), chassis("n2"), *BINDINGS, gateway)
         await south.write(monitor(FOUR, "online"))
-        await until(lambda: south.reader.ports_on("n1") is not None)
-        assert (south.reader.ports_on("n1"), south.reader.ports_on("n3")) == (frozenset(), None)
+        await until(lambda: south.ports_on("n1") is not None)
+        assert (south.ports_on("n1"), south.ports_on("n3")) == (frozenset(), None)
         found = await south.client.transact([{"op": "select", "table": "Chassis", "where": []}], 10)
         uuids = {row["name"]: row["_uuid"][1] for row in found[0]["rows"]}
         for port in ("vm1", "vm2", "cr-lrp-out"):
             await on(south, port, uuids["n1"])
-        await until(lambda: south.reader.ports_on("n1") == {"vm1", "vm2", "out"})
+        await until(lambda: south.ports_on("n1") == {"vm1", "vm2", "out"})
         await on(south, "vm1", uuids["n2"])
         await south.write(bind("vm1", up=False), bind("vm2", up=False))
         await south.hears(four=Health.UNPLUGGED)
-        await until(lambda: south.reader.ports_on("n2") == {"vm1"})
-        assert south.reader.ports_on("n1") == {"vm2", "out"}
+        await until(lambda: south.ports_on("n2") == {"vm1"})
+        assert south.ports_on("n1") == {"vm2", "out"}
         await on(south, "vm2", None)
         await on(south, "cr-lrp-out", None)
-        await until(lambda: south.reader.ports_on("n1") == frozenset())
+        await until(lambda: south.ports_on("n1") == frozenset())
         await south.write(bind("vm1", up=True))
         await south.hears(four=Health.ONLINE)
         await south.write({"op": "delete", "table": "Chassis", "where": [["name", "==", "n2"]]})
-        await until(lambda: south.reader.ports_on("n2") is None)
+        await until(lambda: south.ports_on("n2") is None)
 
     run(southbound, story)
 
@@ -501,8 +514,8 @@ def test_what_was_seen_last_holds_while_the_database_is_away(southbound: Server)
 
 def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
     """A single server tells everything after a reconnect, and nothing of what is gone."""
-    known: list[Plugged] = []
-    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), print, known.append)
+    known: list[PluggedNews] = []
+    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(PLUGGED, known.append))
 
     async def run_once() -> None:
         see(reader, Contents(tables=thousands(3)))
@@ -510,6 +523,16 @@ def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
 
     asyncio.run(run_once())
     assert known == [dict.fromkeys(("p0", "p1", "p2"), "host"), {"p0": "host", "p1": "host", "p2": None}]
+
+
+def hears(wanted: Fact[Any], hear: Callable[[Any], object]) -> Callable[[Fact[Any], Any], None]:
+    """An observer of one sort of fact."""
+
+    def observe(fact: Fact[Any], news: Any) -> None:
+        if fact is wanted:
+            hear(news)
+
+    return observe
 
 
 def see(reader: SouthboundReader, event: Event) -> None:
@@ -529,11 +552,11 @@ def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
     """The work is that of the ports that change, however many others there are."""
     snapshot = Snapshot()
 
-    def take(news: Plugged) -> None:
+    def take(fact: Fact[Any], news: Any) -> None:
         nonlocal snapshot
-        snapshot = plug(snapshot, news)
+        snapshot = with_facts(snapshot, fact, news)
 
-    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), print, take)
+    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), take)
 
     def took(count: int, up: bool) -> float:
         changed = {f"u{number}": {"modify": {"up": up}} for number in range(count)}
@@ -555,16 +578,16 @@ def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
 def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Path) -> None:
     remotes = parse_remotes(f"unix:{tmp_path}/nowhere")
     with pytest.raises(Unreachable):
-        SouthboundReader(SouthboundSettings(remotes=remotes), print, print).locate("datapath:1")
+        SouthboundReader(SouthboundSettings(remotes=remotes), print).locate("datapath:1")
     with pytest.raises(Unreachable):
-        SouthboundReader(SouthboundSettings(remotes=remotes), print, print).ports_on("n1")
+        SouthboundReader(SouthboundSettings(remotes=remotes), print).check_connected()
 
 
 def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
     """Ten thousand are looked at in many turns of the loop; what is said meanwhile is newer than what they found."""
     told: dict[Endpoint, Health | None] = {}
     seen = dict.fromkeys((Endpoint(name, parse_address("10.0.0.1"), 80, Transport.TCP) for name in "ab"), Health.ERROR)
-    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), told.update, print)
+    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(HEALTH, told.update))
     reader._view.health = lambda endpoint, _: seen[endpoint]  # type: ignore[method-assign]
     first, second = seen
     older = reader._tell_all([first, second])

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 
+from fairlead.model.facts import HEALTH, with_facts
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Owner
-from fairlead.model.probes import changed_health, derive_health, learn
 from fairlead.model.snapshot import Snapshot
 
 
 def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
     """The snapshot that knows the news, and the owners in which somebody went down or came back."""
-    learned, concerned = learn(snapshot, news)
-    after = derive_health(learned, *concerned)
-    return after, changed_health(snapshot, after, concerned)
+    learned = with_facts(snapshot, HEALTH, news)
+    concerned = tuple(HEALTH.concerns(learned, news))
+    after = HEALTH.derive(learned, concerned)
+    return after, HEALTH.differing(snapshot, after, concerned)

@@ -3,14 +3,19 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fairlead.model.facts import PLUGGED, PluggedNews, with_facts
 from fairlead.model.network import Port, PortUse
-from fairlead.model.plugged import is_plugged, plug, waits_for_a_node
+from fairlead.model.plugged import is_plugged, waits_for_a_node
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
 PORT = Port(
     id="p", project_id="", created_at=datetime(2026, 1, 1, tzinfo=UTC), network_id="n", mac_address="02:00:00:00:00:01"
 )
+
+
+def plug(snapshot: Snapshot, news: PluggedNews) -> Snapshot:
+    return with_facts(snapshot, PLUGGED, news)
 
 
 def test_what_is_no_news_makes_no_snapshot():

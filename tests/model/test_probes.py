@@ -62,7 +62,7 @@ def test_only_what_changes_rows_is_news():
 def test_unknown_again_serves_again():
     snapshot, _ = observe(snapshot_of(MODEL), {SECOND: Health.ERROR})
     snapshot, changed = observe(snapshot, {SECOND: None})
-    assert (changed, dict(snapshot.down), dict(snapshot.observed)) == ((WEB,), {}, {})
+    assert (changed, dict(snapshot.down), dict(snapshot.health)) == ((WEB,), {}, {})
 
 
 def test_health_goes_with_its_load_balancer():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.addresses import parse_address
+from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
@@ -28,7 +29,7 @@ ENDPOINT = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
 
 def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
     """Without a rest."""
-    for _ in model.observe(news):
+    for _ in model.observe(HEALTH, news):
         pass
 
 

@@ -18,10 +18,12 @@ from fairlead.api.steps import in_steps
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
+from fairlead.model.health import Health
 from fairlead.model.kinds import has_rows
+from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.names import call_member, name_of
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import why_down
+from fairlead.model.probes import why_down, why_unknown
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
@@ -46,6 +48,7 @@ SHOWN: Mapping[str, Schema] = {
     "error": or_null(TEXT),
     "status": words_schema(ProvisioningStatus),
     "down": _each(TEXT),
+    "unknown": _each(TEXT),
     "desired": _each(TEXT),
     "actual": _each(TEXT),
 }
@@ -77,6 +80,7 @@ def make_door(services: Services, reconciler: Reconciler) -> Starlette:
                 "error": applied.error,
                 "status": derive_provisioning_status(generation, applied),
                 "down": _down(services.model.snapshot, owner),
+                "unknown": _unknown(services.model.snapshot, owner),
                 "desired": _texts(desired),
                 "actual": _texts(actual),
             }
@@ -146,10 +150,21 @@ def _diff(change: Diff) -> JsonObject:
 
 def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """The members of a load balancer that their health monitor calls down, and why."""
-    balancer = snapshot.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
-    if balancer is None:
-        return {}
-    why = why_down(snapshot, balancer)
+    balancer = _balancer(snapshot, owner)
+    return {} if balancer is None else _members(balancer, why_down(snapshot, balancer))
+
+
+def _unknown(snapshot: Snapshot, owner: Owner) -> JsonObject:
+    """Those that have a health monitor, and of which nobody knows whether they answer, and why not."""
+    balancer = _balancer(snapshot, owner)
+    return {} if balancer is None else _members(balancer, why_unknown(snapshot, balancer))
+
+
+def _balancer(snapshot: Snapshot, owner: Owner) -> LoadBalancer | None:
+    return snapshot.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
+
+
+def _members(balancer: LoadBalancer, why: Mapping[str, Health]) -> JsonObject:
     members = (member for pool in balancer.pools for member in pool.members if member.id in why)
     return {" ".join([member.id, *call_member(member)]): why[member.id].value for member in members}
 

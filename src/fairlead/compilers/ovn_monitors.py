@@ -14,12 +14,11 @@ from fairlead.model.addresses import IPAddress, render_address, render_endpoint
 from fairlead.model.health import Endpoint
 from fairlead.model.probes import (
     TRANSPORTS,
-    find_endpoint,
     find_port,
     find_source,
     may_probe,
+    pool_endpoints,
     probed_address,
-    probed_members,
     working_monitor,
 )
 from fairlead.model.snapshot import Snapshot, member_network
@@ -67,8 +66,8 @@ def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -
     monitor = working_monitor(balancer, pool)
     if monitor is None:
         return
-    found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
-    sources = {each: source for each in found if each and (source := find_source(snapshot, each))}
+    found = pool_endpoints(snapshot, balancer, monitor, pool)
+    sources = {each: source for each in found if (source := find_source(snapshot, each))}
     vips = {vip.address.version: vip.address for vip in reversed(balancer.vips)}
     services = tuple(
         VirtualService(vip=render_endpoint(vips[version], PROBE_PORT), backends=backends)

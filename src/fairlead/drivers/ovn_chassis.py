@@ -10,8 +10,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from immutables import Map
+
 from fairlead.drivers.ovsdb_protocol import TableMonitor
 from fairlead.drivers.ovsdb_values import Json, decode_optional, decode_uuids
+from fairlead.model.chassis import Chassis, Ports
 from fairlead.model.health import Health
 from fairlead.model.liveness import Sign, find_dead
 
@@ -63,8 +66,10 @@ class Bindings:
         self._rows: dict[str, Binding] = {}
         """By UUID of a Port_Binding."""
         self._of_port: dict[str, Binding] = {}
-        self._on: dict[str, set[str]] = {}
-        """UUID of a chassis -> its ports."""
+        self._on: dict[str, Ports] = {}
+        """By UUID of a chassis."""
+        self.changed: set[str] = set()
+        """Names of chassis of which something was said that nobody was told yet."""
 
     def find(self, port: str) -> Binding | None:
         return self._of_port.get(port)
@@ -72,10 +77,22 @@ class Bindings:
     def ports(self) -> Collection[str]:
         return self._of_port.keys()
 
-    def ports_on(self, chassis: str) -> frozenset[str] | None:
-        """By the name of the chassis; None for no such one."""
-        uuid = self._uuids.get(chassis)
-        return None if uuid is None else frozenset(self._on.get(uuid, ()))
+    def names(self) -> Collection[str]:
+        """Of all chassis."""
+        return self._uuids.keys()
+
+    def note(self, uuids: Iterable[str]) -> None:
+        """Something has changed of these chassis. One that is not known yet is told of when it is."""
+        self.changed.update(self._chassis[uuid].name for uuid in uuids if uuid in self._chassis)
+
+    def describe(self, name: str, dead: Collection[str]) -> Chassis | None:
+        """The chassis of this name; None for no such one. `dead` has the UUIDs of those that are."""
+        uuid = self._uuids.get(name)
+        if uuid is None:
+            return None
+        return Chassis(
+            name=name, host=self._chassis[uuid].host, alive=uuid not in dead, ports=self._on.get(uuid, Map())
+        )
 
     def node_of(self, port: str) -> str | None:
         """The host that has the port, and where it works; by the name of its chassis if it says no other."""
@@ -89,10 +106,13 @@ class Bindings:
             case {"initial": columns} | {"insert": columns}:
                 node = _Chassis(columns.get("name", ""), columns.get("hostname", ""))
                 self._chassis[uuid], self._uuids[node.name] = node, uuid
+                self.note([uuid])
             case {"modify": {"hostname": host}} if uuid in self._chassis:
                 self._chassis[uuid] = replace(self._chassis[uuid], host=host)
-                return frozenset(self._on.get(uuid, ()))
+                self.note([uuid])
+                return self._on.get(uuid, Map()).keys()
             case {"delete": _} if uuid in self._chassis:
+                self.note([uuid])
                 name = self._chassis.pop(uuid).name
                 if self._uuids.get(name) == uuid:
                     del self._uuids[name]
@@ -125,16 +145,23 @@ class Bindings:
             new = replace(new, chassis=next(iter(decode_uuids(columns["chassis"])), ""))
         if "up" in columns:
             new = replace(new, up=decode_optional(columns["up"]))
-        self._leave(old)
+        if old.chassis != new.chassis:
+            self._leave(old)
         if new.chassis:
-            self._on.setdefault(new.chassis, set()).add(new.port)
+            self._on[new.chassis] = self._on.get(new.chassis, Map()).set(new.port, new.works)
+            self.note([new.chassis])
         self._rows[uuid] = self._of_port[new.port] = new
 
     def _leave(self, binding: Binding) -> None:
-        ports = self._on.get(binding.chassis, set())
-        ports.discard(binding.port)
-        if not ports:
-            self._on.pop(binding.chassis, None)
+        ports = self._on.get(binding.chassis)
+        if ports is None or binding.port not in ports:
+            return
+        self.note([binding.chassis])
+        left = ports.delete(binding.port)
+        if left:
+            self._on[binding.chassis] = left
+        else:
+            del self._on[binding.chassis]
 
 
 class Nodes:

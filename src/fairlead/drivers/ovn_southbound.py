@@ -1,5 +1,5 @@
-"""What ovn-controller's probes say, which node has a port, and which logical datapath a node means, read from the OVN
-Southbound database.
+"""Facts that the OVN Southbound database has: what ovn-controller's probes say, the chassis, and which node has a port.
+It knows too which logical datapath a node means.
 
 * Nothing is written and no lock is needed: every server follows by itself.
 * While the database is away, what was known last holds: that nobody can be asked says nothing about the members.
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
+from typing import Any
 
 from fairlead.drivers import ovn_chassis
 from fairlead.drivers.interface import Unreachable
@@ -23,9 +24,9 @@ from fairlead.drivers.ovsdb_protocol import Rests, TableMonitor, in_parts
 from fairlead.drivers.ovsdb_remotes import Remote
 from fairlead.drivers.ovsdb_values import Json, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
+from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.plugged import Plugged
 from fairlead.model.texts import shorten
 
 DATABASE = "OVN_Southbound"
@@ -40,14 +41,15 @@ _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERR
 _ROUND = {"interval": 5, "timeout": 3}
 """Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
 LONGEST_ROUND = 3600.0
-PART, PORTS = 200, 500
-"""Rows that are taken, and ports that are told of, at once."""
+PART, SOME = 200, 500
+"""Rows that are taken, and ports or chassis that are told of, at once."""
 JUDGE_PAUSE = 0.1
 """Seconds."""
 _DONE = object()
 MOST_COMPLAINTS = 100
 """Reasons that are told: they bear what somebody else has written."""
-News = Mapping[Endpoint, Health | None]
+Observe = Callable[[Fact[Any], Any], Rests | None]
+"""Takes the news of a fact; what it answers is gone through before anything else is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +62,14 @@ class SouthboundSettings:
 
 
 class SouthboundReader:
-    """`start` and `close`. `on_news` gets what differs from what it was told before; None is unknown again.
+    """`start` and `close`. `observe` gets news of the facts `HEALTH`, `CHASSIS` and `PLUGGED`.
 
-    `on_plugged` gets which node has a port, of those of which OVN has said something: it may be what it said before.
+    Of health it gets what differs from what it was told before. Of chassis and ports it gets all of which OVN has said
+    something: it may be what OVN said before.
     """
 
-    def __init__(
-        self,
-        settings: SouthboundSettings,
-        on_news: Callable[[News], Rests | None],
-        on_plugged: Callable[[Plugged], None],
-    ) -> None:
-        self._on_news = on_news
-        self._on_plugged = on_plugged
+    def __init__(self, settings: SouthboundSettings, observe: Observe) -> None:
+        self._observe = observe
         self._patience = settings.patience
         self._view = _View(settings.patience)
         self._told: dict[Endpoint, Health] = {}
@@ -122,22 +119,17 @@ class SouthboundReader:
         A zone is called after a port, or after a datapath: by its UUID in OVN 23.03,
         by its name in later ones. Raises Unreachable while the database was not read.
         """
-        if not self.connected:
-            raise Unreachable("the Southbound database is not connected")
+        self.check_connected()
         kind, _, name = place.partition(":")
         if kind == "datapath":
             return self._view.datapaths.by_key.get(int(name))
         name = name.removesuffix("_dnat").removesuffix("_snat")
         return self._view.datapaths.by_uuid.get(name, name)
 
-    def ports_on(self, chassis: str) -> frozenset[str] | None:
-        """The ports that this chassis has, a router's gateway by the port that it is; None for no such chassis.
-
-        Raises Unreachable while the database was not read.
-        """
+    def check_connected(self) -> None:
+        """Raises Unreachable while the database was not read: what is known may be old."""
         if not self.connected:
             raise Unreachable("the Southbound database is not connected")
-        return self._view.bindings.ports_on(chassis)
 
     def start(self) -> None:
         """Connect, and stay connected, in a task of the running loop."""
@@ -155,9 +147,10 @@ class SouthboundReader:
         match event:
             case Contents(tables=tables):
                 self._cancel_timers()  # each holds the view that it was made for
-                known = self._view.bindings.ports()
+                known = self._view.bindings
                 self._view = _View(self._patience)
-                self._view.moved.update(known)
+                self._view.moved.update(known.ports())
+                self._view.bindings.changed.update(known.names())
                 self._untold.clear()
                 return self._take(tables, self._told)
             case Changes(tables=tables):
@@ -177,6 +170,7 @@ class SouthboundReader:
         if "Chassis_Private" in tables:
             touched.update(self._judge())
         yield from self._tell_all(touched)
+        yield from self._tell_of_chassis()
         yield from self._tell_of_ports()
         self._wait_for_young()
         self._complain()
@@ -194,13 +188,13 @@ class SouthboundReader:
 
     def _judge_late(self) -> None:
         self._judging, self._judged = None, asyncio.get_running_loop().time()
-        self._tell_by_and_by(self._view.judge())
+        self._tell_by_and_by(chain(self._tell_all(self._view.judge()), self._tell_of_chassis()))
 
-    def _tell_by_and_by(self, touched: Iterable[Endpoint]) -> None:
-        """As `_tell_all`, of what no message of the database has brought about."""
-        self._go_on(self._view, self._tell_all(touched))
+    def _tell_by_and_by(self, work: Iterator[None]) -> None:
+        """What no message of the database has brought about."""
+        self._go_on(self._view, work)
 
-    def _go_on(self, view: "_View", work: Rests) -> None:
+    def _go_on(self, view: "_View", work: Iterator[None]) -> None:
         if view is self._view and next(work, _DONE) is not _DONE:
             asyncio.get_running_loop().call_soon(self._go_on, view, work)
 
@@ -225,14 +219,23 @@ class SouthboundReader:
             else:
                 self._told[endpoint] = health
         if news:
-            yield from self._on_news(news) or ()
+            yield from self._observe(HEALTH, news) or ()
 
     def _tell_of_ports(self) -> Rests:
         view = self._view
         while view.moved:
-            some = list(islice(view.moved, PORTS))
-            self._on_plugged({port: view.bindings.node_of(port) for port in some})
+            some = list(islice(view.moved, SOME))
             view.moved.difference_update(some)
+            yield from self._observe(PLUGGED, {port: view.bindings.node_of(port) for port in some}) or ()
+            yield
+
+    def _tell_of_chassis(self) -> Rests:
+        view = self._view
+        while view.bindings.changed:
+            some = list(islice(view.bindings.changed, SOME))
+            news = {name: view.bindings.describe(name, view.nodes.dead) for name in some}
+            view.bindings.changed.difference_update(some)
+            yield from self._observe(CHASSIS, news) or ()
             yield
 
     def _wait_for_young(self) -> None:
@@ -249,7 +252,7 @@ class SouthboundReader:
     def _grow(self, number: int, uuids: Iterable[str]) -> None:
         """Somebody has had the time to probe them: their status counts from now on."""
         del self._timers[number]
-        self._tell_by_and_by(chain.from_iterable(map(self._view.grow, uuids)))
+        self._tell_by_and_by(self._tell_all(chain.from_iterable(map(self._view.grow, uuids))))
 
     def _cancel_timers(self) -> None:
         for timer in (*self._timers.values(), *([self._judging] if self._judging else [])):
@@ -341,6 +344,7 @@ class _View:
         for words, some in (("are dead", self.nodes.dead - before), ("live again", before - self.nodes.dead)):
             if some:
                 LOG.warning("OVN Southbound: chassis that %s: %s", words, ", ".join(self.nodes.names(some)))
+        self.bindings.note(changed)
         if changed:
             for port, endpoints in self._of_port.items():
                 binding = self.bindings.find(port)

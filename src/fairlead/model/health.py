@@ -1,4 +1,4 @@
-"""What probes observe: an endpoint answers, or it does not, and why. What nobody has said yet is in no map."""
+"""What is known of a member that is to be probed: it answers, it is down and why, or nobody knows and why not."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from fairlead.model.loadbalancer import Transport
 
 
 class Health(StrEnum):
-    """All but the first are down; the value says why, in words for people."""
+    """The value is in words for people."""
 
     ONLINE = "answers"
     ERROR = "refuses connections or does not answer"
@@ -16,6 +16,21 @@ class Health(StrEnum):
     STRANDED = "its node is dead: it confirms nothing any more"
     UNREACHABLE = "its network has no way to the network of the VIP"
     GONE = "no machine of this project has its address"
+    UNPROBED = "nobody has said yet whether it answers"
+    UNPROBEABLE = "it cannot be probed here"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether somebody has seen it answer or knows that it does not. A member of which nobody knows serves."""
+        return self not in _UNKNOWN
+
+    @property
+    def is_down(self) -> bool:
+        return self in _DOWN
+
+
+_UNKNOWN = frozenset({Health.UNPROBED, Health.UNPROBEABLE})
+_DOWN = frozenset(Health) - _UNKNOWN - {Health.ONLINE}
 
 
 class Endpoint(NamedTuple):

@@ -1,11 +1,8 @@
-"""Which ports are plugged in, and where. It is observed, and never stored: whoever observes says it again.
+"""Which ports are plugged in: what the fact `PLUGGED` says of a port (`model/facts.py`).
 
 A port is plugged in where a node has it and its packets flow: a machine's where the machine runs, a router's gateway
-where the router leaves. Of what nobody has said anything yet, nobody knows that it is.
+where the router leaves. A port of which nobody has said anything yet is not.
 """
-
-from collections.abc import Mapping
-from dataclasses import replace
 
 from fairlead.model.network import Port, PortUse
 from fairlead.model.snapshot import Snapshot
@@ -14,22 +11,6 @@ EVERYWHERE = PortUse.ROUTER_INTERFACE
 """No node has it, because each one does its work."""
 _NOWHERE = frozenset({PortUse.FLOATING_IP, PortUse.PROBE, PortUse.VIP})
 """What only holds an address."""
-Plugged = Mapping[str, str | None]
-"""Port -> the name of the node that has it; None for none."""
-
-
-def plug(snapshot: Snapshot, news: Plugged) -> Snapshot:
-    """The snapshot that knows the news; it costs what is new. No owner's rows depend on it."""
-    changed = {port: node for port, node in news.items() if snapshot.plugged.get(port) != node}
-    if not changed:
-        return snapshot
-    with snapshot.plugged.mutate() as plugged:
-        for port, node in changed.items():
-            if node is None:
-                del plugged[port]
-            else:
-                plugged[port] = node
-    return replace(snapshot, plugged=plugged.finish())
 
 
 def is_plugged(snapshot: Snapshot, port: Port) -> bool:

@@ -1,18 +1,16 @@
 """Which members are probed, where and from which address, and what the observations mean for a load balancer.
 
-Observations are not stored: whoever probes says them again. A member of which nobody has said anything yet serves; one
-whose machine is gone from the model has nothing that could answer, and is down.
+Observations are facts (`model/facts.py`). A member of which nobody has said anything yet serves, and so does one that
+cannot be probed here. One whose machine is gone from the model has nothing that could answer, and is down.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha1
 
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.indexes import NONE
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner
@@ -60,10 +58,13 @@ def may_probe(balancer: LoadBalancer, port: Port) -> bool:
 
 def find_endpoint(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member
-) -> Endpoint | None:
+) -> Endpoint | Health:
+    """Where the member is probed, or what is known of it because it is not."""
     port = find_port(snapshot, balancer, member)
-    if port is None or not may_probe(balancer, port) or monitor.type not in TRANSPORTS:
-        return None
+    if port is None:
+        return Health.GONE
+    if not may_probe(balancer, port) or monitor.type not in TRANSPORTS:
+        return Health.UNPROBEABLE
     number = member.monitor_port or member.port
     return Endpoint(port.id, probed_address(member), number, TRANSPORTS[monitor.type])
 
@@ -90,12 +91,19 @@ def find_source(snapshot: Snapshot, endpoint: Endpoint) -> IPAddress | None:
     return probe.fixed_ips[0].address if probe else None
 
 
+def pool_endpoints(
+    snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool
+) -> Iterator[Endpoint]:
+    """Where members of the pool are probed, without those that are not."""
+    found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
+    return (endpoint for endpoint in found if isinstance(endpoint, Endpoint))
+
+
 def endpoints(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is not None:
-            found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
-            yield from (endpoint for endpoint in found if endpoint is not None)
+            yield from pool_endpoints(snapshot, balancer, monitor, pool)
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[Place, int], port: Port) -> int:
@@ -123,18 +131,6 @@ def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, 
     return {_subnet(port, endpoint.address): port.network_id for endpoint, port in ports.items()}
 
 
-def learn(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, Sequence[str]]:
-    """The snapshot in which the news are observed, and the load balancers of which they may change the health."""
-    with snapshot.observed.mutate() as observed:
-        for endpoint, health in news.items():
-            if health is None:
-                observed.pop(endpoint, None)
-            else:
-                observed[endpoint] = health
-    snapshot = replace(snapshot, observed=observed.finish())
-    return snapshot, sorted({each for endpoint in news for each in snapshot.watched.get(endpoint.address, NONE)})
-
-
 def changed_health(before: Snapshot, after: Snapshot, balancer_ids: Iterable[str]) -> tuple[Owner, ...]:
     """Those of these load balancers in which somebody went down or came back."""
     changed = (each for each in balancer_ids if after.down.get(each) != before.down.get(each))
@@ -145,21 +141,28 @@ def derive_health(snapshot: Snapshot, *balancer_ids: str) -> Snapshot:
     """The snapshot in which just those members of these load balancers are down, and online, that were seen so."""
     for balancer_id in balancer_ids:
         balancer = snapshot.load_balancers.get(balancer_id)
-        found = dict(_members_health(snapshot, balancer)) if balancer else {}
-        online = frozenset(key for key, seen in found.items() if seen is Health.ONLINE)
-        snapshot = with_health(snapshot, balancer_id, frozenset(found) - online, online)
+        found = dict(members_health(snapshot, balancer)) if balancer else {}
+        down = frozenset(key for key, health in found.items() if health.is_down)
+        online = frozenset(key for key, health in found.items() if health is Health.ONLINE)
+        snapshot = with_health(snapshot, balancer_id, down, online)
     return snapshot
 
 
 def why_down(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
     """The members of a load balancer that are down, and why."""
-    return {key: seen for key, seen in _members_health(snapshot, balancer) if seen is not Health.ONLINE}
+    return {key: health for key, health in members_health(snapshot, balancer) if health.is_down}
 
 
-def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
-    """Of a thousand members most are on one network: the way to each network is looked for once.
+def why_unknown(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
+    """The members of a load balancer with a health monitor of which nobody knows whether they answer, and why not."""
+    return {key: health for key, health in members_health(snapshot, balancer) if not health.is_known}
 
-    Probes are sent beside the machine: what they see says nothing of the way that clients have to take.
+
+def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
+    """Each member that is to be probed, by its id.
+
+    Of a thousand members most are on one network: the way to each network is looked for once. Probes are sent beside
+    the machine: what they see says nothing of the way that clients have to take.
     """
     apart: dict[str, bool] = {}
     for pool in balancer.pools:
@@ -170,18 +173,12 @@ def _members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tupl
             target = member_network(snapshot, balancer, member)
             if target not in apart:
                 apart[target] = is_unreachable(snapshot, balancer.vip.network_id, target)
-            health = Health.UNREACHABLE if apart[target] else _seen(snapshot, balancer, monitor, member)
-            if health is not None:
-                yield member.id, health
+            yield member.id, Health.UNREACHABLE if apart[target] else _seen(snapshot, balancer, monitor, member)
 
 
-def _seen(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health | None:
-    """Of a port that is another project's nothing can be known; where there is no machine none can answer."""
+def _seen(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health:
     endpoint = find_endpoint(snapshot, balancer, monitor, member)
-    if endpoint is not None:
-        return snapshot.observed.get(endpoint)
-    port = find_port(snapshot, balancer, member)
-    return Health.GONE if port is None or may_probe(balancer, port) else None
+    return endpoint if isinstance(endpoint, Health) else snapshot.health.get(endpoint, Health.UNPROBED)
 
 
 def _subnet(port: Port, address: IPAddress) -> str:

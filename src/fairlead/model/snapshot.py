@@ -11,6 +11,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.chassis import Chassis
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import Ids
 from fairlead.model.loadbalancer import LoadBalancer, Member
@@ -44,18 +45,25 @@ class Snapshot:
     quotas: Map[str, Quota] = Map()
     """By project."""
     generations: Map[Owner, int] = Map()
-    down: Map[str, frozenset[str]] = Map()
-    """Load balancer -> those of its members that their health monitor calls down."""
-    gateway_chassis: tuple[str, ...] = ()
-    """The chassis through which routers may leave; the deployment's, and the same in every snapshot."""
+
+    # Facts (`model/facts.py`): observed, and never stored
+    health: Map[Endpoint, Health] = Map()
+    """What the probes say, whoever asks for them."""
+    chassis: Map[str, Chassis] = Map()
+    """By name."""
+    plugged: Map[str, str] = Map()
+    """Port, whoever owns it -> the host name of the node that has it (`model/plugged.py`)."""
     abilities: frozenset[str] = frozenset()
     """What the dataplane that is there can do beyond what every one can, in words of its driver and its compiler."""
+    gateway_chassis: tuple[str, ...] = ()
+    """The chassis through which routers may leave; the same in every snapshot of a deployment."""
+
+    # What follows from facts and documents together (`model/probes.py`)
+    down: Map[str, frozenset[str]] = Map()
+    """Load balancer -> those of its members that their health monitor calls down."""
     online: Map[str, frozenset[str]] = Map()
-    """And those that it has seen answer. Of a monitored member in neither nothing is known yet; it serves."""
-    observed: Map[Endpoint, Health] = Map()
-    """What the probes say, of whomever; `down` and `online` are derived from it (`model/probes.py`)."""
-    plugged: Map[str, str] = Map()
-    """Port, of whomever -> the node that has it (`model/plugged.py`)."""
+    """Load balancer -> those that it has seen answer. A monitored member in neither is not probed, or not yet: it
+    serves."""
 
     stamps: Map[str, Stamps] = Map()
     """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""

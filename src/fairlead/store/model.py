@@ -7,26 +7,25 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from fairlead.model.affected import affected
-from fairlead.model.health import Endpoint, Health
+from fairlead.model.facts import ABILITIES, Fact, derive, derive_all, with_facts
 from fairlead.model.kinds import claims, owner_of
-from fairlead.model.names import call_member, called
 from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.plugged import Plugged, plug
-from fairlead.model.probes import changed_health, derive_health, learn, why_down
 from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
 from fairlead.store.turns import TooMany, Turns
 
 LOG = logging.getLogger(__name__)
+_News = TypeVar("_News")
 ATTEMPTS = 20
 PATIENCE = 10.0
 """Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
@@ -39,10 +38,6 @@ CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 OURS = ""
 """Whose turn it is when what others wrote is taken in."""
 CLAIM = "claim/"
-AT_ONCE = 5
-"""Load balancers of which the health is derived without a rest: each may have a thousand members."""
-MOST_TOLD = 10
-"""Members in one line of the log."""
 PAGE = 500
 """Documents that are read at once."""
 
@@ -94,7 +89,7 @@ class Model:
                     model.snapshot = apply_changes(model.snapshot, changes, document.revision)
             documents, _ = await store.range("", after=documents[-1].key, limit=PAGE)
         loaded = apply_changes(model.snapshot, Changes(), began)
-        model.snapshot = derive_health(loaded, *{each for ids in loaded.watched.values() for each in ids})
+        model.snapshot = derive_all(loaded)
         await model.catch_up()  # with what others wrote between two pages
         return model
 
@@ -102,40 +97,33 @@ class Model:
         """`subscriber` is called with the affected owners after every change, whoever made it, and must not wait."""
         self._subscribers.append(subscriber)
 
-    def observe(self, news: Mapping[Endpoint, Health | None]) -> Generator[None, None, None]:
-        """Take in what probes say; None is that they say nothing any more. It is not stored: they will say it again.
+    def observe(self, fact: Fact[_News], news: _News) -> Steps[None]:
+        """Take in what an observer says. It is not stored: the observer will say it again.
 
-        Ten thousand may say something at once: it yields wherever it can rest, and looks at each load balancer once.
+        News may concern ten thousand owners: it yields wherever it can rest, and looks at each owner once.
         """
-        self.snapshot, concerned = learn(self.snapshot, news)
-        for first in range(0, len(concerned), AT_ONCE):
-            some, before = concerned[first : first + AT_ONCE], self.snapshot
-            self.snapshot = derive_health(before, *some)
-            owners = changed_health(before, self.snapshot, some)
-            for owner in owners:
-                LOG.info("members of %s that are down: %s", called(self.snapshot, owner), self._down(owner) or "none")
+        before = self.snapshot
+        self.snapshot = with_facts(before, fact, news)
+        if self.snapshot is before:
+            return
+        concerned = tuple(fact.concerns(self.snapshot, news))
+        step = fact.step or len(concerned) or 1
+        for first in range(0, len(concerned), step):
+            some, before = concerned[first : first + step], self.snapshot
+            self.snapshot = fact.derive(before, some)
+            owners = fact.differing(before, self.snapshot, some)
+            if fact.describe is not None:
+                for owner in owners:
+                    LOG.info("%s", fact.describe(self.snapshot, owner))
             if owners:
                 self._tell(owners)
             yield
-
-    def plug(self, news: Plugged) -> None:
-        """Take in which node has a port. It is not stored, and no rows depend on it: nobody is told."""
-        self.snapshot = plug(self.snapshot, news)
-
-    def _down(self, owner: Owner) -> str:
-        """The first of them in words, and how many more there are."""
-        balancer = self.snapshot.load_balancers[owner.id]
-        why = why_down(self.snapshot, balancer)
-        members = [member for pool in balancer.pools for member in pool.members if member.id in why]
-        told = [f"{' '.join(call_member(member))} ({why[member.id].value})" for member in members[:MOST_TOLD]]
-        return ", ".join(told) + (f" and {len(members) - MOST_TOLD} more" if len(members) > MOST_TOLD else "")
 
     def equip(self, abilities: frozenset[str]) -> None:
         """The dataplane that is there can do this: it may be a newer one than before."""
         if abilities != self.snapshot.abilities:
             LOG.info("the dataplane can do: %s", ", ".join(sorted(abilities)) or "what every one can")
-            self.snapshot = replace(self.snapshot, abilities=abilities)
-            self._tell(tuple(Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers))
+            at_once(self.observe(ABILITIES, abilities))
 
     async def write(self, change: Change) -> Snapshot:
         """Do the change; answers the snapshot that has it. What it answers is stored.
@@ -261,7 +249,7 @@ class Model:
         old = self.snapshot
         new = apply_changes(old, changes, revision)
         owners = affected(old, new, changes.owners)
-        self.snapshot = derive_health(new, *(owner.id for owner in owners if owner.kind is Kind.LOAD_BALANCER))
+        self.snapshot = derive(new, owners)
         self._tell(owners)
 
     def _tell(self, owners: tuple[Owner, ...]) -> None:

@@ -8,8 +8,10 @@ import pytest
 from api.network.world import CALLERS, Door
 from fairlead.api.network.collection import Viewpoint
 from fairlead.api.network.ports import encode_port
+from fairlead.model.facts import PLUGGED
 from fairlead.model.network import PortUse
 from fairlead.model.status import Applied
+from fairlead.model.steps import at_once
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def bound(door: Door, port: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def plug(door: Door, port: dict[str, Any], node: str | None) -> None:
-    door.place.model.plug({port["id"]: node})
+    at_once(door.place.model.observe(PLUGGED, {port["id"]: node}))
 
 
 def test_a_port_is_active_while_a_node_has_it(door: Door, vm: dict[str, Any]):

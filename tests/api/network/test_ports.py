@@ -9,7 +9,9 @@ import pytest
 from api.network.world import Door
 from fairlead.api.network import limits
 from fairlead.model.addresses import parse_address
+from fairlead.model.facts import PLUGGED
 from fairlead.model.loadbalancer import LoadBalancer, Vip
+from fairlead.model.steps import at_once
 from harness.api import NOON
 
 NOBODY = "99999999-0000-4000-8000-000000000009"
@@ -72,7 +74,7 @@ def test_a_port_says_all_that_clients_show(door: Door, net: dict[str, Any]):
         "extra_dhcp_opts": [],
         "qos_policy_id": None,
     }
-    door.place.model.plug({port["id"]: "node1"})
+    at_once(door.place.model.observe(PLUGGED, {port["id"]: "node1"}))
     assert door.good("GET", f"/ports/{port['id']}") == {"port": {**port, "status": "ACTIVE"}}
     assert door.set("port", port, admin_state_up=False)["status"] == "DOWN"
 

@@ -9,6 +9,7 @@ import pytest
 
 from api.octavia.world import MONITOR, PATHS, Door, machine
 from fairlead.model.addresses import parse_address
+from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 
@@ -154,7 +155,7 @@ def fall(door: Door, *names: str) -> None:
     """The health monitor has probed both members, and calls just these down."""
     for name, number in (("a", 11), ("b", 12)):
         endpoint = Endpoint(machine(number), parse_address(f"10.0.0.{number}"), 80, Transport.TCP)
-        list(door.place.model.observe({endpoint: Health.ERROR if name in names else Health.ONLINE}))
+        list(door.place.model.observe(HEALTH, {endpoint: Health.ERROR if name in names else Health.ONLINE}))
     door.rest()
 
 
