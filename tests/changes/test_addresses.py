@@ -1,12 +1,9 @@
 """One allocator: what a port gets, what a service gets, and what neither may have."""
 
-import dataclasses
-import string
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from fairlead.api.network.errors import WORDS
 from fairlead.changes.addresses import (
     AddressIsAutomatic,
     AddressOutsideSubnet,
@@ -138,10 +135,3 @@ def test_pools_do_not_overlap_and_leave_the_gateway_out():
     assert refusal(check_pools, tuple(pools), cidr) == PoolsOverlap(one=pools[1], other=pools[0], cidr=cidr)
     gateway = ip_address("10.9.0.15")
     assert refusal(check_gateway, tuple(pools), gateway) == GatewayInPool(gateway=gateway, pool=pools[0])
-
-
-def test_the_network_door_has_words_for_every_refusal_and_no_word_that_a_refusal_has_not():
-    for kind, words in WORDS.items():
-        named = {name for _, name, _, _ in string.Formatter().parse(words.text) if name}
-        fields = {field.name for field in dataclasses.fields(kind)}
-        assert {name.split(".")[1] for name in named} <= fields, kind

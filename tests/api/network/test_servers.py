@@ -8,7 +8,7 @@ import pytest
 
 from api.network.world import CALLERS
 from fairlead.api.door import ApiError
-from fairlead.api.network.collection import Call
+from fairlead.api.network.collection import RequestContext
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS, Target, add_interface
@@ -24,8 +24,8 @@ from harness.api import NOON, compile_owner
 NET, FOUR, FAR, ROUTER = (f"{n}0000000-0000-4000-8000-000000000000" for n in "1234")
 
 
-def call(identity: str) -> Call:
-    return Call(caller=CALLERS["admin"], now=NOON, new_id=identity, mtu=1442, external_mtu=1500)
+def call(identity: str) -> RequestContext:
+    return RequestContext(caller=CALLERS["admin"], now=NOON, new_id=identity, mtu=1442, external_mtu=1500)
 
 
 def create_subnet(identity: str, cidr: str) -> Callable[[Snapshot], Changes]:

@@ -16,12 +16,14 @@ from fairlead.api.network.discovery import discovery_routes, version_document, v
 from fairlead.api.network.errors import FAULT, fault, say
 from fairlead.api.network.floatingips import FLOATING_IPS
 from fairlead.api.network.networks import NETWORKS
+from fairlead.api.network.policy import say_not_allowed
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.quotas import quota_routes
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes
 from fairlead.api.openapi import Operation, with_document
+from fairlead.changes.access import NotAllowed
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.allowance import QuotaExceeded
@@ -81,6 +83,8 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)  # noqa: S101 - Starlette picks the handler by the class
+    if isinstance(error.why, NotAllowed):
+        return await _api_error(request, say_not_allowed(error.why, getattr(request.state, "asked", None)))
     return await _api_error(request, say(error.why))
 
 

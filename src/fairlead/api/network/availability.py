@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import array_schema, object_schema
-from fairlead.api.network import errors, policy
+from fairlead.api.network import errors
 from fairlead.api.network.limits import SUBNETS
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.steps import in_steps
+from fairlead.changes import access
 from fairlead.changes.identity import Identity
 from fairlead.model.indexes import NONE
 from fairlead.model.network import Network, Subnet
@@ -37,7 +38,7 @@ def availability_routes(services: Services) -> list[Operation]:
     async def show(request: Request) -> Response:
         snapshot, key = services.model.snapshot, request.path_params["id"]
         network = snapshot.networks.get(key)
-        if network is None or not policy.uses_network(identity(request), network):
+        if network is None or not access.uses_network(identity(request), network):
             raise errors.not_found("network", key)
         return json_response({"network_ip_availability": encode_availability(snapshot, network)})
 
@@ -54,7 +55,7 @@ def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) ->
     """Of the networks that are wanted, or of all that the caller uses."""
     found = []
     for network in snapshot.networks.values():
-        if policy.uses_network(caller, network) and (not wanted or network.id in wanted):
+        if access.uses_network(caller, network) and (not wanted or network.id in wanted):
             found.append(encode_availability(snapshot, network))
         yield
     return found

@@ -1,7 +1,7 @@
 """What the four resources have in common: a collection is the values and pure functions that one consists of."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +20,7 @@ Filters = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RequestContext:
     """Who writes, and when; and what a new resource is born with."""
 
     caller: Identity
@@ -61,8 +61,8 @@ class Collection(Generic[R]):
     encode: Callable[[Viewpoint, R], Item]
     sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]]
     """Answers the filters that look at more than one value of an item, and gives the others back."""
-    create: Callable[[Snapshot, Call, Values], Changes]
-    update: Callable[[Snapshot, Call, R, Values], Changes]
+    create: Callable[[Snapshot, RequestContext, Values], Changes]
+    update: Callable[[Snapshot, RequestContext, R, Values], Changes]
     delete: Callable[[Snapshot, R], Changes]
     put: Callable[[Snapshot, R], Changes]
     """Stores what is the same resource with other values."""
@@ -84,22 +84,16 @@ def named(found: Mapping[str, R], filters: Filters) -> Iterable[R]:
     return found.values()
 
 
-def born(call: Call, values: Values) -> dict[str, Any]:
+def standard_values(context: RequestContext, values: Values) -> dict[str, Any]:
     """The standard attributes of a new resource. Raises ApiError 400."""
     return {
-        "id": call.new_id,
-        "project_id": project_of(call.caller, values),
+        "id": context.new_id,
+        "project_id": project_of(context.caller, values),
         "name": values.get("name", ""),
         "description": values.get("description", ""),
         "tags": values.get("tags", ()),
-        "created_at": call.now,
+        "created_at": context.now,
     }
-
-
-def revised(resource: R, now: datetime, fields: Mapping[str, Any]) -> R:
-    """The resource with these fields; the very same one if nothing differs, for then there is nothing to write."""
-    changed = replace(resource, **fields)
-    return resource if changed == resource else replace(changed, updated_at=now)
 
 
 def given(values: Values, names: Iterable[str]) -> dict[str, Any]:

@@ -4,17 +4,18 @@ Names and texts are those of neutron-lib (exceptions/__init__.py, l3.py, extraro
 extensions/tagging.py). Neutron ends some sentences with a full stop and some without; so does this file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
-from fairlead.changes import addresses
+from fairlead.changes import access, addresses, ports
 from fairlead.changes.refusal import Refusal
 from fairlead.model.addresses import IPAddress
-from fairlead.model.network import FloatingIP
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
 
 _TEXT: Schema = {"type": "string"}
 _ERROR = object_schema({"type": _TEXT, "message": _TEXT, "detail": _TEXT}, ["type", "message", "detail"])
@@ -125,22 +126,12 @@ def segment_in_use(physical_network: str, tag: int | None) -> ApiError:
 # ports and addresses
 
 
-def mac_taken(network_id: str, mac: str) -> ApiError:
-    text = f"Unable to complete operation for network {network_id}. The mac address {mac} is in use."
-    return ApiError(409, text, "MacAddressInUse")
-
-
 def port_in_use(port_id: str, network_id: str, device_id: str) -> ApiError:
     text = (
         f"Unable to complete operation on port {port_id} for network {network_id}. Port already has an attached device "
         f"{device_id}."
     )
     return ApiError(409, text, "PortInUse")
-
-
-def service_port_in_use(port_id: str, reason: str) -> ApiError:
-    text = f"Port {port_id} cannot be deleted directly via the port API: {reason}."
-    return ApiError(409, text, "ServicePortInUse")
 
 
 # routers
@@ -230,7 +221,25 @@ def _invalid(text: str) -> Words:
     return Words(400, "InvalidInput", f"Invalid input for operation: {text}.")
 
 
-WORDS: Mapping[type[Refusal], Words] = {
+def _bad(resource: str, text: str) -> Words:
+    return Words(400, "BadRequest", f"Bad {resource} request: {text}.")
+
+
+def _serves(reason: str) -> Words:
+    text = f"Port {{why.port_id}} cannot be deleted directly via the port API: {reason}."
+    return Words(409, "ServicePortInUse", text)
+
+
+def _use_is_given(why: ports.UseIsGiven) -> Words:
+    givers = {
+        PortUse.VIP: "the load balancer",
+        PortUse.PROBE: "health monitors",
+        PortUse.ROUTER_INTERFACE: "add_router_interface",
+    }
+    return _bad("port", f"device_owner {{why.use}} is given by {givers.get(why.use, 'what it serves')}")
+
+
+WORDS: Mapping[type[Refusal], Words | Callable[[Any], Words]] = {
     addresses.PoolNotValid: Words(
         400, "InvalidAllocationPool", "The allocation pool {why.pool.start}-{why.pool.end} is not valid."
     ),
@@ -274,9 +283,37 @@ WORDS: Mapping[type[Refusal], Words] = {
     addresses.NoFreeAddress: Words(
         409, "IpAddressGenerationFailure", "No more IP addresses available on network {why.network_id}."
     ),
+    ports.MacTaken: Words(
+        409,
+        "MacAddressInUse",
+        "Unable to complete operation for network {why.network_id}. The mac address {why.mac} is in use.",
+    ),
+    ports.UseIsGiven: _use_is_given,
+    ports.PortInUse: Words(
+        409,
+        "PortInUse",
+        "Unable to complete operation on port {why.port_id} for network {why.network_id}. Port already has an attached "
+        "device {why.device_id}.",
+    ),
+    ports.PortServesNetwork: _serves("has device owner {why.use}"),
+    ports.PortServesMonitors: _serves("health monitors need its address; it goes with its subnet"),
+    ports.PortServesBalancer: _serves("still used by load balancer {why.load_balancer_id}"),
 }
+"""Of each refusal; or what chooses them by its value."""
+RESOURCES: Mapping[type[Resource], str] = {
+    Network: "network",
+    Subnet: "subnet",
+    Port: "port",
+    Router: "router",
+    FloatingIP: "floatingip",
+}
+"""Neutron's singulars."""
 
 
 def say(why: Refusal) -> ApiError:
+    if isinstance(why, access.NotFound):
+        return not_found(RESOURCES[why.what], why.id)
     words = WORDS[type(why)]
+    if not isinstance(words, Words):
+        words = words(why)
     return ApiError(words.status, words.text.format(why=why), words.kind)

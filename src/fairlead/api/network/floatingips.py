@@ -15,22 +15,23 @@ from fairlead.api.listing import Item
 from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
-    Call,
     Collection,
     Filters,
+    RequestContext,
     Viewpoint,
-    born,
     by_project,
     encode_standard,
     given,
     named,
     network_owner,
     sift_nothing,
+    standard_values,
 )
 from fairlead.api.network.gateways import is_there_for
-from fairlead.api.network.ports import STATUS, port_owner, port_status
+from fairlead.api.network.ports import STATUS, port_status
 from fairlead.api.network.routers import router_owner
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes import access
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.model.addresses import IPAddress
@@ -93,29 +94,29 @@ def _details(view: Viewpoint, port: Port) -> JsonObject:
     }
 
 
-def create_floating_ip(snapshot: Snapshot, call: Call, values: Values) -> Changes:
-    network = _external_network(snapshot, call, values["floating_network_id"])
-    standard = born(call, values)
-    policy.check(call.caller.may_change(standard["project_id"]), "create_floatingip")
+def create_floating_ip(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
+    network = _external_network(snapshot, context, values["floating_network_id"])
+    standard = standard_values(context, values)
+    policy.check(context.caller.may_change(standard["project_id"]), "create_floatingip")
     named_address = {"floating_ip_address"} if values.get("floating_ip_address") is not None else set[str]()
-    policy.check_attributes(call.caller.is_admin, "create_floatingip", named_address)
-    port = _address_port(snapshot, call, network, values)
+    policy.check_attributes(context.caller.is_admin, "create_floatingip", named_address)
+    port = _address_port(snapshot, context, network, values)
     fresh = FloatingIP(**standard, network_id=network.id, address=port.fixed_ips[0].address, address_port_id=port.id)
-    made, reads = _associated(snapshot, call, fresh, values)
+    made, reads = _associated(snapshot, context, fresh, values)
     return Changes(puts=(port, made), reads=(network_owner(network.id), *reads))
 
 
-def update_floating_ip(snapshot: Snapshot, call: Call, floating_ip: FloatingIP, values: Values) -> Changes:
+def update_floating_ip(snapshot: Snapshot, context: RequestContext, floating_ip: FloatingIP, values: Values) -> Changes:
     """A body that names no port leaves it where it is; null frees it."""
     described = replace(floating_ip, **given(values, ["description"]))
     if "port_id" in values or values.get("fixed_ip_address") is not None:
         target = {"port_id": floating_ip.port_id, **values}
-        changed, reads = _associated(snapshot, call, described, target)
+        changed, reads = _associated(snapshot, context, described, target)
     else:
         changed, reads = described, ()
     if changed == floating_ip:
         return Changes()
-    return Changes(puts=(replace(changed, updated_at=call.now),), reads=reads)
+    return Changes(puts=(replace(changed, updated_at=context.now),), reads=reads)
 
 
 def put_floating_ip(snapshot: Snapshot, floating_ip: FloatingIP) -> Changes:
@@ -124,7 +125,7 @@ def put_floating_ip(snapshot: Snapshot, floating_ip: FloatingIP) -> Changes:
 
 
 def delete_floating_ip(snapshot: Snapshot, floating_ip: FloatingIP) -> Changes:
-    return Changes(deletes=(floating_ip_owner(floating_ip.id), port_owner(floating_ip.address_port_id)))
+    return Changes(deletes=(floating_ip_owner(floating_ip.id), Owner(Kind.PORT, floating_ip.address_port_id)))
 
 
 def floating_ip_owner(identity: str) -> Owner:
@@ -134,9 +135,9 @@ def floating_ip_owner(identity: str) -> Owner:
 # The address
 
 
-def _external_network(snapshot: Snapshot, call: Call, network_id: str) -> Network:
+def _external_network(snapshot: Snapshot, context: RequestContext, network_id: str) -> Network:
     network = snapshot.networks.get(network_id)
-    if network is None or not policy.sees_network(call.caller, network):
+    if network is None or not access.sees_network(context.caller, network):
         raise errors.not_found("network", network_id)
     if not network.external:
         raise errors.bad_resource("floatingip", f"Network {network_id} is not a valid external network")
@@ -145,18 +146,18 @@ def _external_network(snapshot: Snapshot, call: Call, network_id: str) -> Networ
     return network
 
 
-def _address_port(snapshot: Snapshot, call: Call, network: Network, values: Values) -> Port:
-    port_id = str(uuid5(UUID(call.new_id), "port"))
+def _address_port(snapshot: Snapshot, context: RequestContext, network: Network, values: Values) -> Port:
+    port_id = str(uuid5(UUID(context.new_id), "port"))
     mac = choose_mac(snapshot, port_id)
     holder = Holder(port_id=port_id, mac=mac, network=network)
     return Port(
         id=port_id,
         project_id="",
-        created_at=call.now,
+        created_at=context.now,
         network_id=network.id,
         mac_address=mac,
         fixed_ips=(_address(snapshot, holder, values),),
-        device_id=call.new_id,
+        device_id=context.new_id,
         device_owner=PortUse.FLOATING_IP.value,
     )
 
@@ -181,30 +182,30 @@ def _address(snapshot: Snapshot, holder: Holder, values: Values) -> FixedIP:
 
 
 def _associated(
-    snapshot: Snapshot, call: Call, floating_ip: FloatingIP, values: Values
+    snapshot: Snapshot, context: RequestContext, floating_ip: FloatingIP, values: Values
 ) -> tuple[FloatingIP, tuple[Owner, ...]]:
     """As the values say, and the documents that this rests on. Raises ApiError."""
     if values.get("port_id") is None:
         if values.get("fixed_ip_address") is not None:
             raise errors.bad_resource("floatingip", "fixed_ip_address cannot be specified without a port_id")
         return release(floating_ip), ()
-    port = _port(snapshot, call, floating_ip, values["port_id"])
+    port = _port(snapshot, context, floating_ip, values["port_id"])
     fixed = _fixed(port, values.get("fixed_ip_address"))
-    router = _router(snapshot, call, floating_ip, port, fixed)
+    router = _router(snapshot, context, floating_ip, port, fixed)
     for other_id in snapshot.port_floating_ips.get(port.id, NONE):
         other = snapshot.floating_ips[other_id]
         same = (other.fixed_address, other.network_id) == (fixed.address, floating_ip.network_id)
         if same and other.id != floating_ip.id:
             raise errors.floating_ip_already_associated(floating_ip, port.id, fixed.address)
     changed = replace(floating_ip, port_id=port.id, fixed_address=fixed.address, router_id=router.id)
-    return changed, (port_owner(port.id), router_owner(router.id), network_owner(port.network_id))
+    return changed, (Owner(Kind.PORT, port.id), router_owner(router.id), network_owner(port.network_id))
 
 
-def _port(snapshot: Snapshot, call: Call, floating_ip: FloatingIP, port_id: str) -> Port:
+def _port(snapshot: Snapshot, context: RequestContext, floating_ip: FloatingIP, port_id: str) -> Port:
     port = snapshot.ports.get(port_id)
-    if port is None or not policy.sees_port(snapshot, call.caller, port):
+    if port is None or not access.sees_port(snapshot, context.caller, port):
         raise errors.not_found("port", port_id)
-    if port.project_id != floating_ip.project_id and not call.caller.is_admin:
+    if port.project_id != floating_ip.project_id and not context.caller.is_admin:
         text = (
             f"Cannot process floating IP association with Port {port_id}, since that port is owned by a different "
             "tenant"
@@ -236,7 +237,7 @@ def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
     return found[0]
 
 
-def _router(snapshot: Snapshot, call: Call, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
+def _router(snapshot: Snapshot, context: RequestContext, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
     """One that joins both networks and is there for the floating IP's project; first the one that is the gateway of the
     port's subnet. An administrator may have it go through another project's, if there is no other."""
     subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
@@ -250,7 +251,7 @@ def _router(snapshot: Snapshot, call: Call, floating_ip: FloatingIP, port: Port,
     if balancer is not None:  # only there its project's load balancers are
         found = [router for router in found if Ways(snapshot).serves_only(router.id, balancer.project_id)]
     own = [router for router in found if is_there_for(snapshot, router, port, floating_ip.project_id)]
-    found = own or (found if call.caller.is_admin else [])
+    found = own or (found if context.caller.is_admin else [])
     if not found:
         raise errors.no_gateway_for_floating_ip(floating_ip.network_id, fixed.subnet_id, port.id)
     return next((router for router in found if _is_gateway(snapshot, router, subnet)), found[0])

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from fairlead.api.door import JsonObject
 from fairlead.api.fields import object_schema, reads
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.collection import Call, network_owner, revised
+from fairlead.api.network.collection import RequestContext, network_owner
 from fairlead.api.network.limits import INTERFACES
-from fairlead.api.network.ports import port_owner
+from fairlead.changes import access
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.resources import revised
 from fairlead.model.indexes import NONE
 from fairlead.model.network import (
     ExternalGateway,
@@ -22,7 +23,7 @@ from fairlead.model.network import (
     find_subnet,
     release,
 )
-from fairlead.model.owner import Owner
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -74,30 +75,30 @@ def encode_gateway(snapshot: Snapshot, router: Router) -> JsonObject | None:
     return {"network_id": gateway.network_id, "enable_snat": gateway.enable_snat, "external_fixed_ips": fixed}
 
 
-def check_way(call: Call, way: Way | None, rule: str) -> None:
+def check_way(context: RequestContext, way: Way | None, rule: str) -> None:
     """How the deployment's addresses are used outside is for its administrator to say. Raises ApiError 403."""
     asked = {
         f"external_gateway_info:{name}"
         for name, value in (("enable_snat", way and way.enable_snat), ("external_fixed_ips", way and way.fixed_ips))
         if value is not None
     }
-    policy.check_attributes(call.caller.is_admin, rule, asked)
+    policy.check_attributes(context.caller.is_admin, rule, asked)
 
 
-def set_gateway(snapshot: Snapshot, call: Call, router: Router, way: Way | None, port_id: str) -> Changes:
+def set_gateway(snapshot: Snapshot, context: RequestContext, router: Router, way: Way | None, port_id: str) -> Changes:
     """What is to be written besides the router, with the router as it is then first. Raises ApiError."""
     if way is None or way.network_id is None:
         deletes, freed = _without_gateway(snapshot, router)
         return Changes(puts=(replace(router, gateway=None), *freed), deletes=deletes, rests_on_absence=bool(deletes))
-    network = _external_network(snapshot, call, way.network_id)
+    network = _external_network(snapshot, context, way.network_id)
     _check_addresses(network, way)
     old = router.gateway
     deletes, freed = (), ()
     if old is not None and old.network_id == network.id:
-        port = _moved(snapshot, call, network, snapshot.ports[old.port_id], way)
+        port = _moved(snapshot, context, network, snapshot.ports[old.port_id], way)
     else:
         deletes, freed = _without_gateway(snapshot, router)
-        port = _new_port(snapshot, call, network, router, way, port_id)
+        port = _new_port(snapshot, context, network, router, way, port_id)
         check_new_subnets(snapshot, replace(router, gateway=None), subnets_of(snapshot, port))
     snat = True if way.enable_snat is None else way.enable_snat
     changed = replace(router, gateway=ExternalGateway(network_id=network.id, port_id=port.id, enable_snat=snat))
@@ -106,9 +107,9 @@ def set_gateway(snapshot: Snapshot, call: Call, router: Router, way: Way | None,
     return Changes(puts=(changed, *ports, *freed), deletes=deletes, reads=reads, rests_on_absence=bool(deletes))
 
 
-def _external_network(snapshot: Snapshot, call: Call, network_id: str) -> Network:
+def _external_network(snapshot: Snapshot, context: RequestContext, network_id: str) -> Network:
     network = snapshot.networks.get(network_id)
-    if network is None or not policy.sees_network(call.caller, network):
+    if network is None or not access.sees_network(context.caller, network):
         raise errors.not_found("network", network_id)
     if not network.external:
         raise errors.bad_resource("router", f"Network {network_id} is not an external network")
@@ -129,7 +130,7 @@ def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, .
     through = floating_ips_through(snapshot, router)
     if any(keeps(snapshot, router, each) for each in through):
         raise errors.gateway_in_use_by_floating_ip(router.id, router.gateway.network_id)
-    return (port_owner(router.gateway.port_id),), tuple(release(each) for each in through)
+    return (Owner(Kind.PORT, router.gateway.port_id),), tuple(release(each) for each in through)
 
 
 def floating_ips_through(snapshot: Snapshot, router: Router) -> list[FloatingIP]:
@@ -149,15 +150,17 @@ def is_there_for(snapshot: Snapshot, router: Router, port: Port, project_id: str
     return router.project_id == project_id or (network.project_id == project_id and not network.shared)
 
 
-def _moved(snapshot: Snapshot, call: Call, network: Network, port: Port, way: Way) -> Port:
+def _moved(snapshot: Snapshot, context: RequestContext, network: Network, port: Port, way: Way) -> Port:
     """The port with the addresses that are wanted; those that it has, if none are."""
     if way.fixed_ips is None:
         return port
     holder = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
-    return revised(port, call.now, {"fixed_ips": choose_fixed_ips(snapshot, holder, way.fixed_ips)})
+    return revised(port, replace(port, fixed_ips=choose_fixed_ips(snapshot, holder, way.fixed_ips)), context.now)
 
 
-def _new_port(snapshot: Snapshot, call: Call, network: Network, router: Router, way: Way, port_id: str) -> Port:
+def _new_port(
+    snapshot: Snapshot, context: RequestContext, network: Network, router: Router, way: Way, port_id: str
+) -> Port:
     """It has no project, as in Neutron: it is not the tenant's to see or to change."""
     mac = choose_mac(snapshot, port_id)
     fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), way.fixed_ips)
@@ -166,7 +169,7 @@ def _new_port(snapshot: Snapshot, call: Call, network: Network, router: Router, 
     return Port(
         id=port_id,
         project_id="",
-        created_at=call.now,
+        created_at=context.now,
         network_id=network.id,
         mac_address=mac,
         fixed_ips=fixed,

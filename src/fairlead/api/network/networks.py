@@ -6,6 +6,7 @@ default external network.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fairlead.api.fields import NULL, Parser, Values, array_schema, object_schema, or_null, reads
@@ -14,22 +15,23 @@ from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
     BUILD_STATUS,
-    Call,
     Collection,
     Filters,
+    RequestContext,
     Viewpoint,
-    born,
     by_project,
     encode_standard,
     given,
     named,
     network_owner,
-    revised,
     sift_nothing,
+    standard_values,
 )
 from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU, LEAST_MTU_IPV6, SUBNETS
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes import access
 from fairlead.changes.identity import Identity
+from fairlead.changes.resources import revised
 from fairlead.model.indexes import NONE
 from fairlead.model.network import Network, PortUse, Segment, SegmentType
 from fairlead.model.owner import Kind, Owner
@@ -109,16 +111,16 @@ def encode_network(view: Viewpoint, network: Network) -> Item:
     return item if view.caller.is_admin else {name: item[name] for name in item if name not in HIDDEN}
 
 
-def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
-    standard = born(call, values)
-    policy.check(call.caller.may_change(standard["project_id"]), "create_network")
+def create_network(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
+    standard = standard_values(context, values)
+    policy.check(context.caller.may_change(standard["project_id"]), "create_network")
     names = ("shared", "router:external", "segments", *_PROVIDER)
-    _check_admin(call, "create_network", {name for name in names if values.get(name)})
+    _check_admin(context, "create_network", {name for name in names if values.get(name)})
     external: bool = values.get("router:external", False)
     network = Network(
         **standard,
         admin_state_up=values.get("admin_state_up", True),
-        mtu=values.get("mtu") or _default_mtu(call, external),
+        mtu=values.get("mtu") or _default_mtu(context, external),
         shared=values.get("shared", False),
         external=external,
         segment=_segment(snapshot, _provided(values)),
@@ -127,14 +129,14 @@ def create_network(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     return Changes(puts=(network,))
 
 
-def update_network(snapshot: Snapshot, call: Call, network: Network, values: Values) -> Changes:
-    _check_admin(call, "update_network", {"shared", "router:external"} & values.keys())
+def update_network(snapshot: Snapshot, context: RequestContext, network: Network, values: Values) -> Changes:
+    _check_admin(context, "update_network", {"shared", "router:external"} & values.keys())
     fields = given(values, ["name", "description", "admin_state_up", "shared", "port_security_enabled"])
     external: bool = values.get("router:external", network.external)
     fields["external"] = external
     if "mtu" in values:
-        fields["mtu"] = values["mtu"] or _default_mtu(call, external)
-    changed = revised(network, call.now, fields)
+        fields["mtu"] = values["mtu"] or _default_mtu(context, external)
+    changed = revised(network, replace(network, **fields), context.now)
     check_mtu(changed)
     if network.shared and not changed.shared:
         _check_unshare(snapshot, network)
@@ -157,8 +159,8 @@ def delete_network(snapshot: Snapshot, network: Network) -> Changes:
     return Changes(deletes=(*gone, network_owner(network.id)), rests_on_absence=True)
 
 
-def _default_mtu(call: Call, external: bool) -> int:
-    return call.external_mtu if external else call.mtu
+def _default_mtu(context: RequestContext, external: bool) -> int:
+    return context.external_mtu if external else context.mtu
 
 
 def check_mtu(network: Network) -> None:
@@ -215,8 +217,8 @@ def _check_unshare(snapshot: Snapshot, network: Network) -> None:
         raise errors.sharing_in_use(network.id)
 
 
-def _check_admin(call: Call, rule: str, names: set[str]) -> None:
-    policy.check_attributes(call.caller.is_admin, rule, names)
+def _check_admin(context: RequestContext, rule: str, names: set[str]) -> None:
+    policy.check_attributes(context.caller.is_admin, rule, names)
 
 
 def _owner(snapshot: Snapshot, network: Network) -> Owner:
@@ -224,7 +226,7 @@ def _owner(snapshot: Snapshot, network: Network) -> Owner:
 
 
 def _sees(snapshot: Snapshot, caller: Identity, network: Network) -> bool:
-    return policy.sees_network(caller, network)
+    return access.sees_network(caller, network)
 
 
 def _find(snapshot: Snapshot, network_id: str) -> Network | None:

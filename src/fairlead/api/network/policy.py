@@ -1,39 +1,32 @@
-"""Who may do what: Neutron's default rules (neutron, conf/policies), as far as its roles exist here.
+"""Who may do what, in the names of Neutron's default rules (neutron, conf/policies), as far as its roles exist here.
 
-What a caller may not see does not exist for him (404); what he sees and may not change is forbidden (403).
+What callers may not see does not exist for them (404); what they see and may not change is forbidden (403).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from fairlead.api.network.errors import forbidden
-from fairlead.changes.identity import Identity
-from fairlead.model.network import Network, Port, Router, Subnet
-from fairlead.model.snapshot import Snapshot
+from fairlead.api.door import ApiError
+from fairlead.api.fields import Values
+from fairlead.api.network.attributes import Asked
+from fairlead.api.network.errors import RESOURCES, forbidden
+from fairlead.changes.access import NotAllowed, Verb
 
 WRITERS = frozenset({"admin", "member"})
 """Roles that may change something: of others no body is read."""
+_FIELDS: Mapping[str, str] = {
+    "binding:host_id": "host",
+    "binding:profile": "host",
+}
+"""What an attribute says, where the model calls it otherwise."""
+_WITHIN: Mapping[tuple[str, str], str] = {
+    ("port", "fixed_ips"): "fixed_ips:ip_address",
+}
+"""Fields of which a part of an attribute has the rule."""
 
 
-def sees_network(caller: Identity, network: Network) -> bool:
-    return network.external or uses_network(caller, network)
-
-
-def uses_network(caller: Identity, network: Network) -> bool:
-    """May have ports there, and see its subnets. An external network is for gateways and floating IPs only."""
-    return network.shared or caller.may_see(network.project_id)
-
-
-def sees_subnet(caller: Identity, network: Network, subnet: Subnet) -> bool:
-    return uses_network(caller, network) or caller.may_see(subnet.project_id)
-
-
-def sees_port(snapshot: Snapshot, caller: Identity, port: Port) -> bool:
-    """The owner of a network sees who is on it."""
-    return caller.may_see(port.project_id) or caller.may_see(snapshot.networks[port.network_id].project_id)
-
-
-def sees_router(caller: Identity, router: Router) -> bool:
-    return caller.may_see(router.project_id)
+def fields_of(values: Values) -> frozenset[str]:
+    """The model's names of what a request says."""
+    return frozenset(_FIELDS.get(name, name) for name in values)
 
 
 def check(allowed: bool, rule: str) -> None:
@@ -47,3 +40,26 @@ def check_attributes(allowed: bool, rule: str, names: Iterable[str]) -> None:
     asked = sorted(names)
     if asked and not allowed:
         raise forbidden(f"(rule:{rule} and ({' and '.join(f'rule:{rule}:{name}' for name in asked)}))")
+
+
+def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
+    """By the rule that Neutron looks at. `body` is what the request asks."""
+    resource = RESOURCES[why.what]
+    rule = f"{why.verb}_{resource}"
+    if not why.fields:
+        return forbidden(f"rule:{rule}")
+    within = {_WITHIN[resource, field] for field in why.fields if (resource, field) in _WITHIN}
+    names = sorted(within | _named(why, body))
+    return forbidden(f"(rule:{rule} and ({' and '.join(f'rule:{rule}:{name}' for name in names)}))")
+
+
+def _named(why: NotAllowed, body: object) -> set[str]:
+    """The attributes by which the body says these fields. In what is created, nothing may be said of them."""
+    items = body.resources if isinstance(body, Asked) else [body] if isinstance(body, dict) else []
+    fields = {field for field in why.fields if (RESOURCES[why.what], field) not in _WITHIN}
+    for item in items:
+        said = (name for name, value in item.items() if why.verb is Verb.UPDATE or value or value is False)
+        found = {name for name in said if _FIELDS.get(name, name) in fields}
+        if found:
+            return found
+    return fields

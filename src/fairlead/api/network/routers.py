@@ -17,18 +17,17 @@ from fairlead.api.network import errors, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
 from fairlead.api.network.collection import (
     BUILD_STATUS,
-    Call,
     Collection,
     Filters,
+    RequestContext,
     Viewpoint,
-    born,
     by_project,
     encode_standard,
     given,
     named,
     network_owner,
-    revised,
     sift_nothing,
+    standard_values,
 )
 from fairlead.api.network.gateways import (
     Way,
@@ -44,12 +43,13 @@ from fairlead.api.network.gateways import (
     subnets_of,
 )
 from fairlead.api.network.limits import EXTRA_ROUTES, FIXED_IPS, ROUTES
-from fairlead.api.network.ports import port_owner
 from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
+from fairlead.changes import access
 from fairlead.changes.addresses import AddressTaken, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
+from fairlead.changes.resources import revised
 from fairlead.model.indexes import NONE
 from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, release
 from fairlead.model.owner import Kind, Owner
@@ -108,33 +108,33 @@ def encode_router(view: Viewpoint, router: Router) -> Item:
     }
 
 
-def create_router(snapshot: Snapshot, call: Call, values: Values) -> Changes:
-    standard = born(call, values)
-    policy.check(call.caller.may_change(standard["project_id"]), "create_router")
+def create_router(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
+    standard = standard_values(context, values)
+    policy.check(context.caller.may_change(standard["project_id"]), "create_router")
     router, way = Router(**standard, admin_state_up=values.get("admin_state_up", True)), _way(values)
-    _check_kind(call, values, "create_router")
-    check_way(call, way, "create_router")
-    return set_gateway(snapshot, call, router, way, str(uuid5(UUID(call.new_id), "gateway")))
+    _check_kind(context, values, "create_router")
+    check_way(context, way, "create_router")
+    return set_gateway(snapshot, context, router, way, str(uuid5(UUID(context.new_id), "gateway")))
 
 
-def update_router(snapshot: Snapshot, call: Call, router: Router, values: Values) -> Changes:
-    _check_kind(call, values, "update_router")
+def update_router(snapshot: Snapshot, context: RequestContext, router: Router, values: Values) -> Changes:
+    _check_kind(context, values, "update_router")
     fields = given(values, ["name", "description", "admin_state_up"])
     if "routes" in values:
         fields["routes"] = values["routes"] or ()
-    changed = revised(router, call.now, fields)
+    changed = revised(router, replace(router, **fields), context.now)
     if changed.routes != router.routes:
         _check_routes(snapshot, changed)
     if "external_gateway_info" not in values:
         return put_router(snapshot, changed)
-    return _update_gateway(snapshot, call, changed, _way(values))
+    return _update_gateway(snapshot, context, changed, _way(values))
 
 
-def _check_kind(call: Call, values: Values, rule: str) -> None:
+def _check_kind(context: RequestContext, values: Values, rule: str) -> None:
     """Whether a router is distributed, and highly available, is for an administrator to say, as in Neutron; here it is
     OVN's: each is both, whatever was said, and answers say neither. Raises ApiError 403."""
     asked = {name for name in ("distributed", "ha") if values.get(name) is not None}
-    policy.check_attributes(call.caller.is_admin, rule, asked)
+    policy.check_attributes(context.caller.is_admin, rule, asked)
 
 
 def _way(values: Values) -> Way | None:
@@ -142,9 +142,9 @@ def _way(values: Values) -> Way | None:
     return way
 
 
-def _update_gateway(snapshot: Snapshot, call: Call, router: Router, way: Way | None) -> Changes:
-    check_way(call, way, "update_router")
-    changes = set_gateway(snapshot, call, router, way, call.new_id)
+def _update_gateway(snapshot: Snapshot, context: RequestContext, router: Router, way: Way | None) -> Changes:
+    check_way(context, way, "update_router")
+    changes = set_gateway(snapshot, context, router, way, context.new_id)
     changed = changes.puts[0]
     if changed == snapshot.routers.get(router.id) and len(changes.puts) == 1:
         return Changes()
@@ -152,7 +152,7 @@ def _update_gateway(snapshot: Snapshot, call: Call, router: Router, way: Way | N
     after = apply_changes(snapshot, changes, snapshot.revision + 1)
     if changed.routes:
         _check_routes(after, changed)
-    return replace(changes, puts=(replace(changed, updated_at=call.now), *changes.puts[1:]))
+    return replace(changes, puts=(replace(changed, updated_at=context.now), *changes.puts[1:]))
 
 
 def put_router(snapshot: Snapshot, router: Router) -> Changes:
@@ -162,17 +162,17 @@ def put_router(snapshot: Snapshot, router: Router) -> Changes:
 def delete_router(snapshot: Snapshot, router: Router) -> Changes:
     if snapshot.router_interfaces.get(router.id, NONE):
         raise errors.router_in_use(router.id)
-    gateway = () if router.gateway is None else (port_owner(router.gateway.port_id),)
+    gateway = () if router.gateway is None else (Owner(Kind.PORT, router.gateway.port_id),)
     return Changes(deletes=(router_owner(router.id), *gateway), rests_on_absence=bool(gateway))
 
 
-def add_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[Route, ...]) -> Changes:
+def add_routes(snapshot: Snapshot, context: RequestContext, router: Router, routes: tuple[Route, ...]) -> Changes:
     """Those that the router has already are no error (neutron, extraroute-atomic)."""
-    return update_router(snapshot, call, router, {"routes": parsers.in_order({*router.routes, *routes})})
+    return update_router(snapshot, context, router, {"routes": parsers.in_order({*router.routes, *routes})})
 
 
-def remove_routes(snapshot: Snapshot, call: Call, router: Router, routes: tuple[Route, ...]) -> Changes:
-    return update_router(snapshot, call, router, {"routes": parsers.in_order({*router.routes} - {*routes})})
+def remove_routes(snapshot: Snapshot, context: RequestContext, router: Router, routes: tuple[Route, ...]) -> Changes:
+    return update_router(snapshot, context, router, {"routes": parsers.in_order({*router.routes} - {*routes})})
 
 
 _ROUTES = parsers.routes(EXTRA_ROUTES)
@@ -230,18 +230,18 @@ def encode_attachment(router: Router, attachment: Attachment) -> JsonObject:
     }
 
 
-def add_interface(snapshot: Snapshot, call: Call, router: Router, target: Target) -> Attachment:
+def add_interface(snapshot: Snapshot, context: RequestContext, router: Router, target: Target) -> Attachment:
     if target.port_id is not None:
-        port = _given_port(snapshot, call, router, target.port_id)
+        port = _given_port(snapshot, context, router, target.port_id)
     else:
-        port = _gateway_port(snapshot, call, router, target.subnet_id or "")
+        port = _gateway_port(snapshot, context, router, target.subnet_id or "")
     subnets = subnets_of(snapshot, port)
     check_new_subnets(snapshot, router, subnets)
-    changes = Changes(puts=(replace(router, updated_at=call.now), port), reads=(network_owner(port.network_id),))
+    changes = Changes(puts=(replace(router, updated_at=context.now), port), reads=(network_owner(port.network_id),))
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
 
 
-def remove_interface(snapshot: Snapshot, call: Call, router: Router, target: Target) -> Attachment:
+def remove_interface(snapshot: Snapshot, context: RequestContext, router: Router, target: Target) -> Attachment:
     """A port that was named goes whole; a subnet that was named takes its address from a port that has others."""
     port = _interface(snapshot, router, target)
     fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
@@ -250,12 +250,12 @@ def remove_interface(snapshot: Snapshot, call: Call, router: Router, target: Tar
     ]
     _check_unrouted(router, gone)
     freed = _freed(snapshot, router, gone)
-    written = replace(router, updated_at=call.now)
+    written = replace(router, updated_at=context.now)
     if fixed_ips:
-        rest = revised(port, call.now, {"fixed_ips": tuple(fixed_ips)})
+        rest = revised(port, replace(port, fixed_ips=tuple(fixed_ips)), context.now)
         changes = Changes(puts=(written, rest, *freed), rests_on_absence=True)
     else:
-        changes = Changes(puts=(written, *freed), deletes=(port_owner(port.id),), rests_on_absence=True)
+        changes = Changes(puts=(written, *freed), deletes=(Owner(Kind.PORT, port.id),), rests_on_absence=True)
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
 
 
@@ -263,11 +263,11 @@ def router_owner(router_id: str) -> Owner:
     return Owner(Kind.ROUTER, router_id)
 
 
-def _given_port(snapshot: Snapshot, call: Call, router: Router, port_id: str) -> Port:
+def _given_port(snapshot: Snapshot, context: RequestContext, router: Router, port_id: str) -> Port:
     port = snapshot.ports.get(port_id)
-    if port is None or not policy.sees_port(snapshot, call.caller, port):
+    if port is None or not access.sees_port(snapshot, context.caller, port):
         raise errors.not_found("port", port_id)
-    policy.check(call.caller.may_change(port.project_id), "update_port")
+    policy.check(context.caller.may_change(port.project_id), "update_port")
     if port.device_id:
         raise errors.port_in_use(port.id, port.network_id, port.device_id)
     if not port.fixed_ips:
@@ -275,16 +275,16 @@ def _given_port(snapshot: Snapshot, call: Call, router: Router, port_id: str) ->
     if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:
         raise errors.bad_resource("router", "Cannot have multiple IPv4 subnets on router port")
     check_new_subnets(snapshot, router, subnets_of(snapshot, port))
-    return revised(port, call.now, {"device_id": router.id, "device_owner": PortUse.ROUTER_INTERFACE.value})
+    return revised(port, replace(port, device_id=router.id, device_owner=PortUse.ROUTER_INTERFACE.value), context.now)
 
 
-def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str) -> Port:
+def _gateway_port(snapshot: Snapshot, context: RequestContext, router: Router, subnet_id: str) -> Port:
     """A new port with the subnet's gateway address. It has the MAC that it had the last time: machines on the subnet
     go on using what they have learnt."""
     subnet = SUBNETS.find(snapshot, subnet_id)
-    if subnet is None or not SUBNETS.sees(snapshot, call.caller, subnet):
+    if subnet is None or not SUBNETS.sees(snapshot, context.caller, subnet):
         raise errors.not_found("subnet", subnet_id)
-    if not call.caller.may_change(subnet.project_id):
+    if not context.caller.may_change(subnet.project_id):
         text = f"Cannot add interface to router because subnet {subnet_id} is not owned by project making the request"
         raise errors.bad_resource("router", text)
     if subnet.gateway is None:
@@ -294,9 +294,9 @@ def _gateway_port(snapshot: Snapshot, call: Call, router: Router, subnet_id: str
     if (network.id, subnet.gateway) in snapshot.addresses:
         raise Refused(AddressTaken(address=subnet.gateway, subnet_id=subnet.id))
     return Port(
-        id=call.new_id,
+        id=context.new_id,
         project_id=router.project_id,
-        created_at=call.now,
+        created_at=context.now,
         network_id=network.id,
         mac_address=choose_mac(snapshot, f"{router.id}/{subnet.id}"),
         fixed_ips=(FixedIP(subnet_id=subnet.id, address=subnet.gateway),),
@@ -368,7 +368,7 @@ def _owner(snapshot: Snapshot, router: Router) -> Owner:
 
 
 def _sees(snapshot: Snapshot, caller: Identity, router: Router) -> bool:
-    return policy.sees_router(caller, router)
+    return caller.may_see(router.project_id)
 
 
 ROUTERS: Collection[Router] = Collection(

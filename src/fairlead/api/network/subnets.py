@@ -12,20 +12,20 @@ from fairlead.api.listing import Item
 from fairlead.api.network import errors, limits, parsers, policy
 from fairlead.api.network.attributes import STANDARD, Attribute, refused
 from fairlead.api.network.collection import (
-    Call,
     Collection,
     Filters,
+    RequestContext,
     Viewpoint,
-    born,
     encode_standard,
     given,
     network_owner,
-    revised,
     sift_nothing,
+    standard_values,
 )
 from fairlead.api.network.networks import check_mtu
-from fairlead.changes import addresses
+from fairlead.changes import access, addresses
 from fairlead.changes.identity import Identity
+from fairlead.changes.resources import revised
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
 from fairlead.model.indexes import NONE
 from fairlead.model.network import AllocationPool, Ipv6Mode, Network, PortUse, Subnet, find_subnet
@@ -76,12 +76,12 @@ def encode_subnet(view: Viewpoint, subnet: Subnet) -> Item:
     }
 
 
-def create_subnet(snapshot: Snapshot, call: Call, values: Values) -> Changes:
+def create_subnet(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
     network = snapshot.networks.get(values["network_id"])
-    if network is None or not policy.sees_network(call.caller, network):
+    if network is None or not access.sees_network(context.caller, network):
         raise errors.not_found("network", values["network_id"])
-    standard = born(call, values)
-    policy.check(call.caller.may_change(network.project_id), "create_subnet")
+    standard = standard_values(context, values)
+    policy.check(context.caller.may_change(network.project_id), "create_subnet")
     cidr = _cidr(values)
     gateway = values["gateway_ip"] if "gateway_ip" in values else addresses.default_gateway(cidr)
     subnet = Subnet(
@@ -103,7 +103,7 @@ def create_subnet(snapshot: Snapshot, call: Call, values: Values) -> Changes:
     return Changes(puts=(changed,))
 
 
-def update_subnet(snapshot: Snapshot, call: Call, subnet: Subnet, values: Values) -> Changes:
+def update_subnet(snapshot: Snapshot, context: RequestContext, subnet: Subnet, values: Values) -> Changes:
     fields = given(values, ["name", "description", "enable_dhcp"])
     fields |= {name: values[name] or () for name in ("dns_nameservers", "host_routes") if name in values}
     if "gateway_ip" in values:
@@ -112,7 +112,7 @@ def update_subnet(snapshot: Snapshot, call: Call, subnet: Subnet, values: Values
         fields["allocation_pools"] = _pools(
             values["allocation_pools"], subnet.cidr, fields.get("gateway", subnet.gateway)
         )
-    changed = revised(subnet, call.now, fields)
+    changed = revised(subnet, replace(subnet, **fields), context.now)
     check_subnet(changed)
     if changed.enable_dhcp and not subnet.enable_dhcp:
         check_dhcp(changed)
@@ -267,7 +267,7 @@ def _owner(snapshot: Snapshot, subnet: Subnet) -> Owner:
 
 
 def _sees(snapshot: Snapshot, caller: Identity, subnet: Subnet) -> bool:
-    return policy.sees_subnet(caller, network_of(snapshot, subnet), subnet)
+    return access.sees_subnet(caller, network_of(snapshot, subnet), subnet)
 
 
 def _may_change(snapshot: Snapshot, caller: Identity, subnet: Subnet) -> bool:

@@ -14,12 +14,13 @@ from fairlead.api.fields import NULL, Parser, Schema, Values, array_schema, obje
 from fairlead.api.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, selecting
 from fairlead.api.network import errors, networks, policy, ports, queries, routers
 from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
-from fairlead.api.network.collection import Call, Collection, R, Viewpoint, revised
+from fairlead.api.network.collection import Collection, R, RequestContext, Viewpoint
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS, Attachment
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.api.steps import in_steps
+from fairlead.changes.resources import revised
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
@@ -146,19 +147,19 @@ class Views(Generic[R]):
     async def create(self, request: Request) -> Response:
         collection = self._collection
         asked: Asked = await self._read(request, "create")
-        calls = [(self._call(request), values) for values in asked.resources]
+        items = [(self._context(request), values) for values in asked.resources]
 
         async def change(snapshot: Snapshot) -> Changes:
-            return await in_steps(in_turn(snapshot, [partial(_create, collection, *item) for item in calls]))
+            return await in_steps(in_turn(snapshot, [partial(_create, collection, *item) for item in items]))
 
         snapshot = await self._services.write(change)
-        made = await in_steps(self._encode_all(request, snapshot, [call.new_id for call, _ in calls]))
+        made = await in_steps(self._encode_all(request, snapshot, [context.new_id for context, _ in items]))
         return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
     async def update(self, request: Request) -> Response:
-        collection, call = self._collection, self._call(request)
+        collection, context = self._collection, self._context(request)
         values = await self._read(request)
-        snapshot = await self._change(request, lambda now, resource: collection.update(now, call, resource, values))
+        snapshot = await self._change(request, lambda now, resource: collection.update(now, context, resource, values))
         return json_response({collection.singular: self._encode(request, snapshot, request.path_params["id"])})
 
     async def delete(self, request: Request) -> Response:
@@ -208,7 +209,7 @@ class Views(Generic[R]):
 
         def change(snapshot: Snapshot, resource: R) -> Changes:
             chosen = read_tags({"tags": [*choose(resource.tags)]})
-            return self._collection.put(snapshot, revised(resource, now, {"tags": chosen}))
+            return self._collection.put(snapshot, revised(resource, replace(resource, tags=chosen), now))
 
         snapshot = await self._change(request, change)
         return self._find(request, snapshot, request.path_params["id"]).tags
@@ -254,11 +255,12 @@ class Views(Generic[R]):
         """The body, of those who may change anything at all. Raises ApiError."""
         may = bool(identity(request).roles & policy.WRITERS)
         policy.check(may, f"{verb}_{self._collection.singular}")
-        return await read_body(request)
+        request.state.asked = await read_body(request)
+        return request.state.asked
 
-    def _call(self, request: Request) -> Call:
+    def _context(self, request: Request) -> RequestContext:
         services = self._services
-        return Call(
+        return RequestContext(
             caller=identity(request),
             now=services.now(),
             new_id=services.new_id(),
@@ -269,28 +271,28 @@ class Views(Generic[R]):
 
 class RouterViews(Views[Router]):
     async def add_router_interface(self, request: Request) -> Response:
-        call, target = self._call(request), await self._read(request)
+        context, target = self._context(request), await self._read(request)
         return await self._attach(
             request,
-            lambda snapshot, router: routers.add_interface(snapshot, call, router, target),
+            lambda snapshot, router: routers.add_interface(snapshot, context, router, target),
             "add_router_interface",
         )
 
     async def remove_router_interface(self, request: Request) -> Response:
-        call, target = self._call(request), await self._read(request)
+        context, target = self._context(request), await self._read(request)
         return await self._attach(
             request,
-            lambda snapshot, router: routers.remove_interface(snapshot, call, router, target),
+            lambda snapshot, router: routers.remove_interface(snapshot, context, router, target),
             "remove_router_interface",
         )
 
     async def add_extraroutes(self, request: Request) -> Response:
-        call, routes = self._call(request), await self._read(request)
-        return await self._reroute(request, lambda now, router: routers.add_routes(now, call, router, routes))
+        context, routes = self._context(request), await self._read(request)
+        return await self._reroute(request, lambda now, router: routers.add_routes(now, context, router, routes))
 
     async def remove_extraroutes(self, request: Request) -> Response:
-        call, routes = self._call(request), await self._read(request)
-        return await self._reroute(request, lambda now, router: routers.remove_routes(now, call, router, routes))
+        context, routes = self._context(request), await self._read(request)
+        return await self._reroute(request, lambda now, router: routers.remove_routes(now, context, router, routes))
 
     async def _attach(self, request: Request, attach: Callable[[Snapshot, Router], Attachment], verb: str) -> Response:
         answer: JsonObject = {}
@@ -316,8 +318,8 @@ def _cut(item: Item, fields: frozenset[str]) -> Item:
     return {name: value for name, value in item.items() if name in fields} if fields else item
 
 
-def _create(collection: Collection[R], call: Call, values: Values, snapshot: Snapshot) -> Changes:
-    return collection.create(snapshot, call, values)
+def _create(collection: Collection[R], context: RequestContext, values: Values, snapshot: Snapshot) -> Changes:
+    return collection.create(snapshot, context, values)
 
 
 def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]) -> Steps[Changes]:

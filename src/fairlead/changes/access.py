@@ -1,0 +1,107 @@
+"""Who may see, use and change what of networking. What the asker may not see is not there for them.
+
+A door that shows or changes something asks here first; where a change refers to something else, its rule asks.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.network import Network, Port, Resource, Subnet, find_subnet
+from fairlead.model.snapshot import Snapshot
+
+
+class Verb(StrEnum):
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFound(Refusal):
+    what: type[Resource]
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAllowed(Refusal):
+    """The asker may not do this at all; or may not say these fields of it."""
+
+    verb: Verb
+    what: type[Resource]
+    fields: frozenset[str] = frozenset()
+
+
+def check(allowed: bool, verb: Verb, what: type[Resource]) -> None:
+    if not allowed:
+        raise Refused(NotAllowed(verb=verb, what=what))
+
+
+def check_fields(allowed: bool, verb: Verb, what: type[Resource], fields: Iterable[str]) -> None:
+    """These fields take more than the right to do the rest. Raises Refused."""
+    said = frozenset(fields)
+    if said and not allowed:
+        raise Refused(NotAllowed(verb=verb, what=what, fields=said))
+
+
+def sees_network(asker: Identity, network: Network) -> bool:
+    return network.external or uses_network(asker, network)
+
+
+def uses_network(asker: Identity, network: Network) -> bool:
+    """May have ports there, and see its subnets. An external network is for gateways and floating IPs only."""
+    return network.shared or asker.may_see(network.project_id)
+
+
+def sees_subnet(asker: Identity, network: Network, subnet: Subnet) -> bool:
+    return uses_network(asker, network) or asker.may_see(subnet.project_id)
+
+
+def sees_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
+    """The owner of a network sees who is on it."""
+    return asker.may_see(port.project_id) or asker.may_see(snapshot.networks[port.network_id].project_id)
+
+
+def may_change_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
+    """And the owner of a network may change who is on it."""
+    return asker.may_change(port.project_id) or asker.may_change(snapshot.networks[port.network_id].project_id)
+
+
+def may_change_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> bool:
+    return asker.may_change(network_of(snapshot, subnet).project_id) or asker.may_change(subnet.project_id)
+
+
+def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Network:
+    """Raises Refused."""
+    network = snapshot.networks.get(network_id)
+    if network is None or not sees_network(asker, network):
+        raise Refused(NotFound(what=Network, id=network_id))
+    return network
+
+
+def find_visible_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
+    """Raises Refused."""
+    found = subnet_of(snapshot, subnet_id)
+    if found is None or not sees_subnet(asker, network_of(snapshot, found), found):
+        raise Refused(NotFound(what=Subnet, id=subnet_id))
+    return found
+
+
+def find_port(snapshot: Snapshot, asker: Identity, port_id: str) -> Port:
+    """Raises Refused."""
+    port = snapshot.ports.get(port_id)
+    if port is None or not sees_port(snapshot, asker, port):
+        raise Refused(NotFound(what=Port, id=port_id))
+    return port
+
+
+def network_of(snapshot: Snapshot, subnet: Subnet) -> Network:
+    return snapshot.networks[snapshot.subnet_network[subnet.id]]
+
+
+def subnet_of(snapshot: Snapshot, subnet_id: str) -> Subnet | None:
+    """Whoever owns it."""
+    network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
+    return None if network is None else find_subnet(network, subnet_id)

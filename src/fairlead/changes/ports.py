@@ -1,0 +1,220 @@
+"""Ports: who may have which on a network, and what may become of one that serves something else.
+
+A router's interface and a VIP's port belong to what they serve: their addresses and device change only with it.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes import access
+from fairlead.changes.access import Verb
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.resources import revised
+from fairlead.model.indexes import NONE
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, is_reached, release
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP)
+"""Ports of a router or a floating IP, which alone changes them."""
+RESERVED_OWNER = "network:"
+"""A `device_owner` that begins so is the network's own, and its owner's to give."""
+VIP_DEVICE = "lb-"
+_RESERVED = ("host", "mac_address", "port_security_enabled", "device_owner")
+"""What takes more than the right to have a port."""
+_SERVING = ("fixed_ips", "device_id", "device_owner")
+"""What a port serves with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPort(Resource):
+    """What a request says of a port that shall be."""
+
+    network_id: str
+    mac_address: str | None = None
+    """None is any free one."""
+    fixed_ips: tuple[AskedAddress, ...] | None = None
+    """None is one address of each family that the network has."""
+    admin_state_up: bool = True
+    device_id: str = ""
+    device_owner: str = ""
+    host: str = ""
+    port_security_enabled: bool | None = None
+    """None is as the network has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortChange:
+    port: Port
+    """As it shall be, but for its addresses."""
+    fixed_ips: tuple[AskedAddress, ...] | None = None
+    """None: it keeps those that it has."""
+    said: frozenset[str] = frozenset()
+    """Fields that the request names. Who may not say one may not say either that it stays as it is."""
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MacTaken(Refusal):
+    network_id: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseIsGiven(Refusal):
+    """A port is never declared to be for this: what it serves makes it so."""
+
+    use: PortUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortInUse(Refusal):
+    port_id: str
+    network_id: str
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortServesNetwork(Refusal):
+    """It goes with its router or floating IP."""
+
+    port_id: str
+    use: PortUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortServesMonitors(Refusal):
+    """It goes with its subnet."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortServesBalancer(Refusal):
+    port_id: str
+    load_balancer_id: str
+
+
+# What is done
+
+
+def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
+    """Raises Refused."""
+    network = access.find_network(snapshot, asker, new.network_id)
+    access.check(asker.may_change(new.project_id), Verb.CREATE, Port)
+    access.check(access.uses_network(asker, network), Verb.CREATE, Port)
+    said = frozenset(name for name in _RESERVED if getattr(new, name) not in (None, ""))
+    _check_reserved(asker, network, Verb.CREATE, new, said)
+    _check_use(new.device_owner)
+    if new.mac_address is not None:
+        _check_mac(snapshot, network, new.id, new.mac_address)
+    mac = new.mac_address or choose_mac(snapshot, new.id)
+    security = new.port_security_enabled
+    port = Port(
+        id=new.id,
+        project_id=new.project_id,
+        name=new.name,
+        description=new.description,
+        tags=new.tags,
+        created_at=new.created_at,
+        network_id=network.id,
+        mac_address=mac,
+        fixed_ips=choose_fixed_ips(snapshot, Holder(port_id=new.id, mac=mac, network=network), new.fixed_ips),
+        admin_state_up=new.admin_state_up,
+        device_id=new.device_id,
+        device_owner=new.device_owner,
+        host=new.host,
+        port_security_enabled=network.port_security_enabled if security is None else security,
+    )
+    return Changes(puts=(port,), reads=(Owner(Kind.NETWORK, network.id),))
+
+
+def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChange, now: datetime) -> Changes:
+    """Of a port that the asker may change. Raises Refused."""
+    new, network = change.port, snapshot.networks[old.network_id]
+    differs = {name for name in _RESERVED if getattr(new, name) != getattr(old, name)}
+    _check_reserved(asker, network, Verb.UPDATE, change, change.said | differs)
+    if new.mac_address != old.mac_address:
+        _check_mac(snapshot, network, old.id, new.mac_address)
+    if change.fixed_ips is not None:
+        holder = Holder(port_id=old.id, mac=old.mac_address, network=network, held=old.fixed_ips)
+        new = replace(new, fixed_ips=choose_fixed_ips(snapshot, holder, change.fixed_ips))
+    new = revised(old, new, now)
+    _check_served(snapshot, old, new)
+    if new.device_owner != old.device_owner:
+        _check_use(new.device_owner)
+    if new == old:
+        return Changes()
+    return Changes(puts=(new, *_freed(snapshot, new)), reads=(Owner(Kind.NETWORK, network.id),))
+
+
+def delete_port(snapshot: Snapshot, port: Port) -> Changes:
+    """Of a port that the asker may change. Raises Refused."""
+    if port.use in OF_NETWORK:
+        raise Refused(PortServesNetwork(port_id=port.id, use=port.use))
+    if port.use is PortUse.PROBE:
+        raise Refused(PortServesMonitors(port_id=port.id))
+    balancer_id = vip_holder(snapshot, port)
+    if balancer_id is not None:
+        raise Refused(PortServesBalancer(port_id=port.id, load_balancer_id=balancer_id))
+    led_here = snapshot.port_floating_ips.get(port.id, NONE)
+    freed = (release(snapshot.floating_ips[each]) for each in led_here)
+    return Changes(puts=tuple(freed), deletes=(Owner(Kind.PORT, port.id),))
+
+
+def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
+    """The load balancer whose VIP's address this port has."""
+    if port.use is not PortUse.VIP or not port.device_id.startswith(VIP_DEVICE):
+        return None
+    balancer = snapshot.load_balancers.get(port.device_id.removeprefix(VIP_DEVICE))
+    return balancer.id if balancer is not None and balancer.vip.port_id == port.id else None
+
+
+def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP]:
+    """Those that led to an address which the port has no more."""
+    found = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NONE))
+    return [release(floating_ip) for floating_ip in found if not is_reached(floating_ip, port)]
+
+
+def _check_reserved(
+    asker: Identity, network: Network, verb: Verb, asked: NewPort | PortChange, said: frozenset[str]
+) -> None:
+    """Where a port is plugged is for the administrator to say. What it may send is for the network's owner, and so is,
+    on a network that is only shared, which address it gets. Raises Refused."""
+    access.check_fields(asker.is_admin, verb, Port, said & {"host"})
+    port = asked.port if isinstance(asked, PortChange) else asked
+    owned = {
+        "mac_address": True,
+        "port_security_enabled": port.port_security_enabled is False,
+        "device_owner": port.device_owner.startswith(RESERVED_OWNER),
+    }
+    fields = {name for name, reserved in owned.items() if reserved and name in said}
+    if any(each.address is not None for each in asked.fixed_ips or ()):
+        fields.add("fixed_ips")
+    access.check_fields(asker.may_change(network.project_id), verb, Port, fields)
+
+
+def _check_mac(snapshot: Snapshot, network: Network, port_id: str, wanted: str) -> None:
+    """A MAC is free if no port of any network has it, for a router may join any two. Raises Refused."""
+    if snapshot.macs.get(wanted, port_id) != port_id:
+        raise Refused(MacTaken(network_id=network.id, mac=wanted))
+
+
+def _check_use(device_owner: str) -> None:
+    """A port becomes a router's interface by the router alone, for that is where overlaps are found. And a VIP by its
+    load balancer alone: a VIP's port has no row of its own in OVN. Raises Refused."""
+    if device_owner and device_owner in set(PortUse):
+        raise Refused(UseIsGiven(use=PortUse(device_owner)))
+
+
+def _check_served(snapshot: Snapshot, old: Port, new: Port) -> None:
+    """For a change that the router or the load balancer would not know of. Raises Refused."""
+    if old.use not in (*OF_NETWORK, PortUse.PROBE) and vip_holder(snapshot, old) is None:
+        return
+    if any(getattr(old, name) != getattr(new, name) for name in _SERVING):
+        raise Refused(PortInUse(port_id=old.id, network_id=old.network_id, device_id=old.device_id))

@@ -1,0 +1,27 @@
+"""What the rules refuse, this door has words for, each of which takes only what the refusal has."""
+
+import dataclasses
+import string
+
+from fairlead.api.network.errors import WORDS, Words
+from fairlead.changes import addresses, ports
+from fairlead.changes.refusal import Refusal
+
+MODULES = (addresses, ports)
+
+
+def test_every_refusal_has_words():
+    declared = {
+        kind
+        for module in MODULES
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Refusal) and kind.__module__ == module.__name__
+    }
+    assert declared == set(WORDS)
+
+
+def test_words_take_what_the_refusal_has():
+    for kind, words in WORDS.items():
+        if isinstance(words, Words):
+            named = {name.split(".")[1] for _, name, _, _ in string.Formatter().parse(words.text) if name}
+            assert named <= {field.name for field in dataclasses.fields(kind)}, kind
