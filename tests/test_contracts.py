@@ -21,6 +21,7 @@ PLANTS = {
         "no dataplane by its name",
     ),
     "a fake of one dataplane": ("drivers/fake.py", "import fairlead.dataplane.ovn", "no dataplane by its name"),
+    "a node that knows the server": ("node/state.py", "import fairlead.server", "Layers"),
     "a compiler that looks at the clock": ("compilers/ovn.py", "import time", "The core is pure"),
 }
 

@@ -197,9 +197,9 @@ def run_server(configuration: Configuration) -> int:
 
 
 def _agent(arguments: argparse.Namespace) -> int:
-    from fairlead import agent
     from fairlead.drivers.ovn_counters import SwitchError
     from fairlead.logs import start_logging
+    from fairlead.node import process
 
     configuration = read_configuration(arguments.config, os.environ)
     check_secrets(configuration)
@@ -210,9 +210,9 @@ def _agent(arguments: argparse.Namespace) -> int:
     start_logging(configuration.log.level, configuration.log.format)
     try:
         if arguments.once:
-            print(json.dumps(asyncio.run(agent.read_once(options)), indent=2))
+            print(json.dumps(asyncio.run(process.read_once(options)), indent=2))
         else:
-            asyncio.run(agent.serve(options, agent.read_servers(options)))
+            asyncio.run(process.serve(options, process.read_servers(options)))
     except (SwitchError, OSError) as error:
         raise Failure(str(error)) from None
     return 0

@@ -14,13 +14,14 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from fairlead.api import agents, octavia
+from fairlead.api.agent_messages import LARGEST_SUM, MOST_LISTENERS
 from fairlead.api.door import Services
 from fairlead.api.ledger import MEMORY, MOST, Ledger
 from fairlead.api.pulse import LONG
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.network import Network, Port
-from fairlead.model.statistics import Figures
+from fairlead.model.statistics import Datapath, Figures, Place, Zone
 from fairlead.model.writing import Changes
 from harness.api import ADMIN, NOON, Inside, inside
 from harness.documented import documented
@@ -75,10 +76,11 @@ class Scene:
 Story: TypeAlias = Callable[[Scene], Awaitable[None]]
 
 
-def locate(place: str) -> str | None:
-    if place == "datapath:99":
+def locate(place: Place) -> str | None:
+    if place == Datapath(99):
         raise Unreachable("the Southbound database is not connected")
-    return {"datapath:1": NET, "zone:vm1": "vm1", "datapath:2": "other"}.get(place)
+    places: dict[Place, str] = {Datapath(1): NET, Zone("vm1"): "vm1", Datapath(2): "other"}
+    return places.get(place)
 
 
 def ports_on(chassis: str) -> frozenset[str] | None:
@@ -396,11 +398,11 @@ def test_so_many_connections_are_open_at_once_and_no_more():
 
 def test_a_report_has_so_many_listeners_and_holds_up_nobody(play):
     """With sums as large as they may be it is a body that may be sent; one more is refused."""
-    sums = {each.name: agents.LARGEST_SUM for each in fields(Figures)}
+    sums = {each.name: LARGEST_SUM for each in fields(Figures)}
 
     async def story(scene: Scene) -> None:
         for more, status in ((0, 200), (1, 400)):
-            names = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(agents.LISTENERS - 1 + more)]
+            names = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(MOST_LISTENERS - 1 + more)]
             content = msgspec.json.encode(
                 {"interval": 10, "listeners": dict.fromkeys([*names, scene.listeners[0]], sums)}
             )
@@ -408,6 +410,6 @@ def test_a_report_has_so_many_listeners_and_holds_up_nobody(play):
             with held() as hold:
                 answer = await asyncio.create_task(scene.agents.put("/chassis/node1", content=content))
             assert (answer.status_code, hold.longest < LONG) == (status, True), (hold.longest, answer.text[:200])
-            assert f"at most {agents.LISTENERS}" in answer.text or len(answer.json()["unknown"]) == len(names)
+            assert f"at most {MOST_LISTENERS}" in answer.text or len(answer.json()["unknown"]) == len(names)
 
     play(story)

@@ -18,7 +18,7 @@ from fairlead.drivers.ovn_counters import (
 )
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import Sighting
+from fairlead.model.statistics import CountedService, parse_place
 
 FLOWS = """\
 OFPST_FLOW reply (OF1.5) (xid=0x6):
@@ -46,34 +46,36 @@ icmp,orig=(src=10.0.0.132,dst=10.0.0.94,id=1,type=8,code=0),reply=(src=10.0.0.94
 """
 
 
-def sighting(place: str, transport: str, address: str, port: int) -> Sighting:
-    return Sighting(place=place, transport=Transport(transport), address=parse_address(address), port=port)
+def service(place: str, transport: str, address: str, port: int) -> CountedService:
+    return CountedService(
+        place=parse_place(place), transport=Transport(transport), address=parse_address(address), port=port
+    )
 
 
 def test_flows_that_name_a_service_are_read_and_no_others():
     assert list(parse_flows(FLOWS, 100.0)) == [
         (
-            sighting("datapath:1", "tcp", "10.0.0.94", 80),
+            service("datapath:1", "tcp", "10.0.0.94", 80),
             "connections",
             Count(value=400, cookie=0x4566D864, created=100 - 10.731),
         ),
         (
-            sighting("datapath:31", "udp", "fd00:a::10", 53),
+            service("datapath:31", "udp", "fd00:a::10", 53),
             "connections",
             Count(value=7, cookie=0xF2D7BDB9, created=100 - 3.607),
         ),
         (
-            sighting("datapath:3", "sctp", "10.0.0.94", 80),
+            service("datapath:3", "sctp", "10.0.0.94", 80),
             "connections",
             Count(value=9, cookie=0xB0C55855, created=89.5),
         ),
         (
-            sighting("datapath:1", "tcp", "fd00:a::10", 80),
+            service("datapath:1", "tcp", "fd00:a::10", 80),
             "errors",
             Count(value=3, cookie=0x6C9F23AC, created=97.5),
         ),
         (
-            sighting("datapath:1", "tcp", "10.0.0.94", 80),
+            service("datapath:1", "tcp", "10.0.0.94", 80),
             "bytes_in",
             Count(value=142400, cookie=0xF3285D55, created=100 - 14.899),
         ),
@@ -93,12 +95,12 @@ NEWER_FLOWS = """\
 def test_flows_that_have_the_service_in_a_register_are_read_too():
     assert list(parse_flows(NEWER_FLOWS, 100.0)) == [
         (
-            sighting("datapath:1", "tcp", "10.0.0.216", 80),
+            service("datapath:1", "tcp", "10.0.0.216", 80),
             "connections",
             Count(value=10, cookie=0x30DE4618, created=98.5),
         ),
         (
-            sighting("datapath:3", "udp", "fd00:a::7c10", 53),
+            service("datapath:3", "udp", "fd00:a::7c10", 53),
             "connections",
             Count(value=4, cookie=0x9D3F3D73, created=98.5),
         ),
@@ -112,8 +114,8 @@ def test_zones_are_called_as_ovn_controller_calls_them():
 def test_open_connections_to_a_service_are_counted_in_known_zones():
     assert parse_connections(CONNECTIONS.splitlines(), NAMES) == Counter(
         {
-            sighting(f"zone:{NAMES[8]}", "tcp", "10.0.0.94", 80): 2,
-            sighting(f"zone:{NAMES[4]}", "udp", "fd00:a::10", 53): 1,
+            service(f"zone:{NAMES[8]}", "tcp", "10.0.0.94", 80): 2,
+            service(f"zone:{NAMES[4]}", "udp", "fd00:a::10", 53): 1,
         }
     )
 

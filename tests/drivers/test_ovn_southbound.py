@@ -20,6 +20,7 @@ from fairlead.model.facts import HEALTH, PLUGGED, Fact, PluggedNews, ports_on, w
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.statistics import Datapath, Zone
 
 QUICK = Timing(probe=5.0, connect=2.0, first_pause=0.005, longest_pause=0.02)
 FOUR = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
@@ -391,20 +392,20 @@ def datapath(key: int, **names: str) -> Json:
 def test_a_datapath_has_the_name_of_its_switch_or_router(southbound: Server) -> None:
     async def story(south: Southbound) -> None:
         await south.write(datapath(1, name="net1"), datapath(2, name="r1"))
-        await until(lambda: south.reader.locate("datapath:2") == "r1")
-        assert south.reader.locate("datapath:1") == "net1"
+        await until(lambda: south.reader.locate(Datapath(2)) == "r1")
+        assert south.reader.locate(Datapath(1)) == "net1"
         [row] = await south.client.transact(
             [{"op": "select", "table": "Datapath_Binding", "where": [["tunnel_key", "==", 2]], "columns": ["_uuid"]}],
             10,
         )
         uuid = row["rows"][0]["_uuid"][1]
         for zone, name in ((f"{uuid}_dnat", "r1"), (f"{uuid}_snat", "r1"), ("r1_dnat", "r1"), ("vm1", "vm1")):
-            assert south.reader.locate(f"zone:{zone}") == name
+            assert south.reader.locate(Zone(zone)) == name
         gone = {"op": "delete", "table": "Datapath_Binding", "where": [["tunnel_key", "==", 1]]}
         await south.write(gone, datapath(1, name="net2"))
-        await until(lambda: south.reader.locate("datapath:1") == "net2")
+        await until(lambda: south.reader.locate(Datapath(1)) == "net2")
         await south.write(gone)
-        await until(lambda: south.reader.locate("datapath:1") is None)
+        await until(lambda: south.reader.locate(Datapath(1)) is None)
 
     run(southbound, story)
 
@@ -578,7 +579,7 @@ def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
 def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Path) -> None:
     remotes = parse_remotes(f"unix:{tmp_path}/nowhere")
     with pytest.raises(Unreachable):
-        SouthboundReader(SouthboundSettings(remotes=remotes), print).locate("datapath:1")
+        SouthboundReader(SouthboundSettings(remotes=remotes), print).locate(Datapath(1))
     with pytest.raises(Unreachable):
         SouthboundReader(SouthboundSettings(remotes=remotes), print).check_connected()
 

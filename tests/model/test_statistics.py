@@ -5,7 +5,7 @@ import pytest
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.statistics import Figures, Sighting, find_listeners
+from fairlead.model.statistics import CountedService, Datapath, Figures, find_listeners
 from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 
@@ -55,10 +55,10 @@ def snapshot() -> Snapshot:
 )
 def test_the_place_decides_whose_address_it_is(snapshot: Snapshot, place, address, service, wanted):
     transport, port = service.split()
-    sighting = Sighting(
-        place="datapath:1", transport=Transport(transport), address=parse_address(address), port=int(port)
+    counted = CountedService(
+        place=Datapath(1), transport=Transport(transport), address=parse_address(address), port=int(port)
     )
-    [found, nobody] = find_listeners(snapshot, [(place, sighting), (None, sighting)])
+    [found, nobody] = find_listeners(snapshot, [(place, counted), (None, counted)])
     assert nobody is None
     if wanted is None:
         assert found is None

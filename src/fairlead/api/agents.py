@@ -6,83 +6,26 @@ Errors: {"error": sentence}.
 """
 
 import logging
-import re
 from collections.abc import Container, Mapping
-from dataclasses import fields
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead.api.agent_messages import MOST_LISTENERS, QUESTION, REPORT, read_services
 from fairlead.api.door import ApiError, Services, identity, json_response
-from fairlead.api.fields import (
-    BadField,
-    Field,
-    MissingField,
-    Parser,
-    Schema,
-    Spec,
-    UnknownField,
-    address,
-    array_schema,
-    fields_schema,
-    integer,
-    list_of,
-    mapping,
-    object_schema,
-    or_null,
-    read_fields,
-    reads,
-    text,
-    word_of,
-)
+from fairlead.api.fields import Parser, array_schema, object_schema, or_null, reads
 from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body, with_document
 from fairlead.api.steps import in_steps
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import DriverError
-from fairlead.model.loadbalancer import Transport
 from fairlead.model.locality import local_places
-from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SIGHTINGS, Figures, Sighting, find_listeners
+from fairlead.model.statistics import MOST_SERVICES, Figures, find_listeners
 from fairlead.model.steps import Steps
 
 LOG = logging.getLogger(__name__)
 MAY_TELL = frozenset({"admin", "service"})
-LISTENERS = 15_000
-"""In one report. A body has 4 MiB and 100,000 values (`door.MOST_VALUES`), of which each listener takes five."""
-LARGEST_SUM = 2**63 - 1
-LONGEST_NAME = 255
-
-
-def _object(spec: Spec) -> Parser[Mapping[str, object]]:
-    """Raises ValueError that names the attribute."""
-
-    @reads(fields_schema(spec))
-    def parse(value: object) -> Mapping[str, object]:
-        try:
-            return read_fields(spec, mapping(value))
-        except UnknownField as error:
-            raise ValueError(f"Unknown attribute: {error}; there are {', '.join(spec)}") from None
-        except MissingField as error:
-            raise ValueError(f"{error.name} is missing.") from None
-        except BadField as error:
-            raise ValueError(str(error)) from None
-
-    return parse
-
-
-def _each(parse_item: Parser[Mapping[str, object]], most: int) -> Parser[Mapping[str, Mapping[str, object]]]:
-    """An object with any names."""
-    schema: Schema = {"type": "object", "additionalProperties": parse_item.schema, "maxProperties": most}
-
-    @reads(schema)
-    def parse(value: object) -> Mapping[str, Mapping[str, object]]:
-        found = mapping(value)
-        if len(found) > most:
-            raise ValueError(f"Value should have at most {most} attributes.")
-        return {name: parse_item(item) for name, item in found.items()}
-
-    return parse
 
 
 def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]:
@@ -98,41 +41,8 @@ def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]
     return parse
 
 
-@reads({"type": "string", "maxLength": LONGEST_NAME, "pattern": "^(datapath:[0-9]{1,10}|zone:[^\\u0000]+)$"})
-def _place(value: object) -> str:
-    place = text(LONGEST_NAME)(value)
-    if not re.fullmatch(r"datapath:[0-9]{1,10}|zone:.+", place, re.DOTALL):
-        raise ValueError("Value should be datapath:KEY or zone:NAME.")
-    return place
-
-
-_SIGHTING = _object(
-    {
-        "place": Field(_place, required=True),
-        "transport": Field(word_of(Transport), required=True),
-        "address": Field(address, required=True),
-        "port": Field(integer(1, 65535), required=True),
-    }
-)
-_FIGURES = _object({each.name: Field(integer(0, LARGEST_SUM), nullable=False) for each in fields(Figures)})
-_ASKED = _whole(
-    _object(
-        {
-            "chassis": Field(text(LONGEST_NAME)),
-            "sightings": Field(list_of(_SIGHTING, MOST_SIGHTINGS), required=True),
-        }
-    )
-)
-_TOLD = _whole(
-    _object(
-        {
-            "interval": Field(integer(1, LONGEST_INTERVAL), required=True),
-            "listeners": Field(_each(_FIGURES, LISTENERS), required=True),
-        }
-    )
-)
-_ANSWER = object_schema({"listeners": array_schema(or_null(IDENTITY), MOST_SIGHTINGS)}, ["listeners"])
-_NAMES = array_schema(TEXT, LISTENERS)
+_ANSWER = object_schema({"listeners": array_schema(or_null(IDENTITY), MOST_SERVICES)}, ["listeners"])
+_NAMES = array_schema(TEXT, MOST_LISTENERS)
 _HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
 
 
@@ -142,13 +52,13 @@ def make_door(services: Services) -> Starlette:
         by a user who has one; an administrator who leaves it out is told of all."""
         _only_agents(request)
         asked = await read_body(request)
-        sightings = [Sighting(**each) for each in asked["sightings"]]
-        places = [services.locate(each.place) for each in sightings]
+        counted = read_services(asked)
+        places = [services.locate(each.place) for each in counted]
         chassis = asked.get("chassis") or _only_chassis(identity(request))
         if chassis is not None:
             local = local_places(services.model.snapshot, _ports_of(services, request, chassis))
             places = [place if place in local else None for place in places]
-        found = find_listeners(services.model.snapshot, zip(places, sightings, strict=True))
+        found = find_listeners(services.model.snapshot, zip(places, counted, strict=True))
         return json_response({"listeners": found})
 
     async def tell(request: Request) -> Response:
@@ -175,8 +85,8 @@ def make_door(services: Services) -> Starlette:
         "Fairlead: agents",
         object_schema({"error": TEXT}, ["error"]),
         [
-            Operation("POST", "/sightings", find, takes=_ASKED, gives={200: _ANSWER}),
-            Operation("PUT", "/chassis/{chassis}", tell, takes=_TOLD, gives={200: _HEARD}),
+            Operation("POST", "/sightings", find, takes=_whole(QUESTION), gives={200: _ANSWER}),
+            Operation("PUT", "/chassis/{chassis}", tell, takes=_whole(REPORT), gives={200: _HEARD}),
         ],
     )
     handlers = {

@@ -24,6 +24,7 @@ from fairlead.model.kinds import owner_of
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.statistics import Place
 from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
@@ -80,8 +81,8 @@ class Services:
     """The last word of a door on whatever it is about to write; raises ApiError."""
     ledger: Ledger = field(default_factory=Ledger)
     """What the nodes have counted."""
-    locate: Callable[[str], str | None] = lambda _: None
-    """The id of the network, router or port that a node calls so (`Sighting.place`). Raises DriverError."""
+    locate: Callable[[Place], str | None] = lambda _: None
+    """The id of the network, router or port that this place of a node is. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
     """The ports that a node has; None for one that is not there. Raises DriverError."""
     patience: float = 2.0

@@ -28,7 +28,7 @@ from typing import TypeAlias
 
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import Sighting
+from fairlead.model.statistics import CountedService, Datapath, Zone
 
 OPENED = "ct_state=+new+trk"
 CROSSING = "reg0=0x4/0x4"
@@ -74,7 +74,7 @@ class Reading:
     active: int = 0
 
 
-Readings: TypeAlias = Mapping[Sighting, Reading]
+Readings: TypeAlias = Mapping[CountedService, Reading]
 
 
 class SwitchError(Exception):
@@ -102,22 +102,22 @@ class Switch:
         return found.strip().strip('"')
 
     async def read(self) -> Readings:
-        counts: dict[Sighting, dict[str, Count]] = {}
+        counts: dict[CountedService, dict[str, Count]] = {}
         for family in FAMILIES:
             for match in (OPENED, CROSSING):
                 now = self._clock()
-                for sighting, name, count in parse_flows(await self._flows(f"{family},{match}"), now):
-                    counts.setdefault(sighting, {})[name] = count
+                for service, name, count in parse_flows(await self._flows(f"{family},{match}"), now):
+                    counts.setdefault(service, {})[name] = count
         active = await self._active()
         return {
-            sighting: Reading(counts=counts.get(sighting, {}), active=active.get(sighting, 0))
-            for sighting in {*counts, *active}
+            service: Reading(counts=counts.get(service, {}), active=active.get(service, 0))
+            for service in {*counts, *active}
         }
 
     async def _flows(self, match: str) -> str:
         return await self._ask("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
 
-    async def _active(self) -> Counter[Sighting]:
+    async def _active(self) -> Counter[CountedService]:
         tracked = await self._ask("ovs-appctl", "dpctl/ct-get-nconns")
         if not tracked.strip().isdecimal() or int(tracked) > self._settings.most_connections:
             return Counter()
@@ -149,20 +149,20 @@ class Switch:
         return output.decode()
 
 
-def parse_flows(text: str, now: float) -> Iterator[tuple[Sighting, str, Count]]:
+def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
     """The flows that name a service, as `ovs-ofctl dump-flows` writes them (ovs-fields(7))."""
     for found in _FLOW.finditer(text):
-        sighting = _parse_match(found["match"])
-        if sighting is None:
+        service = _parse_match(found["match"])
+        if service is None:
             continue
         name, value = "bytes_in", found["bytes"]
         if "+new" in found["match"]:
             name, value = "errors" if "controller(" in found["actions"] else "connections", found["packets"]
         created = now - float(found["age"])
-        yield sighting, name, Count(value=int(value), cookie=int(found["cookie"], 16), created=created)
+        yield service, name, Count(value=int(value), cookie=int(found["cookie"], 16), created=created)
 
 
-def _parse_match(match: str) -> Sighting | None:
+def _parse_match(match: str) -> CountedService | None:
     words = match.split(",")
     fields = dict(word.split("=", 1) for word in words if "=" in word)
     service = _named_service(words, fields) or _registered_service(fields)
@@ -170,8 +170,8 @@ def _parse_match(match: str) -> Sighting | None:
     if service is None or address is None or "metadata" not in fields:
         return None
     transport, port = service
-    place = f"datapath:{int(fields['metadata'], 16)}"
-    return Sighting(place=place, transport=transport, address=parse_address(address), port=port)
+    place = Datapath(int(fields["metadata"], 16))
+    return CountedService(place=place, transport=transport, address=parse_address(address), port=port)
 
 
 def _named_service(words: list[str], fields: Mapping[str, str]) -> tuple[Transport, int] | None:
@@ -196,9 +196,9 @@ def parse_zones(text: str) -> Mapping[int, str]:
     return {int(value): name.removeprefix("ct-zone-") for name, value in pairs if name.startswith("ct-zone-")}
 
 
-def parse_connections(lines: Iterable[str], zones: Mapping[int, str]) -> Counter[Sighting]:
+def parse_connections(lines: Iterable[str], zones: Mapping[int, str]) -> Counter[CountedService]:
     """The open connections of each service, as `ovs-appctl dpctl/dump-conntrack` writes them."""
-    found: Counter[Sighting] = Counter()
+    found: Counter[CountedService] = Counter()
     for line in lines:
         entry = _CONNECTION.match(line)
         if entry is None or not int(entry["mark"] or 0) & NATTED or int(entry["zone"] or 0) not in zones:
@@ -206,7 +206,7 @@ def parse_connections(lines: Iterable[str], zones: Mapping[int, str]) -> Counter
         transport = Transport(entry["transport"])
         if transport is Transport.TCP and entry["state"] not in LIVE:
             continue
-        place = f"zone:{zones[int(entry['zone'] or 0)]}"
+        place = Zone(zones[int(entry["zone"] or 0)])
         address = parse_address(entry["address"])
-        found[Sighting(place=place, transport=transport, address=address, port=int(entry["port"]))] += 1
+        found[CountedService(place=place, transport=transport, address=address, port=int(entry["port"]))] += 1
     return found

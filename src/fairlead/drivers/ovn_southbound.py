@@ -27,6 +27,7 @@ from fairlead.model.addresses import parse_address
 from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import Datapath, Place
 from fairlead.model.texts import shorten
 
 DATABASE = "OVN_Southbound"
@@ -113,17 +114,16 @@ class SouthboundReader:
         dead = len(nodes.dead)
         return {"alive": len(nodes) - dead, "dead": dead, "unreadable": len(self._view.unreadable)}
 
-    def locate(self, place: str) -> str | None:
-        """The name in the Northbound database of what a node calls `datapath:KEY` or `zone:NAME`, if there is one.
+    def locate(self, place: Place) -> str | None:
+        """The name in the Northbound database of this place of a node, if there is one.
 
         A zone is called after a port, or after a datapath: by its UUID in OVN 23.03,
         by its name in later ones. Raises Unreachable while the database was not read.
         """
         self.check_connected()
-        kind, _, name = place.partition(":")
-        if kind == "datapath":
-            return self._view.datapaths.by_key.get(int(name))
-        name = name.removesuffix("_dnat").removesuffix("_snat")
+        if isinstance(place, Datapath):
+            return self._view.datapaths.by_key.get(place.key)
+        name = place.name.removesuffix("_dnat").removesuffix("_snat")
         return self._view.datapaths.by_uuid.get(name, name)
 
     def check_connected(self) -> None:

@@ -1,7 +1,7 @@
 """What the nodes count for a listener, and which listener a node has counted for.
 
-A node knows no listeners. Its switch has flows for an address and a port in a logical datapath, and connections in a
-zone: that is a Sighting. Addresses of different tenants may be the same, so the place decides whose it is.
+A node knows no listeners. Its switch counts for an address and a port in a place: it has flows in a logical datapath,
+and connections in a zone. Addresses of different tenants may be the same, so the place decides whose they are.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
 those of its guests."""
 LONGEST_INTERVAL = 3600
 """Seconds from look to look of a node."""
-MOST_SIGHTINGS = 1000
+MOST_SERVICES = 1000
 """That a node may ask about at once: looking them up is one piece of work."""
 
 
@@ -45,31 +45,67 @@ class Figures:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
-    """Where a node has seen packets to a virtual address."""
+@dataclass(frozen=True, slots=True)
+class Datapath:
+    """A logical switch or router."""
 
-    place: str
-    """`datapath:KEY`, the tunnel key of a logical switch or router, or `zone:NAME`, a conntrack zone as ovn-controller
-    names it (ovn-controller(8), ct-zone-*): after a port or after a datapath."""
+    key: int
+    """Its tunnel key."""
+
+    def __str__(self) -> str:
+        return f"datapath:{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A zone of the connection tracker."""
+
+    name: str
+    """As ovn-controller has it (ovn-controller(8), ct-zone-*): after a port or after a datapath."""
+
+    def __str__(self) -> str:
+        return f"zone:{self.name}"
+
+
+Place: TypeAlias = Datapath | Zone
+"""Where the switch of a node counts."""
+
+
+def parse_place(text: str) -> Place:
+    """As `str` writes it. Raises ValueError."""
+    kind, _, name = text.partition(":")
+    match kind:
+        case "datapath":
+            return Datapath(int(name))
+        case "zone":
+            return Zone(name)
+        case _:
+            raise ValueError(f"{text!r} is neither datapath:KEY nor zone:NAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedService:
+    """A virtual address and port in one place of a node, for which the node's switch has counted."""
+
+    place: Place
     transport: Transport
     address: IPAddress
     port: int
 
 
-def find_listeners(snapshot: Snapshot, sightings: Iterable[tuple[str | None, Sighting]]) -> list[str | None]:
-    """Whose each is; None for what is nobody's any more. Beside a sighting stands the id of the network, router or port
+def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, CountedService]]) -> list[str | None]:
+    """Whose each is; None for what is nobody's any more. Beside a service stands the id of the network, router or port
     that its place is, if it is one."""
-    asked = list(sightings)
+    asked = list(services)
     ways = Ways(snapshot)
     domains = {place: _domain(ways, place) for place in {place for place, _ in asked} if place is not None}
-    return [None if place is None else _find_listener(ways, domains[place], sighting) for place, sighting in asked]
+    return [None if place is None else _find_listener(ways, domains[place], service) for place, service in asked]
 
 
-def _find_listener(ways: Ways, domain: Domain, sighting: Sighting) -> str | None:
-    for balancer in _find_balancers(ways, domain, sighting.address):
+def _find_listener(ways: Ways, domain: Domain, service: CountedService) -> str | None:
+    for balancer in _find_balancers(ways, domain, service.address):
         for listener in balancer.listeners:
-            if listener.port == sighting.port and transport(listener.protocol) is sighting.transport:
+            if listener.port == service.port and transport(listener.protocol) is service.transport:
                 return listener.id
     return None
 

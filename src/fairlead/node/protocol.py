@@ -1,0 +1,57 @@
+"""What an agent says to servers: it asks whose the addresses are that it has counted for, and tells its sums.
+
+The messages are declared in `api/agent_messages.py`, for both ends.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api.agent_messages import render_question, render_report
+from fairlead.client import Server, ServerError
+from fairlead.model.statistics import MOST_SERVICES, CountedService, Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    unknown: Set[str]
+    """The listeners that none of the servers knows that have answered."""
+    failure: BaseException | None
+    """Of the first server that was not told."""
+
+
+class Servers:
+    """All servers of a deployment."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = servers
+
+    async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> list[str | None]:
+        """The listener of each; None for what is nobody's. Raises ServerError."""
+        found: list[str | None] = []
+        for first in range(0, len(services), MOST_SERVICES):
+            question = render_question(chassis, services[first : first + MOST_SERVICES])
+            answer = await self._ask_one(*question)
+            found += answer["listeners"]
+        return found
+
+    async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told:
+        """Tell all servers: each answers for itself what clients ask."""
+        report = render_report(chassis, interval, sums)
+        found = await asyncio.gather(
+            *(asyncio.to_thread(server.ask, *report) for server in self._servers), return_exceptions=True
+        )
+        unknown = [set(answer["unknown"]) for answer in found if not isinstance(answer, BaseException)]
+        failure = next((answer for answer in found if isinstance(answer, BaseException)), None)
+        return Told(unknown=set.intersection(*unknown) if unknown else set(), failure=failure)
+
+    async def _ask_one(self, method: str, path: str, body: object) -> Any:
+        """The first server that answers knows. Raises ServerError."""
+        complaints = []
+        for server in self._servers:
+            try:
+                return await asyncio.to_thread(server.ask, method, path, body)
+            except ServerError as error:
+                complaints.append(error)
+        raise complaints[0]

@@ -1,0 +1,80 @@
+"""The file in which an agent's sums outlive a restart of the agent and of the machine."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from fairlead.drivers.ovn_counters import Count
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import CountedService, Figures, parse_place
+from fairlead.node.counting import Tally
+
+LOG = logging.getLogger(__name__)
+
+
+class _State(msgspec.Struct):
+    """The file: `boot` says which boot of the machine the times belong to."""
+
+    boot: str
+    last: list[tuple[str, str, str, int, dict[str, tuple[int, int, float]]]]
+    """Place, transport, address and port of what was counted, and the value, cookie and time of each count."""
+    sums: dict[str, dict[str, int]]
+
+
+def read_state(path: Path, boot: str) -> Tally:
+    """What an earlier agent left; nothing when there is no file, or none that can be read."""
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=_State)
+        sums = {listener: Figures(**figures) for listener, figures in state.sums.items()}
+        last = dict(_read_last(state))
+    except FileNotFoundError:
+        return Tally()
+    except (OSError, ValueError, TypeError) as error:
+        LOG.warning("%s cannot be read (%s); counting begins anew", path, error)
+        return Tally()
+    return Tally(last=last if state.boot == boot else {}, sums=sums)
+
+
+def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Count]]]:
+    """Raises ValueError."""
+    for place, transport, address, port, counts in state.last:
+        service = CountedService(
+            place=parse_place(place), transport=Transport(transport), address=parse_address(address), port=port
+        )
+        yield (
+            service,
+            {
+                name: Count(value=value, cookie=cookie, created=created)
+                for name, (value, cookie, created) in counts.items()
+            },
+        )
+
+
+def write_state(path: Path, boot: str, tally: Tally) -> None:
+    """Whole or not at all. Raises OSError."""
+    last = [
+        (
+            str(service.place),
+            service.transport.value,
+            str(service.address),
+            service.port,
+            {name: (count.value, count.cookie, count.created) for name, count in counts.items()},
+        )
+        for service, counts in tally.last.items()
+    ]
+    sums = {listener: asdict(figures) for listener, figures in tally.sums.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
+    new.write_bytes(msgspec.json.encode(_State(boot=boot, last=last, sums=sums)))
+    new.replace(path)
+
+
+def read_boot() -> str:
+    """Names this boot of the machine (random(4)): the clock begins anew with each."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

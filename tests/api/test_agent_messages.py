@@ -1,0 +1,44 @@
+"""What an agent writes is what a server reads, and the texts are those of the first agents."""
+
+import json
+
+import pytest
+
+from fairlead.api.agent_messages import QUESTION, REPORT, read_services, render_question, render_report
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import CountedService, Datapath, Figures, Place, Zone, parse_place
+
+PLACES: list[tuple[Place, str]] = [
+    (Datapath(1), "datapath:1"),
+    (Datapath(2**32 - 1), "datapath:4294967295"),
+    (Zone("44243bdb-e627-4f8f-a30e-da0b3fd45059_dnat"), "zone:44243bdb-e627-4f8f-a30e-da0b3fd45059_dnat"),
+    (Zone("a:b c"), "zone:a:b c"),
+]
+
+
+@pytest.mark.parametrize(("place", "text"), PLACES, ids=[text for _, text in PLACES])
+@pytest.mark.parametrize("address", ["10.0.0.10", "fd00::10"])
+@pytest.mark.parametrize("transport", list(Transport))
+def test_a_question_is_read_as_it_was_written(place: Place, text: str, address: str, transport: Transport):
+    service = CountedService(place=place, transport=transport, address=parse_address(address), port=80)
+    method, path, body = render_question("node1", [service])
+    written = {"place": text, "transport": transport.value, "address": address, "port": 80}
+    assert (method, path, body) == ("POST", "/agent/sightings", {"chassis": "node1", "sightings": [written]})
+    read = QUESTION(json.loads(json.dumps(body)))
+    assert (read["chassis"], read_services(read)) == ("node1", [service])
+
+
+def test_a_report_is_read_as_it_was_written():
+    figures = Figures(connections=1, errors=2, bytes_in=3, active=4)
+    method, path, body = render_report("node one/2", 10, {"web": figures})
+    assert (method, path) == ("PUT", "/agent/chassis/node%20one%2F2")
+    read = REPORT(json.loads(json.dumps(body)))
+    assert read["interval"] == 10
+    assert read["listeners"] == {"web": {"connections": 1, "errors": 2, "bytes_in": 3, "active": 4}}
+
+
+@pytest.mark.parametrize("text", ["", "here", "port:x", "datapath:", "datapath:x"])
+def test_what_is_no_place_is_refused(text: str):
+    with pytest.raises(ValueError, match=r"."):
+        parse_place(text)

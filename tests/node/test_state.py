@@ -1,0 +1,27 @@
+"""What an agent keeps in its file."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.drivers.ovn_counters import Reading
+from fairlead.model.statistics import Figures
+from fairlead.node.counting import Tally
+from fairlead.node.state import read_state, write_state
+from node.test_counting import DNS, WEB, counted, take
+
+
+def test_sums_outlive_the_agent_and_a_boot_begins_anew(tmp_path: Path):
+    path, tally = tmp_path / "new" / "agent.json", Tally()
+    take(tally, {WEB: counted(5, cookie=9, created=2.5), DNS: Reading(active=1)})
+    write_state(path, "boot1", tally)
+    assert read_state(path, "boot1") == tally
+    assert take(read_state(path, "boot1"), {WEB: counted(6, cookie=9, created=2.5)}) == Figures(connections=6)
+    assert take(read_state(path, "boot2"), {WEB: counted(6, cookie=9, created=2.5)}) == Figures(connections=11)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}', '{"boot":"b","last":[],"sums":{"x":{"nothing":1}}}'])
+def test_a_file_that_cannot_be_read_is_said_and_counting_begins_anew(tmp_path: Path, caplog, text: str):
+    (tmp_path / "agent.json").write_text(text)
+    assert read_state(tmp_path / "agent.json", "b") == Tally()
+    assert "counting begins anew" in caplog.text
