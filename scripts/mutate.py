@@ -68,14 +68,14 @@ MUTANTS = (
     Mutant(
         "a router's change does not reach the VIP networks",
         "model/dependents.py",
-        "        yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))\n",
+        "        yield from vip_networks(topology, port.network_id, topology.projects_through(port.device_id))\n",
         "",
     ),
     Mutant(
         "a router's interface does not reach the router",
         "model/dependents.py",
-        "        ways = Ways(snapshot)\n        yield Owner(Kind.ROUTER, port.device_id)\n",
-        "        ways = Ways(snapshot)\n",
+        "        topology = Topology(snapshot)\n        yield Owner(Kind.ROUTER, port.device_id)\n",
+        "        topology = Topology(snapshot)\n",
     ),
     Mutant(
         "affected looks only at the new model",
@@ -210,8 +210,8 @@ MUTANTS = (
     Mutant(
         "a stranger's router is attached",
         "model/domain.py",
-        "for each in walk.routers if self.serves_only(each, project_id)",
-        "for each in walk.routers",
+        "for each in connected.routers if self.serves_only(each, project_id)",
+        "for each in connected.routers",
     ),
     Mutant(
         "a router that others use too is attached",
@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "where a subnet is another one the way goes on",
         "model/domain.py",
-        "if means.overlap(self._subnets(router_id, start)):",
+        "if ranges.overlap(self._subnets(router_id, start)):",
         "if False:",
     ),
     Mutant(

@@ -197,7 +197,7 @@ class Kernel:
             writes=self.driver.has_lock,
             southbound=self.southbound.connected,
             unheard=self.southbound.silence if self._model.snapshot.watched else 0.0,
-            probing=self.southbound.standing(),
+            probing=self.southbound.figures(),
             foreign=self.driver.foreign_changes,
             takeovers=self.succession.takeovers,
         )

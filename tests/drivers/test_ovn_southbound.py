@@ -230,10 +230,10 @@ def test_a_chassis_that_confirms_nothing_any_more_is_dead_with_all_that_it_has(s
         await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "online"))
         await south.hears(four=Health.ONLINE, other=Health.ONLINE)
         await south.write(*(confirm(name, 2, 1000 + 46) for name in ("node2", "node3")))
-        assert south.reader.standing()["dead"] == 0  # it was seen a moment ago, when it came
+        assert south.reader.figures()["dead"] == 0  # it was seen a moment ago, when it came
         await south.begin_anew()
         await south.hears(four=Health.STRANDED)
-        assert south.reader.standing() == {"alive": 2, "dead": 1, "unreadable": 0}
+        assert south.reader.figures() == {"alive": 2, "dead": 1, "unreadable": 0}
         await until(lambda: not south.is_alive("node1"))
         assert south.is_alive("node2")
         await south.write(confirm("node1", 3, 1000 + 60))
@@ -251,7 +251,7 @@ def test_when_most_chassis_are_silent_nobody_is_dead(southbound: Server) -> None
         await south.begin_anew()
         assert south.reader.counted == 2
         await south.hears(four=Health.ONLINE, other=Health.ERROR)
-        assert south.reader.standing()["dead"] == 0
+        assert south.reader.figures()["dead"] == 0
 
     run(southbound, story)
 
@@ -294,9 +294,9 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted(
     async def story(south: Southbound) -> None:
         await south.write(*BINDINGS, monitor(OTHER, "offline", **odd), monitor(FOUR, "online"))
         await south.hears(four=Health.ONLINE)
-        assert south.reader.standing()["unreadable"] == 1
+        assert south.reader.figures()["unreadable"] == 1
         await south.write(delete("Service_Monitor", "logical_port", "vm2"))
-        await until(lambda: south.reader.standing()["unreadable"] == 0)
+        await until(lambda: south.reader.figures()["unreadable"] == 0)
 
     run(southbound, story)
     assert len([line for line in caplog.messages if "cannot be read" in line]) == 1

@@ -19,7 +19,7 @@ from harness.story import COMMON, read_story
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]
 FACT_FIELDS = {fact.field for fact in FACTS} | DERIVED
-WRITTEN = {"stamps", "generations"}
+WRITTEN = {"part_histories", "generations"}
 """Maps that say when what was written."""
 STEPS = 150
 
@@ -66,7 +66,7 @@ def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
     for name in (*map(map_name, KINDS), *index_names()):
         assert getattr(snapshot, name) == getattr(fresh, name), name
     empty = apply_changes(snapshot, Changes(deletes=tuple(there)), STEPS)
-    assert [name for name in (*index_names(), "stamps", "generations") if getattr(empty, name)] == []
+    assert [name for name in (*index_names(), "part_histories", "generations") if getattr(empty, name)] == []
 
 
 def test_two_that_change_places_in_one_write_have_each_others_keys():

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.model.liveness import Sign, find_dead
+from fairlead.model.liveness import Heartbeat, find_dead
 
 PATIENCE = 45.0
-LIVING = [Sign(name=f"node{number}", count=9, confirmed=1000.0) for number in range(3)]
-LATE = Sign(name="late", count=5, confirmed=900.0)
+LIVING = [Heartbeat(name=f"node{number}", count=9, confirmed=1000.0) for number in range(3)]
+LATE = Heartbeat(name="late", count=5, confirmed=900.0)
 
 
-def dead(*signs: Sign, now: float = 0.0) -> set[str]:
-    return set(find_dead(signs, now, PATIENCE))
+def dead(*heartbeats: Heartbeat, now: float = 0.0) -> set[str]:
+    return set(find_dead(heartbeats, now, PATIENCE))
 
 
 def test_who_lags_behind_the_others_is_dead():
@@ -28,7 +28,7 @@ def test_who_lags_behind_the_others_is_dead():
     ],
     ids=["not for long", "its clock is wrong, and its count is not", "its clock is wrong, and it was seen"],
 )
-def test_who_is_late_is_not_dead(alive: Sign):
+def test_who_is_late_is_not_dead(alive: Heartbeat):
     assert dead(*LIVING, alive) == set()
 
 
@@ -38,8 +38,8 @@ def test_who_was_seen_long_ago_is_dead():
 
 @pytest.mark.parametrize(("late", "believed"), [(1, True), (3, True), (4, False), (30, False)])
 def test_nothing_is_believed_when_most_lag(late: int, believed: bool):
-    signs = [replace(LATE, name=f"late{number}") for number in range(late)]
-    assert dead(*LIVING, *signs) == ({sign.name for sign in signs} if believed else set())
+    heartbeats = [replace(LATE, name=f"late{number}") for number in range(late)]
+    assert dead(*LIVING, *heartbeats) == ({heartbeat.name for heartbeat in heartbeats} if believed else set())
 
 
 def test_of_two_one_may_be_dead_and_alone_nobody_is():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.model.names import LONGEST, call_member, called, name_of
+from fairlead.model.names import LONGEST, describe_member, describe_owner, name_of
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.texts import shorten
@@ -29,8 +29,8 @@ def test_an_owner_is_called_by_its_name_too():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     web = Owner(Kind.LOAD_BALANCER, "web")
     name = snapshot.load_balancers["web"].name
-    assert called(snapshot, web) == (f"{web} '{name}'" if name else str(web))
+    assert describe_owner(snapshot, web) == (f"{web} '{name}'" if name else str(web))
     assert name_of(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == ""
-    assert called(snapshot, Owner(Kind.VIP_NETWORK, "net1")) == "vip-network/net1"
+    assert describe_owner(snapshot, Owner(Kind.VIP_NETWORK, "net1")) == "vip-network/net1"
     [member] = snapshot.load_balancers["web"].pools[0].members
-    assert next(iter(call_member(member))) == "10.0.0.11:80"
+    assert next(iter(describe_member(member))) == "10.0.0.11:80"

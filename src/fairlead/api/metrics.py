@@ -20,7 +20,7 @@ from fairlead.api.pulse import Pulse
 from fairlead.api.steps import in_steps
 from fairlead.model.kinds import has_rows
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot, standing
+from fairlead.model.snapshot import Snapshot, balancer_status
 from fairlead.model.status import derive_provisioning_status
 from fairlead.model.steps import Steps
 from fairlead.reconciler.loop import Reconciler, Work
@@ -212,7 +212,7 @@ class _State(Collector):
     def _count_members(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
         counts: Counter[tuple[str, ...]] = Counter()
         for balancer in (snapshot.load_balancers[each] for each in set(snapshot.monitor_owner.values())):
-            where = standing(snapshot, balancer, self._services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+            where = balancer_status(snapshot, balancer, self._services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
             for pool in balancer.pools:
                 if pool.health_monitor:
                     counts.update((where.of_member(pool, member).value,) for member in pool.members)

@@ -21,7 +21,7 @@ from fairlead.drivers.interface import DriverError
 from fairlead.model.health import Health
 from fairlead.model.kinds import has_rows
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.names import call_member, name_of
+from fairlead.model.names import describe_member, name_of
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import why_down, why_unknown
 from fairlead.model.snapshot import Snapshot
@@ -166,7 +166,7 @@ def _balancer(snapshot: Snapshot, owner: Owner) -> LoadBalancer | None:
 
 def _members(balancer: LoadBalancer, why: Mapping[str, Health]) -> JsonObject:
     members = (member for pool in balancer.pools for member in pool.members if member.id in why)
-    return {" ".join([member.id, *call_member(member)]): why[member.id].value for member in members}
+    return {" ".join([member.id, *describe_member(member)]): why[member.id].value for member in members}
 
 
 def _texts(rows: Rows) -> Mapping[str, str]:

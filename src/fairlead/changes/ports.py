@@ -12,7 +12,7 @@ from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, c
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, is_reached, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -162,7 +162,7 @@ def delete_port(snapshot: Snapshot, port: Port) -> Changes:
     balancer_id = vip_holder(snapshot, port)
     if balancer_id is not None:
         raise Refused(PortServesBalancer(port_id=port.id, load_balancer_id=balancer_id))
-    led_here = snapshot.port_floating_ips.get(port.id, NONE)
+    led_here = snapshot.port_floating_ips.get(port.id, NO_IDS)
     freed = (release(snapshot.floating_ips[each]) for each in led_here)
     return Changes(puts=tuple(freed), deletes=(Owner(Kind.PORT, port.id),))
 
@@ -177,7 +177,7 @@ def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
 
 def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP]:
     """Those that led to an address which the port has no more."""
-    found = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NONE))
+    found = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
     return [release(floating_ip) for floating_ip in found if not is_reached(floating_ip, port)]
 
 

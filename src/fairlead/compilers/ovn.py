@@ -59,8 +59,8 @@ from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.domain import Domain, Spans, Ways
-from fairlead.model.indexes import NONE
+from fairlead.model.domain import AddressRanges, Domain, Topology
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.probes import TRANSPORTS
@@ -180,16 +180,16 @@ def _port(port: Port) -> Iterator[LogicalSwitchPort]:
 def _vip_network(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     """What all VIPs of a network share, and those of its own project; or those of a guest. The first stays as long as
     there is any VIP, so that the last one of the network's project leaves nothing that refers to what goes."""
-    projects = snapshot.vip_projects.get(where.network_id, NONE)
+    projects = snapshot.vip_projects.get(where.network_id, NO_IDS)
     if not projects or where.guest not in (None, *projects):
         return
     network = snapshot.networks[where.network_id]
-    ways = Ways(snapshot)
+    topology = Topology(snapshot)
     if where.guest is None:
         yield from _vip_router(network)
-        yield from _domain(snapshot, where, ways.domain(network.id, network.project_id))
+        yield from _domain(snapshot, where, topology.domain(network.id, network.project_id))
         return
-    yield from _domain(snapshot, where, ways.domain(network.id, where.guest))
+    yield from _domain(snapshot, where, topology.domain(network.id, where.guest))
     there = guest_groups(where)
     yield LoadBalancerGroup(name=there.balancers)
     yield SwitchGroup(switch=network.id, group=there.balancers)
@@ -267,9 +267,9 @@ def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> 
     addresses = tuple((vip, (vip.address, *_floating_addresses(snapshot, vip))) for vip in balancer.vips)
     yield Place(groups=domain_groups(where), addresses=addresses, out=down)
     if where.guest is not None:
-        spans = Spans.of(network)
+        ranges = AddressRanges.of(network)
         members = (member for pool in balancer.pools for member in pool.members)
-        elsewhere = frozenset(member.id for member in members if not spans.hold(member.address))
+        elsewhere = frozenset(member.id for member in members if not ranges.hold(member.address))
         vips = tuple((vip, (vip.address,)) for vip in balancer.vips)
         yield Place(groups=guest_groups(where), suffix="there", addresses=vips, out=down | elsewhere)
 
@@ -311,7 +311,7 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
     """OVN translates a packet once on its way through a router: a floating IP that leads to a VIP has to be one too."""
-    found = (snapshot.floating_ips[identity] for identity in snapshot.port_floating_ips.get(vip.port_id, NONE))
+    found = (snapshot.floating_ips[identity] for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS))
     return [floating_ip.address for floating_ip in found if floating_ip.fixed_address == vip.address]
 
 

@@ -24,7 +24,7 @@ from fairlead.dataplane.ovn import (
     pairs,
 )
 from fairlead.model.addresses import render_interface
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import ExternalGateway, FixedIP, FloatingIP, Network, Port, Router, find_subnet, is_reached
 from fairlead.model.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 def router_rows(snapshot: Snapshot, router: Router) -> Iterator[OvnRow]:
     """Raises Unsupported."""
     yield LogicalRouter(name=router.id, title=router.name, enabled=router.admin_state_up)
-    for port_id in snapshot.router_interfaces.get(router.id, NONE):
+    for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
         yield _router_port(snapshot, snapshot.ports[port_id])
     for route in router.routes:
         yield StaticRoute(router=router.id, ip_prefix=str(route.destination), nexthop=str(route.nexthop))
@@ -123,7 +123,7 @@ def _largest_packet(snapshot: Snapshot, router: Router, gateway: Port) -> int:
     OVN asks for one number for both directions. Who sends more is told so (ICMP, RFC 1191 and RFC 8201); without the
     number it vanishes, in the tunnel on its way in, or on the wire on its way out.
     """
-    inside = (snapshot.ports[each].network_id for each in snapshot.router_interfaces.get(router.id, NONE))
+    inside = (snapshot.ports[each].network_id for each in snapshot.router_interfaces.get(router.id, NO_IDS))
     return min(snapshot.networks[each].mtu for each in {gateway.network_id, *inside})
 
 
@@ -160,7 +160,7 @@ def _translations(snapshot: Snapshot, router: Router, gateway: Port) -> Iterator
     external = next((fixed.address for fixed in gateway.fixed_ips if fixed.address.version == 4), None)
     if external is None:
         return
-    for port_id in snapshot.router_interfaces.get(router.id, NONE):
+    for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
         port = snapshot.ports[port_id]
         for fixed in port.fixed_ips:
             subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)

@@ -16,7 +16,7 @@ from fairlead.drivers.ovsdb_protocol import TableMonitor
 from fairlead.drivers.ovsdb_values import Json, decode_optional, decode_uuids
 from fairlead.model.chassis import Chassis, Ports
 from fairlead.model.health import Health
-from fairlead.model.liveness import Sign, find_dead
+from fairlead.model.liveness import Heartbeat, find_dead
 
 _NOTHING: Json = ["set", []]
 TABLES = {
@@ -172,7 +172,7 @@ class Nodes:
         """UUIDs of chassis."""
         self._clock = clock
         self._patience = patience
-        self._signs: dict[str, Sign] = {}
+        self._heartbeats: dict[str, Heartbeat] = {}
         """By UUID of a Chassis_Private."""
         self._chassis: dict[str, str] = {}
         """UUID of a Chassis_Private -> UUID of the Chassis."""
@@ -184,14 +184,14 @@ class Nodes:
     def take(self, uuid: str, change: Mapping[str, Json]) -> None:
         match change:
             case {"initial": columns}:
-                self._put(uuid, Sign(name=columns.get("name", ""), count=0, confirmed=0.0), columns, None)
+                self._put(uuid, Heartbeat(name=columns.get("name", ""), count=0, confirmed=0.0), columns, None)
             case {"insert": columns}:
-                self._put(uuid, Sign(name=columns.get("name", ""), count=0, confirmed=0.0), columns, self._clock())
-            case {"modify": columns} if uuid in self._signs:
-                seen = self._clock() if "nb_cfg" in columns else self._signs[uuid].seen
-                self._put(uuid, self._signs[uuid], columns, seen)
+                self._put(uuid, Heartbeat(name=columns.get("name", ""), count=0, confirmed=0.0), columns, self._clock())
+            case {"modify": columns} if uuid in self._heartbeats:
+                seen = self._clock() if "nb_cfg" in columns else self._heartbeats[uuid].seen
+                self._put(uuid, self._heartbeats[uuid], columns, seen)
             case {"delete": _}:
-                self._signs.pop(uuid, None)
+                self._heartbeats.pop(uuid, None)
                 self._chassis.pop(uuid, None)
             case _:
                 pass
@@ -200,22 +200,23 @@ class Nodes:
         """Look at all of them again. Answers the chassis (UUIDs) of which the opposite is true now."""
         if self._patience <= 0:
             return frozenset()
-        names = find_dead(self._signs.values(), self._clock(), self._patience)
-        dead = frozenset(self._chassis[uuid] for uuid, sign in self._signs.items() if sign.name in names)
+        names = find_dead(self._heartbeats.values(), self._clock(), self._patience)
+        dead = frozenset(self._chassis[uuid] for uuid, heartbeat in self._heartbeats.items() if heartbeat.name in names)
         changed, self.dead = dead ^ self.dead, dead
         return changed - {""}
 
     def names(self, chassis: Collection[str]) -> list[str]:
-        return sorted(sign.name for uuid, sign in self._signs.items() if self._chassis[uuid] in chassis)
+        return sorted(heartbeat.name for uuid, heartbeat in self._heartbeats.items() if self._chassis[uuid] in chassis)
 
     def __len__(self) -> int:
-        return len(self._signs)
+        return len(self._heartbeats)
 
-    def _put(self, uuid: str, sign: Sign, columns: Mapping[str, Json], seen: float | None) -> None:
-        confirmed = columns.get("nb_cfg_timestamp", sign.confirmed * MILLISECONDS) / MILLISECONDS
-        self._signs[uuid] = replace(sign, count=columns.get("nb_cfg", sign.count), confirmed=confirmed, seen=seen)
-        if self._signs[uuid].count > self.counted:
-            self.counted, self.counted_at = self._signs[uuid].count, self._clock()
+    def _put(self, uuid: str, heartbeat: Heartbeat, columns: Mapping[str, Json], seen: float | None) -> None:
+        confirmed = columns.get("nb_cfg_timestamp", heartbeat.confirmed * MILLISECONDS) / MILLISECONDS
+        count = columns.get("nb_cfg", heartbeat.count)
+        self._heartbeats[uuid] = replace(heartbeat, count=count, confirmed=confirmed, seen=seen)
+        if count > self.counted:
+            self.counted, self.counted_at = count, self._clock()
         if "chassis" in columns or uuid not in self._chassis:
             self._chassis[uuid] = next(iter(decode_uuids(columns.get("chassis", _NOTHING))), "")
 

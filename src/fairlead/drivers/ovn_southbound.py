@@ -108,7 +108,7 @@ class SouthboundReader:
         """When a newer count was confirmed last, on the clock of `time.monotonic`."""
         return self._view.nodes.counted_at
 
-    def standing(self) -> Mapping[str, int]:
+    def figures(self) -> Mapping[str, int]:
         """How many chassis live and are dead, and how many probes cannot be read."""
         nodes = self._view.nodes
         dead = len(nodes.dead)

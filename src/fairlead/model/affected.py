@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import KINDS, has_rows
 from fairlead.model.owner import Kind, Owner, VipNetwork, creation_order
 from fairlead.model.snapshot import Snapshot
@@ -25,6 +25,6 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
 def _exists(snapshot: Snapshot, owner: Owner) -> bool:
     if owner.kind is Kind.VIP_NETWORK:
         found = VipNetwork.of(owner)
-        projects = snapshot.vip_projects.get(found.network_id, NONE)
+        projects = snapshot.vip_projects.get(found.network_id, NO_IDS)
         return bool(projects) if found.guest is None else found.guest in projects
     return snapshot.find(owner) is not None

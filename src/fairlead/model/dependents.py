@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 
 from immutables import Map
 
-from fairlead.model.domain import Ways
-from fairlead.model.indexes import NONE, Ids
+from fairlead.model.domain import Topology
+from fairlead.model.indexes import NO_IDS, Ids
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.reach import walk
+from fairlead.model.reach import joined_with
 from fairlead.model.snapshot import Snapshot, vip_network
 
 
@@ -20,7 +20,7 @@ def of_network(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
     for snapshot in (old, new):
         if owner.id in snapshot.networks:
             for index in (snapshot.network_routers, snapshot.network_gateways):
-                yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NONE))
+                yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NO_IDS))
             if owner.id in snapshot.network_vips:
                 yield VipNetwork(owner.id).owner
     yield from _moved_network(old, new, owner.id)
@@ -37,7 +37,7 @@ def of_router(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
             yield from _vip_networks_of_router(snapshot, owner.id)
             yield from _floating_ips(snapshot.router_floating_ips, owner.id)
         if rerouted:
-            ports = list(snapshot.router_interfaces.get(owner.id, NONE))[:1]  # it joins all that it has one on
+            ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[:1]  # it joins all that it has one on
             for network_id in (snapshot.ports[port].network_id for port in ports):
                 yield from _crossing(snapshot, network_id)
 
@@ -63,7 +63,7 @@ def of_load_balancer(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Own
         balancer = snapshot.load_balancers.get(owner.id)
         if balancer is not None:
             network_id, project_id = balancer.vip.network_id, balancer.project_id
-            before, after = (each.vip_projects.get(network_id, NONE) for each in (old, new))
+            before, after = (each.vip_projects.get(network_id, NO_IDS) for each in (old, new))
             if (project_id in before) != (project_id in after):
                 yield VipNetwork(network_id).owner
                 yield vip_network(snapshot, network_id, project_id).owner
@@ -73,9 +73,9 @@ def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     yield from _watchers(snapshot, port)
     yield from _floating_ips(snapshot.port_floating_ips, port.id)
     if port.use is PortUse.ROUTER_INTERFACE:
-        ways = Ways(snapshot)
+        topology = Topology(snapshot)
         yield Owner(Kind.ROUTER, port.device_id)
-        yield from vip_networks(ways, port.network_id, ways.projects(port.device_id))
+        yield from vip_networks(topology, port.network_id, topology.projects_through(port.device_id))
     if port.use is PortUse.ROUTER_INTERFACE or _is_gateway(snapshot, port):
         yield from _crossing(snapshot, port.network_id)
     if port.use is PortUse.ROUTER_GATEWAY:
@@ -101,9 +101,9 @@ def _gateways(snapshot: Snapshot, network_id: str) -> object:
 
 def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     """The load balancers with probes whose way to a member may be in this domain."""
-    networks, _ = walk(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
+    networks, _ = joined_with(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
     subnets = (subnet.id for network in networks for subnet in snapshot.networks[network].subnets)
-    found = (each for subnet in subnets for each in snapshot.crossing.get(subnet, NONE))
+    found = (each for subnet in subnets for each in snapshot.crossing.get(subnet, NO_IDS))
     return (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
 
 
@@ -111,32 +111,33 @@ def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     """The load balancers that probe this port, or from its address."""
     ports = [port]
     if port.use is PortUse.PROBE:
-        ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NONE))
+        ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NO_IDS))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
-    watching = (balancer_id for address in addresses for balancer_id in snapshot.watched.get(address, NONE))
+    watching = (balancer_id for address in addresses for balancer_id in snapshot.watched.get(address, NO_IDS))
     return (Owner(Kind.LOAD_BALANCER, balancer_id) for balancer_id in watching)
 
 
 def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
-    return (Owner(Kind.FLOATING_IP, identity) for identity in index.get(key, NONE))
+    return (Owner(Kind.FLOATING_IP, identity) for identity in index.get(key, NO_IDS))
 
 
 def _vip_networks_of_router(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
-    ways = Ways(snapshot)
-    for port_id in list(snapshot.router_interfaces.get(router_id, NONE))[:1]:  # a way through it leads to them all
-        yield from vip_networks(ways, snapshot.ports[port_id].network_id, ways.projects(router_id))
+    topology = Topology(snapshot)
+    for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[:1]:  # a way through it leads to them all
+        yield from vip_networks(topology, snapshot.ports[port_id].network_id, topology.projects_through(router_id))
 
 
 def _moved_network(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
-    """What depends on whose a network is and which addresses it has: where ways lead, and what its guests may have."""
+    """What depends on who owns a network and on its addresses: what is connected, and what its guests may have."""
     if _place(old, network_id) == _place(new, network_id):
         return
     for snapshot in (old, new):
         network = snapshot.networks.get(network_id)
         if network is not None:
-            ways, guests = Ways(snapshot), snapshot.vip_projects.get(network_id, NONE)
-            yield from vip_networks(ways, network_id, {network.project_id, *guests, *ways.at(network_id)})
-            balancers = snapshot.network_vips.get(network_id, NONE)
+            topology, guests = Topology(snapshot), snapshot.vip_projects.get(network_id, NO_IDS)
+            projects = {network.project_id, *guests, *topology.routers_of_projects(network_id)}
+            yield from vip_networks(topology, network_id, projects)
+            balancers = snapshot.network_vips.get(network_id, NO_IDS)
             yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in balancers)
 
 
@@ -146,11 +147,11 @@ def _place(snapshot: Snapshot, network_id: str) -> object:
     return network and (network.project_id, network.shared, network.external, cidrs)
 
 
-def vip_networks(ways: Ways, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
+def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
     """Those whose load balancers may have rows on this network or beyond it."""
-    snapshot = ways.snapshot
+    snapshot = topology.snapshot
     for project_id in projects:
-        for identity in ways.walk(network_id, project_id).networks:
-            found = snapshot.vip_projects.get(identity, NONE)
+        for identity in topology.connected(network_id, project_id).networks:
+            found = snapshot.vip_projects.get(identity, NO_IDS)
             if project_id in found or (found and snapshot.networks[identity].project_id == project_id):
                 yield vip_network(snapshot, identity, project_id).owner

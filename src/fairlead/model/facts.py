@@ -16,8 +16,8 @@ from immutables import Map
 
 from fairlead.model.chassis import Chassis
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.indexes import NONE
-from fairlead.model.names import call_member, called
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.names import describe_member, describe_owner
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import changed_health, derive_health, why_down
 from fairlead.model.snapshot import Snapshot
@@ -96,7 +96,7 @@ def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
 
 def _probed_by(snapshot: Snapshot, news: HealthNews) -> list[Owner]:
     """The load balancers that have a member with a monitor at one of these addresses."""
-    found = {each for endpoint in news for each in snapshot.watched.get(endpoint.address, NONE)}
+    found = {each for endpoint in news for each in snapshot.watched.get(endpoint.address, NO_IDS)}
     return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
 
 
@@ -127,9 +127,9 @@ def _describe_down(snapshot: Snapshot, owner: Owner) -> str:
     balancer = snapshot.load_balancers[owner.id]
     why = why_down(snapshot, balancer)
     members = [member for pool in balancer.pools for member in pool.members if member.id in why]
-    told = ", ".join(f"{' '.join(call_member(member))} ({why[member.id].value})" for member in members[:MOST_TOLD])
+    told = ", ".join(f"{' '.join(describe_member(member))} ({why[member.id].value})" for member in members[:MOST_TOLD])
     more = f" and {len(members) - MOST_TOLD} more" if len(members) > MOST_TOLD else ""
-    return f"members of {called(snapshot, owner)} that are down: {told or 'none'}{more}"
+    return f"members of {describe_owner(snapshot, owner)} that are down: {told or 'none'}{more}"
 
 
 def _all_balancers(snapshot: Snapshot, news: object) -> Iterator[Owner]:

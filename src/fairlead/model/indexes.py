@@ -16,7 +16,7 @@ from fairlead.model.taken import Taken, with_addresses, without_addresses
 Ids: TypeAlias = Map[str, int]
 """A set of ids, each with how many documents name it: the keys of a persistent map, so that adding one to ten thousand
 copies none of them."""
-NONE: Ids = Map()
+NO_IDS: Ids = Map()
 
 
 class Index(Protocol):
@@ -90,7 +90,7 @@ class Grouped:
 
 
 def _group(mutation: MapMutation[Any, Ids], key: Hashable, name: str, number: int) -> None:
-    group = mutation.get(key, NONE)
+    group = mutation.get(key, NO_IDS)
     count = group.get(name, 0) + number
     group = group.set(name, count) if count else group.delete(name)
     if group:

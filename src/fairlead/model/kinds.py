@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlead.model import dependents
 from fairlead.model.addresses import IPAddress
+from fairlead.model.balancer_status import touch
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.indexes import Addresses, Grouped, Index, Summed, Unique
 from fairlead.model.loadbalancer import LoadBalancer
@@ -17,7 +18,6 @@ from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.model.standing import touch
 
 Dependents = Callable[[Snapshot, Snapshot, Owner], Iterable[Owner]]
 EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)

@@ -1,8 +1,8 @@
 """Which compute nodes are dead, by what each has confirmed and when. Pure: the time is an argument.
 
-Somebody counts up from time to time, and each chassis confirms the count with the time of its own clock. One that has
-confirmed nothing for long, while others have, is dead: what was seen of its machines last is worth nothing. If most of
-them seem dead it is not they who are: whoever counts, or carries the news, stands still, and nothing is believed.
+A server counts up from time to time, and each chassis confirms the count with the time of its own clock. A chassis that
+has confirmed nothing for long, while others have, is dead: what was last seen of its machines is worth nothing. If most
+chassis seem dead, the counting or the database stands still, and none is taken for dead.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class Heartbeat:
     """What a chassis has confirmed last."""
 
     name: str
@@ -18,22 +18,23 @@ class Sign:
     confirmed: float
     """Seconds, by the chassis's own clock."""
     seen: float | None = None
-    """When the one who watches saw it confirm something, by a clock of its own; None is never."""
+    """When the reader saw it confirm something, by the reader's clock; None is never."""
 
 
-def find_dead(signs: Collection[Sign], now: float, patience: float) -> frozenset[str]:
+def find_dead(heartbeats: Collection[Heartbeat], now: float, patience: float) -> frozenset[str]:
     """The chassis that lag behind the others by more than `patience` seconds.
 
-    A clock that is wrong kills nobody: who has confirmed the newest count lives, and so does who was seen to confirm
-    anything lately. Clocks alone are believed of one that never was: a fresh process must not take the dead for living.
+    A wrong clock makes no chassis dead: one that has confirmed the newest count lives, and so does one that was seen to
+    confirm anything lately. Of one that was never seen its clock is believed: a fresh process must not take a dead
+    chassis for a living one.
     """
-    newest = max((sign.count for sign in signs), default=0)
-    last = max((sign.confirmed for sign in signs), default=0.0)
+    newest = max((heartbeat.count for heartbeat in heartbeats), default=0)
+    last = max((heartbeat.confirmed for heartbeat in heartbeats), default=0.0)
     dead = frozenset(
-        sign.name
-        for sign in signs
-        if sign.count < newest
-        and last - sign.confirmed > patience
-        and (sign.seen is None or now - sign.seen > patience)
+        heartbeat.name
+        for heartbeat in heartbeats
+        if heartbeat.count < newest
+        and last - heartbeat.confirmed > patience
+        and (heartbeat.seen is None or now - heartbeat.seen > patience)
     )
-    return dead if 2 * len(dead) <= len(signs) else frozenset()
+    return dead if 2 * len(dead) <= len(heartbeats) else frozenset()

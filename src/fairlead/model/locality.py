@@ -6,7 +6,7 @@ these are the places where it can have seen anything.
 
 from collections.abc import Iterable
 
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import PortUse
 from fairlead.model.snapshot import Snapshot
 
@@ -17,13 +17,13 @@ def local_places(snapshot: Snapshot, port_ids: Iterable[str]) -> frozenset[str]:
     gateways = {port.device_id for port in ports if port.use is PortUse.ROUTER_GATEWAY}
     networks, routers, todo = {port.network_id for port in ports}, set[str](), set(gateways)
     for network_id in networks:
-        todo.update(snapshot.network_routers.get(network_id, NONE))
+        todo.update(snapshot.network_routers.get(network_id, NO_IDS))
     while todo:
         router_id = todo.pop()
         routers.add(router_id)
-        for interface in snapshot.router_interfaces.get(router_id, NONE):
+        for interface in snapshot.router_interfaces.get(router_id, NO_IDS):
             network_id = snapshot.ports[interface].network_id
             if network_id not in networks:
                 networks.add(network_id)
-                todo.update(set(snapshot.network_routers.get(network_id, NONE)) - routers)
+                todo.update(set(snapshot.network_routers.get(network_id, NO_IDS)) - routers)
     return frozenset(networks | routers | {port.id for port in ports})

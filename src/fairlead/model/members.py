@@ -7,7 +7,7 @@ router that answers for the VIP refuses it. A router, or the address of a whole 
 from collections.abc import Iterable, Iterator, Set
 
 from fairlead.model.addresses import IPAddress, is_usable
-from fairlead.model.domain import Ways
+from fairlead.model.domain import Topology
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import Network, PortUse, Subnet
 from fairlead.model.snapshot import Snapshot, member_network
@@ -61,7 +61,7 @@ def find_obstacles(
         places = list(own[network_id].of(member.address))
         if member.subnet_id is None and not places:
             if domain is None:
-                networks = Ways(snapshot).domain(balancer.vip.network_id, balancer.project_id).networks
+                networks = Topology(snapshot).domain(balancer.vip.network_id, balancer.project_id).networks
                 domain = _Places(snapshot.networks[each] for each in networks)
             places = list(domain.of(member.address))
         found = next(_obstacles(snapshot, vips, places, member), None)

@@ -18,14 +18,14 @@ def name_of(snapshot: Snapshot, owner: Owner) -> str:
     return shorten(getattr(document, "name", "") or "", LONGEST)
 
 
-def call_member(member: Member) -> Iterator[str]:
+def describe_member(member: Member) -> Iterator[str]:
     """Where it is, and what it is called."""
     yield render_endpoint(member.address, member.port)
     if member.name:
         yield f"'{shorten(member.name, LONGEST)}'"
 
 
-def called(snapshot: Snapshot, owner: Owner) -> str:
+def describe_owner(snapshot: Snapshot, owner: Owner) -> str:
     """`loadbalancer/3fc8... 'web'`."""
     name = name_of(snapshot, owner)
     return f"{owner} '{name}'" if name else str(owner)

@@ -11,7 +11,7 @@ from fairlead.model.network import PortUse
 from fairlead.model.snapshot import Snapshot
 
 
-def walk(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
+def joined_with(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
     """The networks and the routers that are joined with this network by interfaces of routers."""
     networks, routers, todo = {network_id}, set[str](), [network_id]
     while todo:
@@ -28,10 +28,10 @@ def is_unreachable(snapshot: Snapshot, origin: str, target: str) -> bool:
     """Whether nothing that is known leads from one network to the other; what is no network is nowhere."""
     if origin == target:
         return False
-    networks, routers = walk(snapshot, origin)
+    networks, routers = joined_with(snapshot, origin)
     if target in networks or _may_lead_anywhere(snapshot, origin, routers):
         return False
-    _, others = walk(snapshot, target)
+    _, others = joined_with(snapshot, target)
     return set(_outsides(snapshot, routers)).isdisjoint(_outsides(snapshot, others))
 
 

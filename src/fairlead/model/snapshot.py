@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
+from fairlead.model.balancer_status import BalancerStatus, PartHistories
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.chassis import Chassis
 from fairlead.model.health import Endpoint, Health
@@ -18,7 +19,6 @@ from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Segment
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.quota import Place, Quota, Usage
-from fairlead.model.standing import Stamps, Standing
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken
 
@@ -65,7 +65,7 @@ class Snapshot:
     """Load balancer -> those that it has seen answer. A monitored member in neither is not probed, or not yet: it
     serves."""
 
-    stamps: Map[str, Stamps] = Map()
+    part_histories: Map[str, PartHistories] = Map()
     """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""
 
     subnet_network: Map[str, str] = Map()
@@ -158,12 +158,12 @@ def _with_ids(index: Map[str, frozenset[str]], key: str, ids: frozenset[str]) ->
     return index.set(key, ids) if ids else index.delete(key)
 
 
-def standing(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> Standing:
+def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> BalancerStatus:
     """How this load balancer of the snapshot stands, if `applied` is what has arrived of it."""
-    return Standing(
+    return BalancerStatus(
         balancer=balancer,
         generation=snapshot.generations.get(Owner(Kind.LOAD_BALANCER, balancer.id), snapshot.revision),
-        stamps=snapshot.stamps.get(balancer.id, Map()),
+        histories=snapshot.part_histories.get(balancer.id, Map()),
         applied=applied,
         down=snapshot.down.get(balancer.id, frozenset()),
         online=snapshot.online.get(balancer.id, frozenset()),

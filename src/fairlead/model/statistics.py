@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairlead.model.addresses import IPAddress
-from fairlead.model.domain import Ways
-from fairlead.model.indexes import NONE
+from fairlead.model.domain import Topology
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import LoadBalancer, Transport, transport
 from fairlead.model.snapshot import Snapshot
 
@@ -97,45 +97,48 @@ def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, Coun
     """Whose each is; None for what is nobody's any more. Beside a service stands the id of the network, router or port
     that its place is, if it is one."""
     asked = list(services)
-    ways = Ways(snapshot)
-    domains = {place: _domain(ways, place) for place in {place for place, _ in asked} if place is not None}
-    return [None if place is None else _find_listener(ways, domains[place], service) for place, service in asked]
+    topology = Topology(snapshot)
+    domains = {place: _domain(topology, place) for place in {place for place, _ in asked} if place is not None}
+    return [None if place is None else _find_listener(topology, domains[place], service) for place, service in asked]
 
 
-def _find_listener(ways: Ways, domain: Domain, service: CountedService) -> str | None:
-    for balancer in _find_balancers(ways, domain, service.address):
+def _find_listener(topology: Topology, domain: Domain, service: CountedService) -> str | None:
+    for balancer in _find_balancers(topology, domain, service.address):
         for listener in balancer.listeners:
             if listener.port == service.port and transport(listener.protocol) is service.transport:
                 return listener.id
     return None
 
 
-def _find_balancers(ways: Ways, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
+def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
     """Who has the address as a VIP, or as a floating IP that leads to his VIP."""
-    snapshot, (networks, routers, place) = ways.snapshot, domain
+    snapshot, (networks, routers, place) = topology.snapshot, domain
     ports = [snapshot.addresses.get((network, address)) for network in networks]
-    floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NONE))
+    floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NO_IDS))
     ports += (snapshot.floating_ips[one].port_id for one in floating if snapshot.floating_ips[one].address == address)
     owners = (snapshot.vip_owner.get(port) for port in ports if port is not None)
     for balancer in (snapshot.load_balancers[owner] for owner in owners if owner is not None):
-        if _is_there(ways, balancer, place):
+        if _is_there(topology, balancer, place):
             yield balancer
 
 
-def _is_there(ways: Ways, balancer: LoadBalancer, place: str) -> bool:
-    domain = ways.domain(balancer.vip.network_id, balancer.project_id)
+def _is_there(topology: Topology, balancer: LoadBalancer, place: str) -> bool:
+    domain = topology.domain(balancer.vip.network_id, balancer.project_id)
     return place == balancer.vip.network_id or place in domain.networks or place in domain.routers
 
 
-def _domain(ways: Ways, place: str) -> Domain:
-    snapshot = ways.snapshot
+def _domain(topology: Topology, place: str) -> Domain:
+    snapshot = topology.snapshot
     if place in snapshot.ports:
         place = snapshot.ports[place].network_id
     if place in snapshot.networks:
-        walk = ways.walk(place, snapshot.networks[place].project_id)
-        return walk.networks, walk.routers, place
-    interfaces = iter(snapshot.router_interfaces.get(place, NONE))
-    joined = next(interfaces, None)  # a way through it leads to them all
-    walks = [ways.walk(snapshot.ports[joined].network_id, each) for each in ways.projects(place)] if joined else []
-    networks = frozenset(network for walk in walks for network in walk.networks)
-    return networks, frozenset(router for walk in walks for router in walk.routers), place
+        found = topology.connected(place, snapshot.networks[place].project_id)
+        return found.networks, found.routers, place
+    interfaces = iter(snapshot.router_interfaces.get(place, NO_IDS))
+    joined = next(interfaces, None)  # a connection through it leads to them all
+    if joined is None:
+        return frozenset(), frozenset(), place
+    start = snapshot.ports[joined].network_id
+    reached = [topology.connected(start, each) for each in topology.projects_through(place)]
+    networks = frozenset(network for each in reached for network in each.networks)
+    return networks, frozenset(router for each in reached for router in each.routers), place

@@ -5,10 +5,10 @@ from typing import Any
 
 from immutables import Map
 
+from fairlead.model.balancer_status import PartHistories
 from fairlead.model.kinds import EVERY_KIND, KINDS, has_rows, owner_of
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name, vip_owners
-from fairlead.model.standing import Stamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def _put(snapshot: Snapshot, owner: Owner, new: Aggregate | None, revision: int)
     changed: dict[str, Any] = {
         map_name(owner.kind): documents.delete(owner.id) if new is None else documents.set(owner.id, new),
         "generations": generations.delete(owner) if new is None else generations.set(owner, revision),
-        "stamps": _touch(snapshot.stamps, owner, old, new, revision),
+        "part_histories": _touch(snapshot.part_histories, owner, old, new, revision),
     }
     for index in KINDS[owner.kind].all_indexes:
         before, after = (None if document is None else index.take(document) for document in (old, new))
@@ -58,14 +58,14 @@ def _put(snapshot: Snapshot, owner: Owner, new: Aggregate | None, revision: int)
 
 
 def _touch(
-    stamps: Map[str, Stamps], owner: Owner, old: Aggregate | None, new: Aggregate | None, revision: int
-) -> Map[str, Stamps]:
+    histories: Map[str, PartHistories], owner: Owner, old: Aggregate | None, new: Aggregate | None, revision: int
+) -> Map[str, PartHistories]:
     touch = KINDS[owner.kind].touch
     if touch is None or old is None:
-        return stamps
+        return histories
     if new is None:
-        return stamps.delete(owner.id) if owner.id in stamps else stamps
-    return stamps.set(owner.id, touch(old, new, stamps.get(owner.id, Map()), revision))
+        return histories.delete(owner.id) if owner.id in histories else histories
+    return histories.set(owner.id, touch(old, new, histories.get(owner.id, Map()), revision))
 
 
 def owners_with_rows(snapshot: Snapshot) -> list[Owner]:

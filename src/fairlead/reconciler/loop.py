@@ -16,7 +16,7 @@ from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
 from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unreachable
-from fairlead.model.names import called
+from fairlead.model.names import describe_owner
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
@@ -166,7 +166,7 @@ class Reconciler:
             LOG.log(
                 logging.WARNING if what else logging.DEBUG,
                 "somebody else changed rows of %s: %s",
-                called(self._snapshot(), owner),
+                describe_owner(self._snapshot(), owner),
                 what,
             )
             self.distrust(owner)
@@ -411,7 +411,7 @@ class Reconciler:
             watcher(work)
 
     def _called(self, owner: Owner) -> str:
-        return called(self._snapshot(), owner)
+        return describe_owner(self._snapshot(), owner)
 
     async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
         """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
@@ -455,7 +455,7 @@ class Reconciler:
             level,
             *(
                 "could not apply %s%s: %s",
-                called(self._snapshot(), owner),
+                describe_owner(self._snapshot(), owner),
                 f" for {', '.join(causes)}" if causes else "",
                 error,
             ),

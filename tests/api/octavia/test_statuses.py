@@ -220,5 +220,5 @@ def test_parts_of_a_load_balancer_that_was_just_loaded_are_as_old_as_it(anything
     door.rest()
     door.change("listener", door.ids["front"], name="x")
     model = door.place.model
-    model.snapshot = replace(model.snapshot, stamps=model.snapshot.stamps.delete(door.ids["lb"]))
+    model.snapshot = replace(model.snapshot, part_histories=model.snapshot.part_histories.delete(door.ids["lb"]))
     assert set(provisioning(door).values()) == {"ACTIVE"}

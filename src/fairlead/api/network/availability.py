@@ -14,7 +14,7 @@ from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.steps import in_steps
 from fairlead.changes import access
 from fairlead.changes.identity import Identity
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network, Subnet
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -62,7 +62,7 @@ def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) ->
 
 
 def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:
-    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
+    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NO_IDS))
     used = Counter(fixed.subnet_id for port in ports for fixed in port.fixed_ips)
     subnets = [_encode_subnet(subnet, used[subnet.id]) for subnet in network.subnets]
     return {

@@ -35,8 +35,8 @@ from fairlead.changes import access
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.model.addresses import IPAddress
-from fairlead.model.domain import Ways
-from fairlead.model.indexes import NONE
+from fairlead.model.domain import Topology
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router, Subnet, find_subnet, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -192,7 +192,7 @@ def _associated(
     port = _port(snapshot, context, floating_ip, values["port_id"])
     fixed = _fixed(port, values.get("fixed_ip_address"))
     router = _router(snapshot, context, floating_ip, port, fixed)
-    for other_id in snapshot.port_floating_ips.get(port.id, NONE):
+    for other_id in snapshot.port_floating_ips.get(port.id, NO_IDS):
         other = snapshot.floating_ips[other_id]
         same = (other.fixed_address, other.network_id) == (fixed.address, floating_ip.network_id)
         if same and other.id != floating_ip.id:
@@ -243,13 +243,13 @@ def _router(snapshot: Snapshot, context: RequestContext, floating_ip: FloatingIP
     subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
     found = [
         snapshot.routers[router_id]
-        for router_id in sorted(snapshot.network_routers.get(port.network_id, NONE))
-        if router_id in snapshot.network_gateways.get(floating_ip.network_id, NONE)
+        for router_id in sorted(snapshot.network_routers.get(port.network_id, NO_IDS))
+        if router_id in snapshot.network_gateways.get(floating_ip.network_id, NO_IDS)
         and _addresses(snapshot, router_id, fixed.subnet_id)
     ]
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
     if balancer is not None:  # only there its project's load balancers are
-        found = [router for router in found if Ways(snapshot).serves_only(router.id, balancer.project_id)]
+        found = [router for router in found if Topology(snapshot).serves_only(router.id, balancer.project_id)]
     own = [router for router in found if is_there_for(snapshot, router, port, floating_ip.project_id)]
     found = own or (found if context.caller.is_admin else [])
     if not found:
@@ -262,7 +262,7 @@ def _is_gateway(snapshot: Snapshot, router: Router, subnet: Subnet | None) -> bo
 
 
 def _addresses(snapshot: Snapshot, router_id: str, subnet_id: str) -> list[IPAddress]:
-    ports = (snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router_id, NONE))
+    ports = (snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router_id, NO_IDS))
     return [fixed.address for port in ports for fixed in port.fixed_ips if fixed.subnet_id == subnet_id]
 
 
@@ -272,7 +272,7 @@ def _find(snapshot: Snapshot, identity: str) -> FloatingIP | None:
 
 def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[FloatingIP]:
     if "id" not in filters and "port_id" in filters:
-        ids = (found for port_id in filters["port_id"] for found in snapshot.port_floating_ips.get(port_id, NONE))
+        ids = (found for port_id in filters["port_id"] for found in snapshot.port_floating_ips.get(port_id, NO_IDS))
         return [snapshot.floating_ips[identity] for identity in ids]
     return named(snapshot.floating_ips, filters)
 

@@ -11,7 +11,7 @@ from fairlead.api.network.limits import INTERFACES
 from fairlead.changes import access
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.resources import revised
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import (
     ExternalGateway,
     FloatingIP,
@@ -134,7 +134,7 @@ def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, .
 
 
 def floating_ips_through(snapshot: Snapshot, router: Router) -> list[FloatingIP]:
-    return [snapshot.floating_ips[each] for each in snapshot.router_floating_ips.get(router.id, NONE)]
+    return [snapshot.floating_ips[each] for each in snapshot.router_floating_ips.get(router.id, NO_IDS)]
 
 
 def keeps(snapshot: Snapshot, router: Router, floating_ip: FloatingIP) -> bool:
@@ -189,7 +189,7 @@ def subnets_of(snapshot: Snapshot, port: Port) -> list[Subnet]:
 
 def router_ports(snapshot: Snapshot, router: Router) -> list[Port]:
     """Its interfaces, and its gateway if it has one already."""
-    ids = [*snapshot.router_interfaces.get(router.id, NONE), *([router.gateway.port_id] if router.gateway else ())]
+    ids = [*snapshot.router_interfaces.get(router.id, NO_IDS), *([router.gateway.port_id] if router.gateway else ())]
     return [snapshot.ports[port_id] for port_id in ids if port_id in snapshot.ports]
 
 
@@ -200,7 +200,7 @@ def router_subnets(snapshot: Snapshot, router: Router) -> Iterator[Subnet]:
 
 def check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
     """A router can tell two subnets apart only if they do not overlap. Raises ApiError 400."""
-    if len(snapshot.router_interfaces.get(router.id, NONE)) >= INTERFACES:
+    if len(snapshot.router_interfaces.get(router.id, NO_IDS)) >= INTERFACES:
         raise errors.bad_resource("router", f"A router has at most {INTERFACES} interfaces")
     for old in router_subnets(snapshot, router):
         for new in subnets:

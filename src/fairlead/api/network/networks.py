@@ -32,7 +32,7 @@ from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import access
 from fairlead.changes.identity import Identity
 from fairlead.changes.resources import revised
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network, PortUse, Segment, SegmentType
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -152,7 +152,7 @@ def put_network(snapshot: Snapshot, network: Network) -> Changes:
 
 def delete_network(snapshot: Snapshot, network: Network) -> Changes:
     """The ports of probes were made for its subnets, and go with them."""
-    ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE)]
+    ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NO_IDS)]
     if any(port.use is not PortUse.PROBE for port in ports):
         raise errors.network_in_use(network.id)
     gone = (Owner(Kind.PORT, port.id) for port in ports)
@@ -204,7 +204,7 @@ def _check_other_side(snapshot: Snapshot, network: Network) -> None:
         if network.id in snapshot.network_vips:
             raise errors.vips_on_network(network.id)
         return
-    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
+    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NO_IDS))
     if any(port.use in (PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP) for port in ports):
         raise errors.external_network_in_use(network.id)
     if network.segment is not None:
@@ -212,7 +212,7 @@ def _check_other_side(snapshot: Snapshot, network: Network) -> None:
 
 
 def _check_unshare(snapshot: Snapshot, network: Network) -> None:
-    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE))
+    ports = (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NO_IDS))
     if any(port.project_id != network.project_id for port in ports):
         raise errors.sharing_in_use(network.id)
 

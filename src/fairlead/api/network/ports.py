@@ -25,7 +25,7 @@ from fairlead.api.openapi import TEXT
 from fairlead.changes import access, ports
 from fairlead.changes.ports import NewPort, PortChange
 from fairlead.changes.resources import rewrite
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FixedIP, Port, PortUse
 from fairlead.model.owner import Owner
@@ -171,7 +171,7 @@ def _find(snapshot: Snapshot, port_id: str) -> Port | None:
 
 def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Port]:
     if "id" not in filters and "network_id" in filters:
-        ids = (port_id for item in filters["network_id"] for port_id in snapshot.network_ports.get(item, NONE))
+        ids = (port_id for item in filters["network_id"] for port_id in snapshot.network_ports.get(item, NO_IDS))
         return [snapshot.ports[port_id] for port_id in ids]
     return named(snapshot.ports, filters)
 

@@ -50,7 +50,7 @@ from fairlead.changes.addresses import AddressTaken, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.changes.resources import revised
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -160,7 +160,7 @@ def put_router(snapshot: Snapshot, router: Router) -> Changes:
 
 
 def delete_router(snapshot: Snapshot, router: Router) -> Changes:
-    if snapshot.router_interfaces.get(router.id, NONE):
+    if snapshot.router_interfaces.get(router.id, NO_IDS):
         raise errors.router_in_use(router.id)
     gateway = () if router.gateway is None else (Owner(Kind.PORT, router.gateway.port_id),)
     return Changes(deletes=(router_owner(router.id), *gateway), rests_on_absence=bool(gateway))
@@ -307,7 +307,7 @@ def _gateway_port(snapshot: Snapshot, context: RequestContext, router: Router, s
 
 def _interface(snapshot: Snapshot, router: Router, target: Target) -> Port:
     """The port of the router that the caller means. Raises ApiError."""
-    ports = [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NONE)]
+    ports = [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NO_IDS)]
     if target.port_id is None:
         for port in ports:
             if any(fixed.subnet_id == target.subnet_id for fixed in port.fixed_ips):

@@ -27,7 +27,7 @@ from fairlead.changes import access, addresses
 from fairlead.changes.identity import Identity
 from fairlead.changes.resources import revised
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
-from fairlead.model.indexes import NONE
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import AllocationPool, Ipv6Mode, Network, PortUse, Subnet, find_subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -135,7 +135,7 @@ def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
 def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
     """A VIP's address counts too: its port has it. The port of probes was made for the subnet, and goes with it."""
     network = network_of(snapshot, subnet)
-    ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NONE)]
+    ports = [snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NO_IDS)]
     there = [port for port in ports if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)]
     if any(port.use is not PortUse.PROBE for port in there):
         raise errors.subnet_in_use(subnet.id)

@@ -14,12 +14,12 @@ from fairlead.api.octavia.probing import make_probe_ports
 from fairlead.api.octavia.vip import choose_vip, may_use
 from fairlead.changes.identity import Identity
 from fairlead.model import loadbalancer as lb
-from fairlead.model.indexes import NONE
+from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import remember_removed
-from fairlead.model.snapshot import Aggregate, Snapshot, standing
-from fairlead.model.standing import Standing
+from fairlead.model.snapshot import Aggregate, Snapshot, balancer_status
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes
 
@@ -113,7 +113,7 @@ def delete_load_balancer(snapshot: Snapshot, caller: Caller, balancer_id: str, *
     port = snapshot.ports.get(balancer.vip.port_id)
     if port is not None and balancer.owns_vip_port:
         gone.append(Owner(Kind.PORT, port.id))
-        back.extend(release(snapshot.floating_ips[each]) for each in snapshot.port_floating_ips.get(port.id, NONE))
+        back.extend(release(snapshot.floating_ips[each]) for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
     elif port is not None:
         back.append(replace(port, device_id="", device_owner=""))
     return Changes(puts=tuple(back), deletes=tuple(gone))
@@ -298,7 +298,7 @@ def refuse_immutable(
 ) -> None:
     """Raises Pending while the load balancer, or this part of it, is on its way. What failed may be changed."""
     what = part or balancer
-    where = _standing(snapshot, balancer, caller)
+    where = _status(snapshot, balancer, caller)
     if where.is_immutable(what):
         words = f"{kind or 'Load Balancer'} {what.id} is immutable and cannot be updated."
         raise Pending(words, Owner(Kind.LOAD_BALANCER, balancer.id), where.generation)
@@ -306,14 +306,14 @@ def refuse_immutable(
 
 def _refuse_state(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> None:
     """The same, in the words that Octavia has for a change of the load balancer itself."""
-    where = _standing(snapshot, balancer, caller)
+    where = _status(snapshot, balancer, caller)
     if where.is_immutable(balancer):
         words = f"Invalid state {where.provisioning(balancer).value} of loadbalancer resource {balancer.id}"
         raise Pending(words, Owner(Kind.LOAD_BALANCER, balancer.id), where.generation)
 
 
-def _standing(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> Standing:
-    return standing(snapshot, balancer, caller.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+def _status(snapshot: Snapshot, balancer: lb.LoadBalancer, caller: Caller) -> BalancerStatus:
+    return balancer_status(snapshot, balancer, caller.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
 def origin_on(balancer: lb.LoadBalancer, caller: Caller) -> Origin:

@@ -12,6 +12,7 @@ from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_nu
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
+from fairlead.model.balancer_status import BalancerStatus
 from fairlead.model.l7 import L7Action, L7Policy, L7Rule, RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
 from fairlead.model.loadbalancer import (
     AppCookiePersistence,
@@ -29,8 +30,7 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot, standing
-from fairlead.model.standing import Standing
+from fairlead.model.snapshot import Snapshot, balancer_status
 from fairlead.model.statistics import Figures
 from fairlead.model.status import OperatingStatus, ProvisioningStatus
 from fairlead.model.steps import Steps
@@ -122,11 +122,11 @@ LOAD_BALANCER_TREE: Shown = {
 }
 
 
-def standing_in(services: Services, snapshot: Snapshot, balancer: LoadBalancer) -> Standing:
-    return standing(snapshot, balancer, services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+def status_in(services: Services, snapshot: Snapshot, balancer: LoadBalancer) -> BalancerStatus:
+    return balancer_status(snapshot, balancer, services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
-def encode_load_balancer(where: Standing) -> JsonObject:
+def encode_load_balancer(where: BalancerStatus) -> JsonObject:
     balancer = where.balancer
     return {
         **_resource(where, balancer, where.of_balancer()),
@@ -150,7 +150,7 @@ def encode_load_balancer(where: Standing) -> JsonObject:
     }
 
 
-def encode_tree(where: Standing) -> Steps[JsonObject]:
+def encode_tree(where: BalancerStatus) -> Steps[JsonObject]:
     """A load balancer with all that it holds: what the single-call create answers."""
     balancer = where.balancer
     listeners, pools = list[JsonObject](), list[JsonObject]()
@@ -163,7 +163,7 @@ def encode_tree(where: Standing) -> Steps[JsonObject]:
     return {**encode_load_balancer(where), "listeners": listeners, "pools": pools}
 
 
-def _listener_in_tree(where: Standing, listener: Listener) -> JsonObject:
+def _listener_in_tree(where: BalancerStatus, listener: Listener) -> JsonObject:
     policies = [
         {
             **encode_policy(where, listener, policy),
@@ -174,7 +174,7 @@ def _listener_in_tree(where: Standing, listener: Listener) -> JsonObject:
     return {**_without(encode_listener(where, listener), _NAMED_BY_PLACE), "l7policies": policies}
 
 
-def _pool_in_tree(where: Standing, pool: Pool) -> JsonObject:
+def _pool_in_tree(where: BalancerStatus, pool: Pool) -> JsonObject:
     monitor = pool.health_monitor
     return {
         **_without(encode_pool(where, pool), _NAMED_BY_PLACE),
@@ -183,7 +183,7 @@ def _pool_in_tree(where: Standing, pool: Pool) -> JsonObject:
     }
 
 
-def encode_listener(where: Standing, listener: Listener) -> JsonObject:
+def encode_listener(where: BalancerStatus, listener: Listener) -> JsonObject:
     return {
         **_resource(where, listener, where.of_listener(listener)),
         "admin_state_up": listener.admin_state_up,
@@ -202,7 +202,7 @@ def encode_listener(where: Standing, listener: Listener) -> JsonObject:
     }
 
 
-def encode_pool(where: Standing, pool: Pool) -> JsonObject:
+def encode_pool(where: BalancerStatus, pool: Pool) -> JsonObject:
     """`healthmonitor_id` is not there while there is no monitor, as in Octavia."""
     return {
         **_resource(where, pool, where.of_pool(pool)),
@@ -218,7 +218,7 @@ def encode_pool(where: Standing, pool: Pool) -> JsonObject:
     }
 
 
-def encode_member(where: Standing, pool: Pool, member: Member) -> JsonObject:
+def encode_member(where: BalancerStatus, pool: Pool, member: Member) -> JsonObject:
     monitored = member.monitor_address
     body = {
         **_resource(where, member, where.of_member(pool, member)),
@@ -236,7 +236,7 @@ def encode_member(where: Standing, pool: Pool, member: Member) -> JsonObject:
     return body
 
 
-def encode_monitor(where: Standing, pool: Pool, monitor: HealthMonitor) -> JsonObject:
+def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) -> JsonObject:
     """`http_version` is a number here, as in Octavia."""
     http = monitor if isinstance(monitor, HttpMonitor) else None
     body = {
@@ -258,7 +258,7 @@ def encode_monitor(where: Standing, pool: Pool, monitor: HealthMonitor) -> JsonO
     return body
 
 
-def encode_policy(where: Standing, listener: Listener, policy: L7Policy) -> JsonObject:
+def encode_policy(where: BalancerStatus, listener: Listener, policy: L7Policy) -> JsonObject:
     """Positions are counted from 1 without gaps, as Octavia counts them again after each change."""
     return {
         **_resource(where, policy, where.of_policy(listener, policy)),
@@ -284,7 +284,7 @@ def _target(action: L7Action) -> JsonObject:
             return {"redirect_prefix": action.prefix, "redirect_http_code": action.code}
 
 
-def encode_rule(where: Standing, listener: Listener, policy: L7Policy, rule: L7Rule) -> JsonObject:
+def encode_rule(where: BalancerStatus, listener: Listener, policy: L7Policy, rule: L7Rule) -> JsonObject:
     body = {
         **_resource(where, rule, where.of_rule(listener, policy, rule)),
         "admin_state_up": rule.admin_state_up,
@@ -298,7 +298,7 @@ def encode_rule(where: Standing, listener: Listener, policy: L7Policy, rule: L7R
     return body
 
 
-def encode_statuses(where: Standing) -> Steps[JsonObject]:
+def encode_statuses(where: BalancerStatus) -> Steps[JsonObject]:
     """The status tree. A pool stands under each listener that leads to it; one without a listener is not shown.
 
     Two hundred listeners may lead to one pool of a thousand members: it is encoded once.
@@ -316,7 +316,7 @@ def encode_statuses(where: Standing) -> Steps[JsonObject]:
     return {"loadbalancer": {**_brief(encode_load_balancer(where)), "listeners": listeners}}
 
 
-def _pool_statuses(where: Standing, pool: Pool) -> JsonObject:
+def _pool_statuses(where: BalancerStatus, pool: Pool) -> JsonObject:
     monitor = pool.health_monitor
     members = [encode_member(where, pool, member) for member in pool.members]
     return {
@@ -330,7 +330,7 @@ def _brief(body: JsonObject, *more: str) -> JsonObject:
     return {name: body[name] for name in ("id", "name", "provisioning_status", "operating_status", *more)}
 
 
-def _resource(where: Standing, resource: Resource, operating: OperatingStatus) -> JsonObject:
+def _resource(where: BalancerStatus, resource: Resource, operating: OperatingStatus) -> JsonObject:
     status = where.provisioning(resource)
     return {
         **{name: plain(resource) for name, plain in PLAIN.items()},

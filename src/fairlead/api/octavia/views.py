@@ -18,11 +18,11 @@ from fairlead.api.openapi import Handler, read_body
 from fairlead.api.steps import in_steps
 from fairlead.changes.identity import Identity
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.balancer_status import BalancerStatus
 from fairlead.model.loadbalancer import Listener, LoadBalancer
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.standing import Standing
 from fairlead.model.writing import Changes
 
 NO_CONTENT = 204
@@ -75,11 +75,11 @@ class Views:
             return None
         return query.getlist("id") if index is None else [index.get(each, "") for each in query.getlist("id")]
 
-    def _standing(self, balancer: LoadBalancer) -> Standing:
-        return encode.standing_in(self._services, self._snapshot, balancer)
+    def _status(self, balancer: LoadBalancer) -> BalancerStatus:
+        return encode.status_in(self._services, self._snapshot, balancer)
 
     def _encode(self, encoder: Callable[..., JsonObject], balancer: LoadBalancer, *chain: Any) -> JsonObject:
-        return encoder(self._standing(balancer), *chain)
+        return encoder(self._status(balancer), *chain)
 
     def _later(
         self, balancer: LoadBalancer, resource: Resource, encoder: Callable[..., JsonObject], *chain: Any
@@ -107,7 +107,7 @@ class Views:
         snapshot = await self._services.write(
             lambda old: in_steps(changes.create_load_balancer(old, values, caller, made))
         )
-        where = encode.standing_in(self._services, snapshot, snapshot.load_balancers[made])
+        where = encode.status_in(self._services, snapshot, snapshot.load_balancers[made])
         return json_response({"loadbalancer": await in_steps(encode.encode_tree(where))}, 201)
 
     async def show_load_balancer(self, request: Request) -> Response:
@@ -131,7 +131,7 @@ class Views:
 
     async def show_statuses(self, request: Request) -> Response:
         balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        return json_response({"statuses": await in_steps(encode.encode_statuses(self._standing(balancer)))})
+        return json_response({"statuses": await in_steps(encode.encode_statuses(self._status(balancer)))})
 
     async def show_load_balancer_stats(self, request: Request) -> Response:
         """Summed over its listeners."""
@@ -158,7 +158,7 @@ class Views:
 
     def _load_balancer(self, snapshot: Snapshot, request: Request) -> Response:
         balancer = changes.find_load_balancer(snapshot, request.path_params["id"], identity(request))
-        where = encode.standing_in(self._services, snapshot, balancer)
+        where = encode.status_in(self._services, snapshot, balancer)
         return json_response({"loadbalancer": encode.encode_load_balancer(where)})
 
     # parts of load balancers
@@ -225,7 +225,7 @@ class Views:
 
     def _shown(self, part: Part, snapshot: Snapshot, names: Names, request: Request, status: int = 200) -> Response:
         balancer, *chain = part.find(snapshot, names, identity(request))
-        where = encode.standing_in(self._services, snapshot, balancer)
+        where = encode.status_in(self._services, snapshot, balancer)
         return json_response({part.root: part.encode(where, *chain)}, status)
 
     async def replace_members(self, request: Request) -> Response:

@@ -1,8 +1,9 @@
-"""How each part of a load balancer stands, derived from what was written when and what was applied.
+"""The status of a load balancer and of each part of it, derived from what was written when and what was applied.
 
 A load balancer is applied as a whole, but its clients look at parts. So the snapshot keeps, for each part, the
 generation that made it and the newest one that touched it (`touch`), by Octavia's table of which objects an operation
-sets PENDING: what has changed, and with it everything that leads there. A part stands as its newest generation does.
+sets PENDING: what has changed, and with it everything that leads there. The status of a part is that of its newest
+generation.
 
 Operating statuses follow Octavia's reference driver (octavia/amphorae/drivers/health/heartbeat_udp.py): a listener's
 does not depend on its pools; a pool's comes from its members, and the load balancer's from its pools.
@@ -27,29 +28,29 @@ from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class PartHistory:
     """The generations that made a part, and that touched it last."""
 
     made: int = 0
     touched: int = 0
 
 
-AS_OLD_AS_THE_WHOLE = Stamp()
-Stamps = Map[str, Stamp]
-"""Part -> its stamp; none for a part that nobody has touched since its load balancer was made or loaded."""
+AS_OLD_AS_THE_WHOLE = PartHistory()
+PartHistories = Map[str, PartHistory]
+"""Part -> its history; none for a part that nobody has touched since its load balancer was made or loaded."""
 
 
-def touch(old: LoadBalancer, new: LoadBalancer, stamps: Stamps, generation: int) -> Stamps:
-    """The stamps after `new` took the place of `old`."""
+def touch(old: LoadBalancer, new: LoadBalancer, histories: PartHistories, generation: int) -> PartHistories:
+    """The histories after `new` took the place of `old`."""
     before, after = dict(_parts(old)), dict(_parts(new))
     changed = {identity for identity, part in after.items() if _differ(before.get(identity), part)}
     for listener in new.listeners:
         if changed.intersection(pools_of(listener)):
             changed.add(listener.id)
-    kept = {identity: stamp for identity, stamp in stamps.items() if identity in after}
+    kept = {identity: history for identity, history in histories.items() if identity in after}
     for identity in changed:
         made = kept.get(identity, AS_OLD_AS_THE_WHOLE).made if identity in before else generation
-        kept[identity] = Stamp(made, generation)
+        kept[identity] = PartHistory(made, generation)
     return Map(kept)
 
 
@@ -72,12 +73,12 @@ def _parts(balancer: LoadBalancer) -> Iterator[tuple[str, Resource]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BalancerStatus:
     """Of one load balancer, and of each part of it."""
 
     balancer: LoadBalancer
     generation: int
-    stamps: Stamps = Map()
+    histories: PartHistories = Map()
     applied: Applied
     down: frozenset[str] = frozenset()
     """The members that their health monitor calls down."""
@@ -153,8 +154,8 @@ class Standing:
             return OperatingStatus.ERROR
         return _online(member.id in self.online)
 
-    def _stamp(self, part: Resource) -> Stamp:
-        return self.stamps.get(part.id, AS_OLD_AS_THE_WHOLE)
+    def _stamp(self, part: Resource) -> PartHistory:
+        return self.histories.get(part.id, AS_OLD_AS_THE_WHOLE)
 
     def _is_unprobed(self, pool: Pool, member: Member) -> bool:
         """It serves until somebody says that it is down."""

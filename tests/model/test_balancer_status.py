@@ -8,6 +8,7 @@ import pytest
 from immutables import Map
 
 from fairlead.model.addresses import parse_address
+from fairlead.model.balancer_status import BalancerStatus, PartHistory, touch
 from fairlead.model.loadbalancer import (
     Algorithm,
     Listener,
@@ -20,7 +21,6 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
-from fairlead.model.standing import Stamp, Standing, touch
 from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -41,19 +41,19 @@ WEB = LoadBalancer(
 )
 
 
-def stand(applied: Applied, **more: Any) -> Standing:
-    return Standing(balancer=WEB, generation=5, applied=applied, **more)
+def stand(applied: Applied, **more: Any) -> BalancerStatus:
+    return BalancerStatus(balancer=WEB, generation=5, applied=applied, **more)
 
 
 def test_what_nobody_touched_has_no_stamp_and_a_part_that_goes_takes_its_stamp_along():
     heavy = replace(POOL, members=(replace(MEMBER, weight=9),))
-    stamps = touch(WEB, replace(WEB, pools=(heavy,)), Map(), 7)
-    assert dict(stamps) == {name: Stamp(0, 7) for name in ("member", "pool", "front")}
+    histories = touch(WEB, replace(WEB, pools=(heavy,)), Map(), 7)
+    assert dict(histories) == {name: PartHistory(0, 7) for name in ("member", "pool", "front")}
     empty = replace(WEB, pools=(replace(POOL, members=()),))
-    stamps = touch(replace(WEB, pools=(heavy,)), empty, stamps, 8)
-    assert dict(stamps) == {name: Stamp(0, 8) for name in ("pool", "front")}
-    back = touch(empty, WEB, stamps, 9)
-    assert back["member"] == Stamp(9, 9)
+    histories = touch(replace(WEB, pools=(heavy,)), empty, histories, 8)
+    assert dict(histories) == {name: PartHistory(0, 8) for name in ("pool", "front")}
+    back = touch(empty, WEB, histories, 9)
+    assert back["member"] == PartHistory(9, 9)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_nobody_touched_has_no_stamp_and_a_part_that_goes_takes_its_stamp_a
     ],
 )
 def test_a_part_stands_as_the_generation_that_touched_it(applied: Applied, touched: int, expected: ProvisioningStatus):
-    assert stand(applied, stamps=Map({"front": Stamp(0, touched)})).provisioning(FRONT) is expected
+    assert stand(applied, histories=Map({"front": PartHistory(0, touched)})).provisioning(FRONT) is expected
 
 
 def test_the_whole_is_in_error_while_any_attempt_fails():
@@ -89,8 +89,8 @@ def test_who_waits_in_vain_does_not_wait():
 
 
 def test_a_member_on_its_way_says_nothing_about_its_pool():
-    new = Map({"member": Stamp(5, 5), "pool": Stamp(0, 5)})
-    assert stand(Applied(generation=4), stamps=new).of_pool(POOL) is OperatingStatus.ONLINE
+    new = Map({"member": PartHistory(5, 5), "pool": PartHistory(0, 5)})
+    assert stand(Applied(generation=4), histories=new).of_pool(POOL) is OperatingStatus.ONLINE
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int,
     monitor = PlainMonitor(id="m", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
     pool = replace(POOL, members=members, health_monitor=monitor)
     web = replace(WEB, pools=(pool,))
-    standing = Standing(balancer=web, generation=5, applied=Applied(generation=5), down=frozenset({"dead"}))
+    standing = BalancerStatus(balancer=web, generation=5, applied=Applied(generation=5), down=frozenset({"dead"}))
     assert (standing.of_pool(pool), standing.of_balancer()) == (expected, expected)
