@@ -7,6 +7,9 @@ OVN_TESTS ?= lab
 MEMORY := $(wildcard /dev/shm)
 # How many examples a test of properties tries: brief, or patient.
 EXAMPLES := brief
+# Processes that run the long tests, each with a lab of its own: one waits for OVN most of the time.
+LABS ?= 3
+TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
 MARKED := not lab and not siege and not client and not fuzz and not slow
 
 .PHONY: help setup demo down test check quick newest test-ovn cases mutants fuzz siege tempest bench scale lab clean format
@@ -43,13 +46,13 @@ test: ## everything, the end-to-end tests in the lab and the mutants of the case
 	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
 	@$(MAKE) --no-print-directory check EXAMPLES=patient
 	$(PYTHON_BIN)/python scripts/mutate.py
-	$(PYTHON_BIN)/pytest -m 'lab or client or fuzz or slow or siege'
+	$(PYTHON_BIN)/pytest $(TOGETHER) -m 'lab or client or fuzz or slow or siege'
 	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
 
 test-ovn: ## the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
 	@scripts/setup ovn
 	@root=$${ROOT:-$$(scripts/tree $(OVN))} && chroot "$$root" ovn-northd --version | head -1 && \
-		FAIRLEAD_LAB_ROOT=$$root $(PYTHON_BIN)/pytest -m '$(OVN_TESTS)' $(TESTS)
+		FAIRLEAD_LAB_ROOT=$$root $(PYTHON_BIN)/pytest $(TOGETHER) -m '$(OVN_TESTS)' $(TESTS)
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup

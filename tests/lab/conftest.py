@@ -1,4 +1,4 @@
-"""One lab of two chassis for all end-to-end tests.
+"""One lab of two chassis for all end-to-end tests that one process runs; several processes have a lab each.
 
 Where it cannot be they are skipped; on CI, and where the root of its programs is named, they fail.
 """
@@ -10,7 +10,8 @@ import pytest
 
 from fairlead.lab import Lab, LabError, require_machine, take_down
 
-NAME = "test"
+NAME = f"test{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+"""Labs of different names are apart, whatever their machines and addresses are called."""
 
 
 def require_lab() -> None:

@@ -30,6 +30,7 @@ from fairlead.lab.command import main
 from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, MissingTools, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
 from fairlead.lab.service import Service, stop
+from lab.conftest import NAME
 
 pytestmark = pytest.mark.lab
 
@@ -219,7 +220,7 @@ def test_offloads_are_off_on_every_veth(network: Lab) -> None:
 def test_trace_fills_in_the_packet(
     network: Lab, capsys: pytest.CaptureFixture[str], target: str, options: list[str], output: str
 ) -> None:
-    assert main(["trace", "--name", "test", "w13", target, *options]) == 0
+    assert main(["trace", "--name", NAME, "w13", target, *options]) == 0
     assert output in capsys.readouterr().out
 
 

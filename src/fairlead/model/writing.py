@@ -1,5 +1,6 @@
 """What one write does to the model, and the snapshot after it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,37 +32,59 @@ class Changes:
 
 def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapshot:
     """The snapshot after these changes, which the store wrote at `revision`."""
+    draft = _Draft(snapshot)
     for owner in changes.deletes:
-        snapshot = _put(snapshot, owner, None, revision)
+        draft.put(owner, None, revision)
     for aggregate in changes.puts:
-        snapshot = _put(snapshot, owner_of(aggregate), aggregate, revision)
-    return replace(snapshot, revision=revision)
+        draft.put(owner_of(aggregate), aggregate, revision)
+    return draft.finish(revision)
 
 
-def _put(snapshot: Snapshot, owner: Owner, new: Aggregate | None, revision: int) -> Snapshot:
-    """The snapshot in which this document is the owner's, or with None has gone."""
-    old = snapshot.find(owner)
-    if old is None and new is None:
-        return snapshot
-    documents = snapshot.documents(owner.kind)
-    generations = snapshot.generations
-    changed: dict[str, Any] = {
-        map_name(owner.kind): documents.delete(owner.id) if new is None else documents.set(owner.id, new),
-        "generations": generations.delete(owner) if new is None else generations.set(owner, revision),
-        "part_histories": _touch(snapshot.part_histories, owner, old, new, revision),
-    }
-    for index in KINDS[owner.kind].all_indexes:
-        before, after = (None if document is None else index.take(document) for document in (old, new))
-        if before != after:
-            changed[index.name] = index.change(getattr(snapshot, index.name), owner.id, before, after)
-    return replace(snapshot, **changed)
+def load_documents(snapshot: Snapshot, documents: Iterable[tuple[Aggregate, int]], revision: int) -> Snapshot:
+    """The snapshot with these documents too, each as the store wrote it last at the revision beside it."""
+    draft = _Draft(snapshot)
+    for aggregate, written in documents:
+        draft.put(owner_of(aggregate), aggregate, written)
+    return draft.finish(revision)
+
+
+class _Draft:
+    """A snapshot in the making: all that a write changes is gathered, and the snapshot made once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._changed: dict[str, Any] = {}
+
+    def finish(self, revision: int) -> Snapshot:
+        return replace(self._snapshot, revision=revision, **self._changed)
+
+    def put(self, owner: Owner, new: Aggregate | None, revision: int) -> None:
+        """From now on this document is the owner's, or with None has gone."""
+        name = map_name(owner.kind)
+        documents = self._get(name)
+        old = documents.get(owner.id)
+        if old is None and new is None:
+            return
+        self._changed[name] = documents.delete(owner.id) if new is None else documents.set(owner.id, new)
+        generations = self._get("generations")
+        self._changed["generations"] = generations.delete(owner) if new is None else generations.set(owner, revision)
+        if old is not None:
+            self._changed["part_histories"] = _touch(self._get("part_histories"), owner, old, new, revision)
+        for index in KINDS[owner.kind].all_indexes:
+            before, after = (None if document is None else index.take(document) for document in (old, new))
+            if before != after:
+                self._changed[index.name] = index.change(self._get(index.name), owner.id, before, after)
+
+    def _get(self, name: str) -> Any:
+        found = self._changed.get(name)
+        return getattr(self._snapshot, name) if found is None else found
 
 
 def _touch(
-    histories: Map[str, PartHistories], owner: Owner, old: Aggregate | None, new: Aggregate | None, revision: int
+    histories: Map[str, PartHistories], owner: Owner, old: Aggregate, new: Aggregate | None, revision: int
 ) -> Map[str, PartHistories]:
     touch = KINDS[owner.kind].touch
-    if touch is None or old is None:
+    if touch is None:
         return histories
     if new is None:
         return histories.delete(owner.id) if owner.id in histories else histories

@@ -8,13 +8,15 @@ from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import AF_INET, AF_INET6, inet_pton
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn
 
+from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.kinds import KINDS
 from fairlead.model.l7 import L7Action, L7Policy
 from fairlead.model.loadbalancer import HealthMonitor, SessionPersistence
@@ -27,6 +29,9 @@ class BadDocument(StoreError):
     """Somebody else wrote it, or a newer version of Fairlead. The message names the owner."""
 
 
+Hook: TypeAlias = Callable[[Any, Any], Any]
+"""Reads a decoded JSON value as what a type form says."""
+PLAIN = (str, int, bool)
 CLASSES: Mapping[str, type[Aggregate]] = {kind.value: declared.document for kind, declared in KINDS.items()}
 
 
@@ -51,8 +56,12 @@ def _text(value: object) -> str:
 
 @lru_cache(maxsize=2**16)
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """A machine is a member of many pools: its address is parsed once, and one object in memory."""
-    return ip_address(text)
+    """A machine is a member of many pools: its address is parsed once, and one object in memory. What is stored is
+    canonical, and `inet_pton` reads that four times as fast as `ip_address`, which takes what else there is."""
+    try:
+        return IPv6Address(inet_pton(AF_INET6, text)) if ":" in text else IPv4Address(inet_pton(AF_INET, text))
+    except OSError:
+        return ip_address(text)
 
 
 @lru_cache(maxsize=2**12)
@@ -61,10 +70,16 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _integers(numbers: list[object]) -> tuple[int, ...]:
+@lru_cache(maxsize=2**12)
+def _one(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Pools with as many equal members begin with the same slot tables: one object in memory for all of them."""
+    return numbers
+
+
+def _integers(numbers: list[object], _: object) -> tuple[int, ...]:
     """A slot table has hundreds of numbers: they are looked at here, in one go, and not one by one."""
     if set(map(type, numbers)) <= {int}:
-        return tuple(numbers)  # type: ignore[arg-type]
+        return _one(tuple(numbers))
     raise TypeError(f"not all of {numbers} are integers")
 
 
@@ -77,6 +92,39 @@ def _is_union_of(*members: type) -> Callable[[Any], bool]:
         return (origin is Union or origin is UnionType) and wanted <= set(get_args(form)) <= {*wanted, type(None)}
 
     return holds
+
+
+def _is_one_or_none(form: Any) -> bool:
+    """Whether a type form is a class or None."""
+    members = get_args(form)
+    return get_origin(form) in (Union, UnionType) and len(members) == 2 and type(None) in members
+
+
+def _or_none(form: Any, converter: Converter) -> Hook:
+    (some,) = (member for member in get_args(form) if member is not type(None))
+    if some in PLAIN:
+        return _plain_or_none(some)
+    hook = converter.get_structure_hook(some)
+    return lambda value, _: None if value is None else hook(value, some)
+
+
+def _plain_or_none(some: type) -> Hook:
+    def structure(value: object, _: object) -> object:
+        if value is None or type(value) is some:
+            return value
+        raise TypeError(f"{value!r} is no {some.__name__}")
+
+    return structure
+
+
+def _is_tuple(form: Any) -> bool:
+    return get_origin(form) is tuple and get_args(form)[1:] == (Ellipsis,)
+
+
+def _tuple_of(form: Any, converter: Converter) -> Hook:
+    item = get_args(form)[0]
+    hook = converter.get_structure_hook(item)
+    return lambda values, _: tuple([hook(value, item) for value in values]) if values else ()
 
 
 def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,15 +152,21 @@ def _register_union(converter: Converter, union: Any) -> None:
     converter.register_structure_hook_func(_is_union_of(*get_args(union)), structure)
 
 
+def _register_parser(converter: Converter, union: Any, parse: Callable[[str], object]) -> None:
+    """A union of classes that one function reads from a text."""
+    converter.register_structure_hook_func(
+        _is_union_of(*get_args(union)), lambda text, _: None if text is None else parse(text)
+    )
+
+
 def _make_converter() -> Converter:
+    """Hooks for what cattrs would structure generically: a start decodes hundreds of thousands of members."""
     converter = Converter(detailed_validation=False)
-    converter.register_structure_hook_func(
-        _is_union_of(IPv4Address, IPv6Address), lambda text, _: None if text is None else _address(text)
-    )
-    converter.register_structure_hook_func(lambda form: form == tuple[int, ...], lambda numbers, _: _integers(numbers))
-    converter.register_structure_hook_func(
-        _is_union_of(IPv4Network, IPv6Network), lambda text, _: None if text is None else ip_network(text)
-    )
+    converter.register_structure_hook_factory(_is_one_or_none, _or_none)
+    converter.register_structure_hook_factory(_is_tuple, _tuple_of)
+    converter.register_structure_hook_func(lambda form: form == tuple[int, ...], _integers)
+    for union, parse in ((IPAddress, _address), (IPNetwork, ip_network)):
+        _register_parser(converter, union, parse)
     converter.register_structure_hook(datetime, lambda text, _: _time(text))
     converter.register_structure_hook_func(
         lambda form: isinstance(form, type) and issubclass(form, StrEnum), lambda text, form: form(text)

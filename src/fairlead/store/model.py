@@ -7,7 +7,7 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,9 +19,18 @@ from fairlead.model.kinds import claims, owner_of
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.model.writing import Changes, apply_changes, load_documents
 from fairlead.store.codec import decode, encode
-from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Store, StoreError, StoreUnavailable
+from fairlead.store.interface import (
+    ABSENT,
+    Batch,
+    Compacted,
+    Conflict,
+    Document,
+    Store,
+    StoreError,
+    StoreUnavailable,
+)
 from fairlead.store.turns import TooMany, Turns
 
 LOG = logging.getLogger(__name__)
@@ -82,14 +91,10 @@ class Model:
         model = cls(store, check, empty)
         documents, began = await store.range("", limit=PAGE)
         while documents:  # page by page: all of them at once would take as much memory as the model
-            for document in documents:
-                if not document.key.startswith(CLAIM):
-                    aggregate = decode(Owner.parse(document.key), document.value)
-                    changes = Changes(puts=(aggregate,))
-                    model.snapshot = apply_changes(model.snapshot, changes, document.revision)
+            page = ((decode(Owner.parse(each.key), each.value), each.revision) for each in _without_claims(documents))
+            model.snapshot = load_documents(model.snapshot, page, began)
             documents, _ = await store.range("", after=documents[-1].key, limit=PAGE)
-        loaded = apply_changes(model.snapshot, Changes(), began)
-        model.snapshot = derive_all(loaded)
+        model.snapshot = derive_all(replace(model.snapshot, revision=began))
         await model.catch_up()  # with what others wrote between two pages
         return model
 
@@ -221,7 +226,7 @@ class Model:
     async def _reload(self) -> None:
         """The feed no longer tells what happened: compare with everything that is stored."""
         documents, revision = await self._store.range("")
-        stored = {Owner.parse(each.key): each for each in documents if not each.key.startswith(CLAIM)}
+        stored = {Owner.parse(each.key): each for each in _without_claims(documents)}
         known = self.snapshot.generations
         LOG.warning("too far behind the store: read all of it again")
         for owner, document in stored.items():
@@ -255,6 +260,10 @@ class Model:
     def _tell(self, owners: tuple[Owner, ...]) -> None:
         for subscriber in self._subscribers:
             subscriber(owners)
+
+
+def _without_claims(documents: Iterable[Document]) -> Iterator[Document]:
+    return (each for each in documents if not each.key.startswith(CLAIM))
 
 
 async def decided(changes: Changes | Awaitable[Changes]) -> Changes:
