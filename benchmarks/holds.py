@@ -27,7 +27,7 @@ import httpx
 from held import VARIABLE, Holds, forget_holds, make_holds, read_holds
 from population import LBS, MemberChange, Population, post, wait_idle
 
-from fairlead.api.pulse import LONG
+from fairlead.api.loop_lag import LONG
 from fairlead.drivers.ovsdb import Client, Settings
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.drivers.ovsdb_values import Json

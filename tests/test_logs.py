@@ -5,7 +5,7 @@ import logging
 import stat
 from pathlib import Path
 
-from fairlead.logs import AUDIT, JsonFormatter, Seldom, TextFormatter, reopen, start_logging
+from fairlead.logs import AUDIT, JsonFormatter, RateLimit, TextFormatter, reopen, start_logging
 
 
 def make_record(**extra: object) -> logging.LogRecord:
@@ -57,7 +57,7 @@ def test_what_callers_chose_is_one_line_and_not_too_long():
 
 def test_some_records_a_minute_and_how_many_did_not_come():
     log, found = logging.Logger("x"), list[str]()
-    log.addFilter(Seldom(2))
+    log.addFilter(RateLimit(2))
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)

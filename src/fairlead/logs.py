@@ -103,7 +103,7 @@ class Allowance:
         return True
 
 
-class Seldom(logging.Filter):
+class RateLimit(logging.Filter):
     """Lets so many records a minute through; the next one says how many did not come."""
 
     def __init__(self, a_minute: int) -> None:

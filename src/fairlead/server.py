@@ -26,13 +26,13 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
+from fairlead.api.acceptor import Acceptor, ClientConnections
 from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, BadPasswordFile, HttpBasic, anybody, read_password_file
 from fairlead.api.callers import names_of
 from fairlead.api.door import Services
-from fairlead.api.entrance import Entrance, Guests
+from fairlead.api.loop_lag import LoopLag
 from fairlead.api.metrics import Dataplane
-from fairlead.api.pulse import Pulse
 from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
 from fairlead.compilers.providers import Names, compile_owner, parse_names
 from fairlead.compilers.unsupported import Unsupported
@@ -95,7 +95,7 @@ async def serve(configuration: Configuration) -> None:
             new_id=lambda: str(uuid.uuid4()),
             mtu=configuration.network.mtu,
             external_mtu=configuration.network.external_mtu,
-            resync_owner=kernel.reconciler.distrust,
+            resync_owner=kernel.reconciler.read_again,
             providers=providers,
             limits=Limits(**asdict(configuration.quota)),
             probes=ProbeLimits(**asdict(configuration.probes)),
@@ -104,13 +104,13 @@ async def serve(configuration: Configuration) -> None:
             ports_on=kernel.ports_on,
         )
         stack.enter_context(_frozen())
-        pulse = Pulse()
-        beating = asyncio.create_task(_watched(pulse.beat), name="pulse")
+        loop_lag = LoopLag()
+        beating = asyncio.create_task(_watched(loop_lag.beat), name="loop lag")
         stack.callback(beating.cancel)
         app = make_app(
             *(services, kernel.reconciler, authenticate, kernel.dataplane),
             names=_names(configuration.server),
-            pulse=pulse,
+            loop_lag=loop_lag,
         )
         await _listen(app, configuration, authenticate)
 
@@ -136,7 +136,7 @@ class Kernel:
         self._synced = asyncio.Event()
         self.driver = OvnDriver(
             _ovn_settings(options),
-            on_foreign_change=lambda owner, what: self.reconciler.meddled(owner, what),  # noqa: PLW0108 - made after
+            on_foreign_change=lambda owner, what: self.reconciler.note_foreign_change(owner, what),  # noqa: PLW0108 - made after
             on_abilities=model.equip,
             on_connected=self._resync_wanted.set,
             on_ready=self._resync_wanted.set,
@@ -391,15 +391,15 @@ class _Server(uvicorn.Server):
             return bool(networks) and any(ip_address(peer.partition("%")[0]) in network for network in networks)
 
         most = min(self._options.connections, _files_for(self._options.connections))
-        entrance = Entrance(
+        acceptor = Acceptor(
             self._listener,
             lambda: BoundedHttp(self.config, self.server_state, {}),
-            Guests(most=most, most_of_one=self._options.connections_per_address),
+            ClientConnections(most=most, most_of_one=self._options.connections_per_address),
             tls=lambda: self._tls,
             is_proxy=is_proxy,
         )
-        entrance.start()
-        self.servers = [entrance]  # type: ignore[list-item]
+        acceptor.start()
+        self.servers = [acceptor]  # type: ignore[list-item]
         self.started = True
 
 

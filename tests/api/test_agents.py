@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from fairlead.api import agents, octavia
 from fairlead.api.agent_messages import LARGEST_SUM, MOST_LISTENERS
 from fairlead.api.door import Services
-from fairlead.api.ledger import MEMORY, MOST, Ledger
-from fairlead.api.pulse import LONG
+from fairlead.api.loop_lag import LONG
+from fairlead.api.node_counts import MEMORY, MOST, NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.network import Network, Port
@@ -104,7 +104,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
         clock, made = Clock(), list[Starlette]()
 
         def make(services: Services) -> Starlette:
-            whole = replace(services, ledger=Ledger(clock), locate=locate, ports_on=ports_on)
+            whole = replace(services, node_counts=NodeCounts(clock), locate=locate, ports_on=ports_on)
             made.append(agents.make_door(whole))
             return octavia.make_door(whole)
 
@@ -339,61 +339,61 @@ def age(_: str) -> float:
 
 def test_a_ledger_forgets_what_nobody_tells_any_more():
     clock = Clock()
-    ledger = Ledger(clock)
-    ledger.report("node1", {"web": Figures(connections=1)}, 10, age)
-    ledger.report("node1", {}, 10, age)
-    assert ledger.total(["web"]) == Figures()
-    assert ledger.nodes == 1
+    node_counts = NodeCounts(clock)
+    node_counts.report("node1", {"web": Figures(connections=1)}, 10, age)
+    node_counts.report("node1", {}, 10, age)
+    assert node_counts.total(["web"]) == Figures()
+    assert node_counts.nodes == 1
     clock.now += 30
-    assert ledger.nodes == 0
+    assert node_counts.nodes == 0
 
 
 def test_a_ledger_forgets_a_node_that_has_been_silent_for_a_day():
     clock = Clock()
-    ledger = Ledger(clock)
+    node_counts = NodeCounts(clock)
     for node in range(100):
-        ledger.report(f"invented{node}", {"web": Figures(connections=1)}, 10, age)
+        node_counts.report(f"invented{node}", {"web": Figures(connections=1)}, 10, age)
     clock.now += 30 + MEMORY
-    ledger.report("node1", {"web": Figures(connections=7)}, 10, age)
-    assert ledger.total(["web"]) == Figures(connections=107)
+    node_counts.report("node1", {"web": Figures(connections=7)}, 10, age)
+    assert node_counts.total(["web"]) == Figures(connections=107)
     clock.now += 1
-    ledger.report("node1", {"web": Figures(connections=8)}, 10, age)
-    assert ledger.total(["web"]) == Figures(connections=8)
-    assert len(ledger) == 1
+    node_counts.report("node1", {"web": Figures(connections=8)}, 10, age)
+    assert node_counts.total(["web"]) == Figures(connections=8)
+    assert len(node_counts) == 1
 
 
 def test_a_node_that_begins_anew_goes_on_from_what_it_had():
     """It has lost its file; what its switch has counted before that is not counted twice."""
     clock = Clock()
-    ledger = Ledger(clock)
+    node_counts = NodeCounts(clock)
     for told, total in ((100, 100), (90, 100), (95, 105), (0, 105), (1, 106), (1, 106)):
-        ledger.report("node1", {"web": Figures(connections=told, bytes_in=5 * told)}, 10, age)
-        assert ledger.total(["web"]) == Figures(connections=total, bytes_in=5 * total)
+        node_counts.report("node1", {"web": Figures(connections=told, bytes_in=5 * told)}, 10, age)
+        assert node_counts.total(["web"]) == Figures(connections=total, bytes_in=5 * total)
         clock.now += 10
 
 
 @pytest.mark.parametrize("what", [field.name for field in fields(Figures) if field.name != "active"])
 def test_a_sum_grows_by_what_a_node_can_do_since_it_told_last(what: str):
     clock = Clock()
-    ledger = Ledger(clock)
+    node_counts = NodeCounts(clock)
     most = getattr(MOST, what)
     old = most * (3600 + 10)
-    assert ledger.report("node1", {"web": Figures(**{what: old + 1})}, 10, age) == ["web"]
-    assert ledger.total(["web"]) == Figures()
-    assert ledger.report("node1", {"web": Figures(**{what: old})}, 10, age) == []
+    assert node_counts.report("node1", {"web": Figures(**{what: old + 1})}, 10, age) == ["web"]
+    assert node_counts.total(["web"]) == Figures()
+    assert node_counts.report("node1", {"web": Figures(**{what: old})}, 10, age) == []
     clock.now += 20
-    assert ledger.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == ["web"]
-    assert ledger.total(["web"]) == Figures(**{what: old})
+    assert node_counts.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == ["web"]
+    assert node_counts.total(["web"]) == Figures(**{what: old})
     clock.now += 1  # what is not believed of one look is in the next one
-    assert ledger.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == []
-    assert ledger.total(["web"]) == Figures(**{what: old + 30 * most + 1})
+    assert node_counts.report("node1", {"web": Figures(**{what: old + 30 * most + 1})}, 10, age) == []
+    assert node_counts.total(["web"]) == Figures(**{what: old + 30 * most + 1})
 
 
 def test_so_many_connections_are_open_at_once_and_no_more():
-    ledger = Ledger(Clock())
-    assert ledger.report("node1", {"web": Figures(active=MOST.active + 1)}, 10, age) == ["web"]
-    assert ledger.report("node1", {"web": Figures(active=MOST.active)}, 10, age) == []
-    assert ledger.total(["web"]) == Figures(active=MOST.active)
+    node_counts = NodeCounts(Clock())
+    assert node_counts.report("node1", {"web": Figures(active=MOST.active + 1)}, 10, age) == ["web"]
+    assert node_counts.report("node1", {"web": Figures(active=MOST.active)}, 10, age) == []
+    assert node_counts.total(["web"]) == Figures(active=MOST.active)
 
 
 def test_a_report_has_so_many_listeners_and_holds_up_nobody(play):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import ROLES, Knock, anybody
+from fairlead.api.auth import ROLES, LoginAttempt, anybody
 from fairlead.api.door import Services
 from fairlead.api.identity import known_projects
 from fairlead.api.metrics import Dataplane
@@ -36,13 +36,13 @@ def _services(place: Inside) -> Services:
         new_id=lambda: "1",
         mtu=1442,
         external_mtu=1500,
-        resync_owner=place.reconciler.distrust,
+        resync_owner=place.reconciler.read_again,
         news=place.news,
     )
 
 
 async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplane, origin: str = "") -> httpx.Response:
-    async def authenticate(_: Knock) -> Identity | None:
+    async def authenticate(_: LoginAttempt) -> Identity | None:
         return caller
 
     async with inside(make_door, folder, "") as place:

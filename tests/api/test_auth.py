@@ -14,12 +14,12 @@ from fairlead.api.auth import (
     BadPasswordFile,
     Failures,
     HttpBasic,
-    Knock,
+    LoginAttempt,
     TooManyChecks,
     anybody,
     read_password_file,
 )
-from fairlead.store.turns import Gone
+from fairlead.store.fair_semaphore import Gone
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 
@@ -41,11 +41,11 @@ def users(tmp_path: Path):
 def test_a_right_password_is_a_user_with_project_and_roles(users):
     check = HttpBasic(users)
     for _ in range(2):
-        ann = asyncio.run(check(Knock(authorization=basic(b"ann:secret"), project_id="other")))
+        ann = asyncio.run(check(LoginAttempt(authorization=basic(b"ann:secret"), project_id="other")))
         assert ann is not None
         assert (ann.user, ann.project_id, ann.roles) == ("ann", "shop", frozenset({"member", "reader"}))
         assert not ann.is_admin
-    bob = asyncio.run(check(Knock(authorization=basic(b"bob:secret"))))
+    bob = asyncio.run(check(LoginAttempt(authorization=basic(b"bob:secret"))))
     assert bob is not None
     assert bob.roles == {"load-balancer_observer", "service"}
     assert bob.chassis == frozenset()
@@ -72,7 +72,7 @@ def test_chassis_are_for_agents_and_have_names(tmp_path: Path, end: str):
      basic(b"ann:"), basic(b"\xff:x"), "Basic \x80", basic(b"ann:secret\0"), basic(b"ann:" + b"x" * 500)],
 )  # fmt: skip
 def test_anything_else_is_nobody(users, header):
-    assert asyncio.run(HttpBasic(users)(Knock(authorization=header))) is None
+    assert asyncio.run(HttpBasic(users)(LoginAttempt(authorization=header))) is None
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_a_bad_line_is_told_with_its_number_and_without_its_hash(tmp_path: Path,
 
 
 def test_without_authentication_everybody_is_administrator_of_the_project_he_names():
-    who = asyncio.run(anybody(Knock(project_id="p1")))
+    who = asyncio.run(anybody(LoginAttempt(project_id="p1")))
     assert who is not None
     assert (who.project_id, who.is_admin) == ("p1", True)
     for header, project in ((None, "default"), ("\0\x85", "default"), ("p\0" * 40, "p" * 36)):
-        who = asyncio.run(anybody(Knock(project_id=header)))
+        who = asyncio.run(anybody(LoginAttempt(project_id=header)))
         assert who is not None
         assert who.project_id == project
 
 
-def knock(name: str, password: str, address: str = "10.0.0.1", gone: asyncio.Event | None = None) -> Knock:
-    return Knock(authorization=basic(f"{name}:{password}".encode()), address=address, gone=gone)
+def attempt(name: str, password: str, address: str = "10.0.0.1", gone: asyncio.Event | None = None) -> LoginAttempt:
+    return LoginAttempt(authorization=basic(f"{name}:{password}".encode()), address=address, gone=gone)
 
 
-async def outcome(check: HttpBasic, who: Knock) -> str:
+async def outcome(check: HttpBasic, who: LoginAttempt) -> str:
     try:
         return "right" if await check(who) else "wrong"
     except (TooManyChecks, Gone) as error:
@@ -112,13 +112,13 @@ async def outcome(check: HttpBasic, who: Knock) -> str:
 def test_an_address_fails_so_often_and_others_are_not_held_back_nor_who_was_right_before(users):
     async def story() -> None:
         check = HttpBasic(users)
-        assert await outcome(check, knock("ann", "secret")) == "right"
-        found = [await outcome(check, knock("ann", f"wrong {number}")) for number in range(FAILURES + 5)]
+        assert await outcome(check, attempt("ann", "secret")) == "right"
+        found = [await outcome(check, attempt("ann", f"wrong {number}")) for number in range(FAILURES + 5)]
         assert found == ["wrong"] * FAILURES + ["TooManyChecks"] * 5
-        assert await outcome(check, knock("ann", "secret")) == "right"
-        assert await outcome(check, knock("root", "secret")) == "TooManyChecks"
-        assert await outcome(check, knock("root", "secret", "10.0.0.2")) == "right"
-        assert await outcome(check, knock("root", "secret")) == "right"
+        assert await outcome(check, attempt("ann", "secret")) == "right"
+        assert await outcome(check, attempt("root", "secret")) == "TooManyChecks"
+        assert await outcome(check, attempt("root", "secret", "10.0.0.2")) == "right"
+        assert await outcome(check, attempt("root", "secret")) == "right"
 
     asyncio.run(story())
 
@@ -130,9 +130,9 @@ def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users, monke
         check, gone, checked = HttpBasic(users), asyncio.Event(), list[bytes]()
         right = bcrypt.checkpw
         monkeypatch.setattr(auth.bcrypt, "checkpw", lambda *found: checked.append(found[0]) or right(*found))
-        crowd = [asyncio.create_task(outcome(check, knock("ann", f"{n}", gone=gone))) for n in range(2000)]
+        crowd = [asyncio.create_task(outcome(check, attempt("ann", f"{n}", gone=gone))) for n in range(2000)]
         await asyncio.sleep(0)
-        patient = asyncio.create_task(outcome(check, knock("ann", "secret", "10.0.0.2")))
+        patient = asyncio.create_task(outcome(check, attempt("ann", "secret", "10.0.0.2")))
         gone.set()
         found = [await each for each in crowd]
         assert found.count("Gone") == WAITING
@@ -160,9 +160,9 @@ def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.Monke
 def test_users_that_are_read_again_count_at_once(users, tmp_path: Path):
     async def story() -> None:
         check = HttpBasic(users)
-        assert await outcome(check, knock("ann", "secret")) == "right"
+        assert await outcome(check, attempt("ann", "secret")) == "right"
         await check.replace({name: user for name, user in users.items() if name != "ann"})
-        assert await outcome(check, knock("ann", "secret")) == "wrong"
-        assert await outcome(check, knock("root", "secret")) == "right"
+        assert await outcome(check, attempt("ann", "secret")) == "wrong"
+        assert await outcome(check, attempt("root", "secret")) == "right"
 
     asyncio.run(story())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from fairlead.api.auth import HttpBasic, Knock, anybody
+from fairlead.api.auth import HttpBasic, LoginAttempt, anybody
 from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, read_json
 from fairlead.changes.identity import Identity
 from fairlead.store.model import PAYER
@@ -151,8 +151,8 @@ def test_any_header_is_answered(caller: Caller, name: str, value: bytes):
 def test_any_authorization_is_somebody_or_nobody(header: str):
     check = HttpBasic({})
     for text in (header, f"Basic {header}", f"basic {header}"):
-        assert asyncio.run(check(Knock(authorization=text, project_id=header))) is None
-    caller = asyncio.run(anybody(Knock(authorization=header, project_id=header)))
+        assert asyncio.run(check(LoginAttempt(authorization=text, project_id=header))) is None
+    caller = asyncio.run(anybody(LoginAttempt(authorization=header, project_id=header)))
     assert isinstance(caller, Identity)
     assert len(caller.project_id) <= 36
 

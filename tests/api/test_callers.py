@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlead.api import callers, network, octavia
-from fairlead.api.auth import Knock, TooManyChecks
-from fairlead.api.callers import AT_ONCE, WAITING, Reception, names_of
+from fairlead.api.auth import LoginAttempt, TooManyChecks
+from fairlead.api.callers import AT_ONCE, WAITING, AccessControl, names_of
 from fairlead.api.door import LARGEST_BODY, ApiError, json_response
 from fairlead.api.fields import reads
 from fairlead.api.openapi import Operation, read_body
@@ -59,14 +59,14 @@ class Place:
             Route("/healthz", lambda _: Response("well")),
         ]
         app = Starlette(routes=routes, exception_handlers={ApiError: error})
-        reception = Reception(app, self.authenticate, lambda: "1", self.observe, names)
+        reception = AccessControl(app, self.authenticate, lambda: "1", self.observe, names)
         transport = httpx.ASGITransport(app=reception, client=("192.0.2.9", 1))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876")
 
-    async def authenticate(self, knock: Knock) -> Identity | None:
-        if knock.authorization == "slow":
+    async def authenticate(self, attempt: LoginAttempt) -> Identity | None:
+        if attempt.authorization == "slow":
             raise TooManyChecks(7)
-        return EVE if knock.authorization == "eve" else self.who
+        return EVE if attempt.authorization == "eve" else self.who
 
     def observe(self, path: str, method: str, status: int, _: float) -> None:
         self.observed.append((path, method, status))

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.api.auth import ROLES, Knock
+from fairlead.api.auth import ROLES, LoginAttempt
 from fairlead.changes.identity import Identity
 from harness.caller import Caller
 
@@ -15,11 +15,11 @@ NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 NOWHERE = "99999999-0000-4000-8000-000000000009"
 
 
-async def by_name(knock: Knock) -> Identity | None:
+async def by_name(attempt: LoginAttempt) -> Identity | None:
     """A tenant is called as their project; nobody in particular is the administrator."""
-    if knock.authorization is None:
+    if attempt.authorization is None:
         return Identity(user="admin", project_id="city", roles=ROLES)
-    who = knock.authorization
+    who = attempt.authorization
     return Identity(user=who, project_id=who, roles=frozenset({"member", "reader"}))
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from fairlead.api import entrance, wire
-from fairlead.api.entrance import Entrance, Guests, counted_as
+from fairlead.api import acceptor, wire
+from fairlead.api.acceptor import Acceptor, ClientConnections, counted_as
 from fairlead.api.wire import MOST_FIELDS, MOST_PIPELINED, BoundedHttp
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -41,16 +41,16 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 @asynccontextmanager
 async def entered(
     most: int = 50, most_of_one: int = 20, tls: ssl.SSLContext | None = None, path: Path | None = None
-) -> AsyncIterator[tuple[Entrance, Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]]]:
+) -> AsyncIterator[tuple[Acceptor, Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]]]:
     listener = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
     listener.bind(str(path) if path else ("127.0.0.1", 0))
     settings = uvicorn.Config(application, lifespan="off", log_config=None, proxy_headers=False, ws="none")
     server = uvicorn.Server(settings)
     settings.load()
-    place = Entrance(
+    place = Acceptor(
         listener,
         lambda: BoundedHttp(settings, server.server_state, {}),
-        Guests(most=most, most_of_one=most_of_one),
+        ClientConnections(most=most, most_of_one=most_of_one),
         lambda: tls,
     )
     place.start()
@@ -76,7 +76,7 @@ async def entered(
     await asyncio.sleep(0)
 
 
-def play(story: Callable[[Entrance, Any], Awaitable[None]], **options: Any) -> None:
+def play(story: Callable[[Acceptor, Any], Awaitable[None]], **options: Any) -> None:
     async def run() -> None:
         async with entered(**options) as (place, connect), asyncio.timeout(20):
             await story(place, connect)
@@ -112,14 +112,14 @@ async def ask(connect: Any, request: bytes) -> bytes:
     ids=["path", "field", "extension", "trailers", "sizes of chunks"],
 )
 def test_what_is_not_body_is_bounded(request_bytes: bytes):
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         assert not (await ask(connect, request_bytes)).startswith(b"HTTP/1.1 200")
 
     play(story)
 
 
 def test_fields_are_counted():
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         fields = b"".join(b"x%d: y\r\n" % number for number in range(MOST_FIELDS - 1))
         last = b"connection: close\r\n\r\n"
         assert (await ask(connect, b"GET / HTTP/1.1\r\n" + fields + last)).startswith(b"HTTP/1.1 200")
@@ -131,7 +131,7 @@ def test_fields_are_counted():
 def test_a_body_of_any_size_and_what_is_behind_it_are_read():
     """Only what is not body counts; fields behind it are dropped, and the next request is a new one."""
 
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         chunks = b"".join(b"%x\r\n%s\r\n" % (2**16, b"a" * 2**16) for _ in range(64))
         chunked = POST + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\nx: y\r\n\r\n"
         plain = POST + b"content-length: %d\r\n\r\n" % (2 * LARGE) + b"a" * 2 * LARGE
@@ -147,7 +147,7 @@ def test_a_body_of_any_size_and_what_is_behind_it_are_read():
 
 
 def test_requests_that_do_not_wait_for_answers_are_bounded():
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         reader, writer = await connect()
         writer.write(GET * MOST_PIPELINED)
         for _ in range(MOST_PIPELINED):
@@ -160,9 +160,9 @@ def test_requests_that_do_not_wait_for_answers_are_bounded():
 
 def test_an_answer_that_comes_before_the_body_arrives_although_the_rest_is_not_wanted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wire, "LINGER", 0.1)
-    monkeypatch.setattr(entrance, "SWEEP", 0.01)
+    monkeypatch.setattr(acceptor, "SWEEP", 0.01)
 
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         reader, writer = await connect()
         writer.write(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b"a" * 1000)
         assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200")
@@ -188,20 +188,20 @@ def test_who_keeps_the_server_waiting_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, request_bytes: bytes, patience: str
 ):
     monkeypatch.setattr(wire, patience, 0.2)
-    monkeypatch.setattr(entrance, "SWEEP", 0.01)
+    monkeypatch.setattr(acceptor, "SWEEP", 0.01)
 
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         await asyncio.wait_for(ask(connect, request_bytes), 3)
-        await until(lambda: place.guests.count == 0)
+        await until(lambda: place.clients.count == 0)
 
     play(story)
 
 
 def test_bytes_one_by_one_gain_no_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wire, "HEAD_PATIENCE", 0.3)
-    monkeypatch.setattr(entrance, "SWEEP", 0.01)
+    monkeypatch.setattr(acceptor, "SWEEP", 0.01)
 
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         reader, writer = await connect()
         async with asyncio.timeout(3):
             while not reader.at_eof():
@@ -215,32 +215,32 @@ def test_bytes_one_by_one_gain_no_time(monkeypatch: pytest.MonkeyPatch):
 def test_the_silent_make_room_for_who_speaks():
     """Of one address, and of all: who has been silent longest goes."""
 
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         silent = [await connect() for _ in range(20)]
-        await until(lambda: place.guests.count == 20)
+        await until(lambda: place.clients.count == 20)
         assert b"200" in await asyncio.wait_for(ask(connect, GET.replace(b"host: x", b"connection: close")), 3)
         assert await silent[0][0].read(-1) == b""
         assert not silent[1][0].at_eof()
         for number in range(2, 5):
             silent += [await connect(f"127.0.0.{number}") for _ in range(20)]
-        await until(lambda: place.guests.shown_out > 1)
-        assert place.guests.count <= 50
+        await until(lambda: place.clients.dropped > 1)
+        assert place.clients.count <= 50
         assert b"200" in await asyncio.wait_for(ask(connect, GET.replace(b"host: x", b"connection: close")), 3)
 
     play(story)
 
 
 def test_who_takes_no_answer_makes_room_too():
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         for _ in range(2):
             await connect()
-        await until(lambda: all(each.protocol and each.protocol.transport for each in place.guests.all()))
-        for guest in place.guests.all():
-            assert guest.protocol is not None
-            guest.protocol.waits_since = None  # it is being served
-            guest.protocol.pause_writing()
+        await until(lambda: all(each.protocol and each.protocol.transport for each in place.clients.all()))
+        for client in place.clients.all():
+            assert client.protocol is not None
+            client.protocol.waits_since = None  # it is being served
+            client.protocol.pause_writing()
         assert b"200" in await asyncio.wait_for(ask(connect, GET.replace(b"host: x", b"connection: close")), 3)
-        assert (place.guests.shown_out, place.guests.turned_away) == (1, 0)
+        assert (place.clients.dropped, place.clients.refused) == (1, 0)
 
     play(story, most_of_one=2)
 
@@ -248,7 +248,7 @@ def test_who_takes_no_answer_makes_room_too():
 def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
 
-    async def story(_: Entrance, connect: Any) -> None:
+    async def story(_: Acceptor, connect: Any) -> None:
         for _ in range(wire.LINES_A_MINUTE + 100):
             await ask(connect, b"x\r\n\r\n")
 
@@ -259,33 +259,33 @@ def test_bytes_that_are_no_request_fill_no_log(caplog: pytest.LogCaptureFixture)
 def test_who_is_served_is_not_shown_out():
     """With nobody silent, whoever comes is turned away."""
 
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         busy = [await connect() for _ in range(2)]
         for _, writer in busy:
             writer.write(POST + b"content-length: 1\r\n\r\n")
-        guests = place.guests.all
-        await until(lambda: len([each for each in guests() if each.protocol and each.protocol.cycle]) == 2)
-        for guest in guests():
-            assert guest.protocol is not None
-            guest.protocol.waits_since = None
+        clients = place.clients.all
+        await until(lambda: len([each for each in clients() if each.protocol and each.protocol.cycle]) == 2)
+        for client in clients():
+            assert client.protocol is not None
+            client.protocol.waits_since = None
         assert await ask(connect, GET) == b""
-        assert place.guests.turned_away == 1
+        assert place.clients.refused == 1
 
     play(story, most_of_one=2)
 
 
 def test_on_a_unix_socket_users_are_told_apart(tmp_path: Path):
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         assert b"200" in await ask(connect, GET.replace(b"host: x", b"connection: close"))
         _, writer = await connect()
-        await until(lambda: place.guests.count == 1)
-        assert next(iter(place.guests.by_address)).startswith("uid ")
-        (guest,) = place.guests.all()
-        await until(lambda: guest.protocol is not None and guest.protocol.client is not None)
-        assert guest.protocol is not None
-        assert guest.protocol.client == (f"uid {os.getuid()}", 0)
+        await until(lambda: place.clients.count == 1)
+        assert next(iter(place.clients.by_address)).startswith("uid ")
+        (client,) = place.clients.all()
+        await until(lambda: client.protocol is not None and client.protocol.client is not None)
+        assert client.protocol is not None
+        assert client.protocol.client == (f"uid {os.getuid()}", 0)
         writer.close()
-        await until(lambda: place.guests.count == 0)
+        await until(lambda: place.clients.count == 0)
 
     play(story, path=tmp_path / "s")
 
@@ -303,15 +303,15 @@ def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
     client = ssl.create_default_context(cafile=str(certificate))
     client.check_hostname = False
 
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         silent = [await connect() for _ in range(20)]
-        await until(lambda: place.guests.count == 20)
+        await until(lambda: place.clients.count == 20)
         reader, writer = await connect()
         await writer.start_tls(client)
         writer.write(GET.replace(b"host: x", b"connection: close"))
         assert (await reader.read(-1)).startswith(b"HTTP/1.1 200")
         assert await silent[0][0].read(-1) == b""
-        assert place.guests.shown_out == 1
+        assert place.clients.dropped == 1
 
     play(story, tls=context)
 
@@ -334,7 +334,7 @@ def test_an_address_is_counted_as(address: str, counted: str):
 def test_a_target_that_is_none_is_a_bad_request_and_no_mistake_of_ours(target: bytes):
     mistakes: list[Any] = []
 
-    async def story(place: Entrance, connect: Any) -> None:
+    async def story(place: Acceptor, connect: Any) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: mistakes.append(context))
         reader, writer = await connect()
         writer.write(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")

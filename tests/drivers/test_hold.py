@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from drivers.conftest import SCHEMA, Server, until
-from fairlead.api.pulse import LONG
+from fairlead.api.loop_lag import LONG
 from fairlead.dataplane.ovn import LoadBalancer, VirtualService, by_key
 from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.ovn import OvnDriver, OvnSettings

@@ -360,7 +360,7 @@ class NorthboundWorld(World):
         """What a server does when it is told of foreign changes, until there are none."""
         while self.driver.foreign:
             for owner in [self.driver.foreign.pop() for _ in list(self.driver.foreign)]:
-                self.reconciler.distrust(owner)
+                self.reconciler.read_again(owner)
             await self.rest()
 
 
@@ -639,7 +639,7 @@ def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_bus
         )
         driver = OvnDriver(
             ovn_settings(server.remote),
-            on_foreign_change=lambda owner, what: reconciler.meddled(owner, what),  # noqa: PLW0108
+            on_foreign_change=lambda owner, what: reconciler.note_foreign_change(owner, what),  # noqa: PLW0108
         )
         reconciler = Reconciler(
             driver=driver, compile_owner=compile_owner, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time

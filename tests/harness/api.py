@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
 from fairlead.api.door import Services
-from fairlead.api.ledger import Ledger
+from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Compile
@@ -55,7 +55,7 @@ class Inside:
     store: SqliteStore
     reconciler: Reconciler
     driver: FakeDriver
-    ledger: Ledger = field(default_factory=Ledger)
+    node_counts: NodeCounts = field(default_factory=NodeCounts)
     caller: Identity = ADMIN
     runs: bool = True
     """Whether the reconciler works while a request waits; it works between requests when it is told to."""
@@ -102,9 +102,9 @@ async def inside(
         new_id=place.new_id,
         mtu=1442,
         external_mtu=1500,
-        resync_owner=reconciler.distrust,
+        resync_owner=reconciler.read_again,
         news=place.news,
-        ledger=place.ledger,
+        node_counts=place.node_counts,
         patience=PATIENCE,
     )
     door = make_door(services)

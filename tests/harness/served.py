@@ -66,7 +66,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASG
         new_id=place.new_id,
         mtu=1442,
         external_mtu=1500,
-        resync_owner=place.reconciler.distrust,
+        resync_owner=place.reconciler.read_again,
         news=place.news,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
     )

@@ -33,7 +33,7 @@ MARK = {"FAIRLEAD_OVN_MARK": "crash"}
 
 
 @dataclass
-class Ledger:
+class NodeCounts:
     """What the server has acknowledged, and what it was asked for without an answer."""
 
     names: dict[str, str] = field(default_factory=dict)
@@ -46,49 +46,49 @@ class Ledger:
     acknowledged: int = 0
 
 
-def write_until_it_dies(server: Server, subnet: str, ledger: Ledger, chance: random.Random) -> None:
+def write_until_it_dies(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> None:
     with suppress(httpx.TransportError):
         while True:
-            write_once(server.client, subnet, ledger, chance)
-            ledger.acknowledged += 1
+            write_once(server.client, subnet, node_counts, chance)
+            node_counts.acknowledged += 1
 
 
-def write_once(client: httpx.Client, subnet: str, ledger: Ledger, chance: random.Random) -> None:
+def write_once(client: httpx.Client, subnet: str, node_counts: NodeCounts, chance: random.Random) -> None:
     """An object that is asked about is unsure until the answer is there."""
-    known = sorted(ledger.names.keys() - ledger.unsure)
+    known = sorted(node_counts.names.keys() - node_counts.unsure)
     kinds = ["create", "rename", "join", "part", "delete"] if len(known) < 40 else ["delete"]
     what = chance.choice(kinds) if len(known) > 5 else "create"
     if what == "create":
-        create(client, subnet, ledger, chance)
+        create(client, subnet, node_counts, chance)
         return
     identity = chance.choice(known)
-    ledger.unsure.add(identity)
-    members = f"{POOLS}/{ledger.pools[identity]}/members"
+    node_counts.unsure.add(identity)
+    members = f"{POOLS}/{node_counts.pools[identity]}/members"
     match what:
         case "rename":
             name = f"r{chance.random()}"
             good(client.put(f"{LBS}/{identity}", json={"loadbalancer": {"name": name}}))
-            ledger.names[identity] = name
+            node_counts.names[identity] = name
         case "join":
             body = {"address": f"10.0.8.{chance.randrange(1, 250)}", "protocol_port": chance.randrange(1, 60_000)}
-            ledger.members[identity].add(good(client.post(members, json={"member": body})).json()["member"]["id"])
-        case "part" if ledger.members[identity]:
-            member = min(ledger.members[identity])
+            node_counts.members[identity].add(good(client.post(members, json={"member": body})).json()["member"]["id"])
+        case "part" if node_counts.members[identity]:
+            member = min(node_counts.members[identity])
             good(client.delete(f"{members}/{member}"))
-            ledger.members[identity].remove(member)
+            node_counts.members[identity].remove(member)
         case "delete":
             good(client.delete(f"{LBS}/{identity}?cascade=true"))
-            del ledger.names[identity]
-            ledger.gone.add(identity)
-    ledger.unsure.discard(identity)
+            del node_counts.names[identity]
+            node_counts.gone.add(identity)
+    node_counts.unsure.discard(identity)
 
 
-def create(client: httpx.Client, subnet: str, ledger: Ledger, chance: random.Random) -> str:
+def create(client: httpx.Client, subnet: str, node_counts: NodeCounts, chance: random.Random) -> str:
     body = {"name": f"n{chance.random()}", "vip_subnet_id": subnet, "listeners": [listener()]}
     made = good(client.post(LBS, json={"loadbalancer": body})).json()["loadbalancer"]
-    ledger.pools[made["id"]] = made["pools"][0]["id"]
-    ledger.members[made["id"]] = {member["id"] for member in made["pools"][0]["members"]}
-    ledger.names[made["id"]] = made["name"]
+    node_counts.pools[made["id"]] = made["pools"][0]["id"]
+    node_counts.members[made["id"]] = {member["id"] for member in made["pools"][0]["members"]}
+    node_counts.names[made["id"]] = made["name"]
     identity: str = made["id"]
     return identity
 
@@ -111,15 +111,15 @@ def build(server: Server) -> str:
     return subnet
 
 
-def check(server: Server, ledger: Ledger) -> None:
+def check(server: Server, node_counts: NodeCounts) -> None:
     found = server.balancers()
     assert {balancer["provisioning_status"] for balancer in found.values()} <= {"ACTIVE"}
-    sure = {identity: name for identity, name in ledger.names.items() if identity not in ledger.unsure}
+    sure = {identity: name for identity, name in node_counts.names.items() if identity not in node_counts.unsure}
     assert {identity: found.get(identity, {}).get("name") for identity in sure} == sure
-    assert ledger.gone & found.keys() == set()
+    assert node_counts.gone & found.keys() == set()
     for identity in sure:
-        members = server.client.get(f"{POOLS}/{ledger.pools[identity]}/members?limit=1000").json()["members"]
-        assert {member["id"] for member in members} == ledger.members[identity]
+        members = server.client.get(f"{POOLS}/{node_counts.pools[identity]}/members?limit=1000").json()["members"]
+        assert {member["id"] for member in members} == node_counts.members[identity]
 
 
 def check_rows(lab: Lab, folder: Path) -> None:
@@ -142,12 +142,12 @@ def tear_down(server: Server, lab: Lab) -> None:
 
 def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
     """In every fifth life OVN's database dies too, shortly before the server could learn what became of its writes."""
-    chance, ledger = random.Random(7), Ledger()
+    chance, node_counts = random.Random(7), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server:
         subnet = build(server)
     for life in range(KILLS):
         with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
-            writer = Thread(target=write_until_it_dies, args=(server, subnet, ledger, chance))
+            writer = Thread(target=write_until_it_dies, args=(server, subnet, node_counts, chance))
             writer.start()
             dies = monotonic() + chance.uniform(0, LONGEST_LIFE)
             writer.join(dies - monotonic())
@@ -155,10 +155,10 @@ def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
                 northbound.kill()
             server.kill()
             writer.join()
-    assert ledger.acknowledged > KILLS
+    assert node_counts.acknowledged > KILLS
     with serving(lab, tmp_path, **MARK) as server:
         until(server.has_nothing_to_do)
-        check(server, ledger)
+        check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
 
@@ -167,7 +167,7 @@ def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
 
 
 @contextmanager
-def stream(server: Server, subnet: str, ledger: Ledger, chance: random.Random) -> Iterator[Thread]:
+def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> Iterator[Thread]:
     """Changes without an end; each must be acknowledged, whatever becomes of OVN."""
     enough, failures = Event(), list[BaseException]()
 
@@ -175,8 +175,8 @@ def stream(server: Server, subnet: str, ledger: Ledger, chance: random.Random) -
         try:
             with httpx.Client(base_url=server.url, timeout=10) as client:
                 while not enough.wait(BETWEEN_WRITES):
-                    write_once(client, subnet, ledger, chance)
-                    ledger.acknowledged += 1
+                    write_once(client, subnet, node_counts, chance)
+                    node_counts.acknowledged += 1
         except BaseException as failure:  # noqa: BLE001 - it is told where the thread is joined
             failures.append(failure)
 
@@ -192,7 +192,7 @@ def stream(server: Server, subnet: str, ledger: Ledger, chance: random.Random) -
 
 def dark(server: Server, subnet: str, chance: random.Random) -> str:
     """Made while OVN is away: acknowledged, and not called ACTIVE."""
-    made = create(server.client, subnet, Ledger(), chance)
+    made = create(server.client, subnet, NodeCounts(), chance)
     assert server.balancer(made)["provisioning_status"] in ("PENDING_CREATE", "ERROR")
     return made
 
@@ -202,17 +202,17 @@ def all_active(server: Server) -> bool:
 
 
 def test_fifteen_kills_of_the_northbound_database_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
-    chance, ledger, slowest = random.Random(8), Ledger(), 0.0
+    chance, node_counts, slowest = random.Random(8), NodeCounts(), 0.0
     with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
         subnet = build(server)
-        with stream(server, subnet, ledger, chance) as writer:
+        with stream(server, subnet, node_counts, chance) as writer:
             for _ in range(OVN_KILLS):
-                applied, acknowledged = figure(server, "applied"), ledger.acknowledged
+                applied, acknowledged = figure(server, "applied"), node_counts.acknowledged
                 until(lambda applied=applied: figure(server, "applied") > applied)
                 writer.join(chance.uniform(0, 0.3))
                 northbound.kill()
                 until(lambda: not server.is_ready(), 1)
-                until(lambda acknowledged=acknowledged: ledger.acknowledged > acknowledged + 10)
+                until(lambda acknowledged=acknowledged: node_counts.acknowledged > acknowledged + 10)
                 assert server.client.get("/healthz").status_code == 200
                 northbound.start()
                 started = monotonic()
@@ -220,10 +220,10 @@ def test_fifteen_kills_of_the_northbound_database_under_a_stream_of_writes(lab: 
                 slowest = max(slowest, monotonic() - started)
         until(lambda: all_active(server), RECOVERY)
         until(server.has_nothing_to_do)
-        check(server, ledger)
+        check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
-    print(f"{ledger.acknowledged} changes acknowledged, slowest recovery {slowest:.2f} s")
+    print(f"{node_counts.acknowledged} changes acknowledged, slowest recovery {slowest:.2f} s")
 
 
 def figure(server: Server, name: str) -> int:
@@ -232,25 +232,25 @@ def figure(server: Server, name: str) -> int:
 
 
 def test_what_is_asked_for_while_the_northbound_database_is_dead_is_never_called_active(lab: Lab, tmp_path: Path):
-    chance, ledger = random.Random(9), Ledger()
+    chance, node_counts = random.Random(9), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
         subnet = build(server)
-        old = create(server.client, subnet, ledger, chance)
+        old = create(server.client, subnet, node_counts, chance)
         until(lambda: all_active(server))
         northbound.kill()
         until(lambda: not server.is_ready(), 1)
         made = dark(server, subnet, chance)
         assert server.balancer(old)["provisioning_status"] == "ACTIVE"
         member = {"address": "10.0.7.7", "protocol_port": 80}
-        answer = server.client.post(f"{POOLS}/{ledger.pools[old]}/members", json={"member": member})
-        ledger.members[old].add(good(answer).json()["member"]["id"])
+        answer = server.client.post(f"{POOLS}/{node_counts.pools[old]}/members", json={"member": member})
+        node_counts.members[old].add(good(answer).json()["member"]["id"])
         until(lambda: server.balancer(made)["provisioning_status"] == "ERROR")
         until(lambda: server.balancer(old)["provisioning_status"] == "ERROR")
         code, said = server.fairlead("plan")
         assert (code, "OVN" in said) == (1, True), said
         northbound.start()
         until(lambda: all_active(server), RECOVERY)
-        check(server, ledger)
+        check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
 
@@ -258,11 +258,11 @@ def test_what_is_asked_for_while_the_northbound_database_is_dead_is_never_called
 @pytest.mark.parametrize("seconds", [0.3, 2.0])
 def test_a_short_freeze_of_the_northbound_database_is_waited_for(lab: Lab, tmp_path: Path, seconds: float):
     """No probe fails: the connection stays, and what was on its way arrives."""
-    chance, ledger = random.Random(10), Ledger()
+    chance, node_counts = random.Random(10), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
         subnet = build(server)
-        with stream(server, subnet, ledger, chance) as writer:
-            until(lambda: ledger.acknowledged > 50)
+        with stream(server, subnet, node_counts, chance) as writer:
+            until(lambda: node_counts.acknowledged > 50)
             northbound.freeze()
             writer.join(seconds)
             made = dark(server, subnet, chance)
@@ -271,19 +271,19 @@ def test_a_short_freeze_of_the_northbound_database_is_waited_for(lab: Lab, tmp_p
         until(lambda: all_active(server), RECOVERY)
         until(server.has_nothing_to_do)
         assert "disconnected" not in server.log.read_text()
-        check(server, ledger)
+        check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
 
 
 def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(lab: Lab, tmp_path: Path):
     """A connection that is up and says nothing is noticed; a server starts, and serves, without an answer."""
-    chance, ledger = random.Random(11), Ledger()
+    chance, node_counts = random.Random(11), NodeCounts()
     with breaking(lab) as northbound:
         with serving(lab, tmp_path, **MARK) as server:
             subnet = build(server)
-            with stream(server, subnet, ledger, chance):
-                until(lambda: ledger.acknowledged > 50)
+            with stream(server, subnet, node_counts, chance):
+                until(lambda: node_counts.acknowledged > 50)
                 northbound.freeze()
                 frozen = monotonic()
                 until(lambda: not server.is_ready(), SILENCE)
@@ -294,7 +294,7 @@ def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(l
         with serving(lab, tmp_path, **MARK) as server:
             assert (server.is_ready(), server.client.get("/healthz").status_code) == (False, 200)
             dark(server, subnet, chance)
-            with stream(server, subnet, ledger, chance):
+            with stream(server, subnet, node_counts, chance):
                 northbound.thaw()
                 thawed = monotonic()
                 until(server.is_ready, RECOVERY)
@@ -302,30 +302,30 @@ def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(l
                 print(f"ACTIVE {monotonic() - thawed:.1f} s after the thaw")
             until(lambda: all_active(server), RECOVERY)
             until(server.has_nothing_to_do)
-            check(server, ledger)
+            check(server, node_counts)
             check_rows(lab, tmp_path)
             tear_down(server, lab)
 
 
 def test_many_deletions_that_were_acknowledged_are_done_by_the_next_server(lab: Lab, tmp_path: Path):
     """The brake on mass deletions is for a store that is not the right one; this one knows what it deleted."""
-    chance, ledger = random.Random(12), Ledger()
+    chance, node_counts = random.Random(12), NodeCounts()
     with breaking(lab) as northbound:
         with serving(lab, tmp_path, **MARK) as server:
             subnet = build(server)
             for _ in range(30):
-                create(server.client, subnet, ledger, chance)
+                create(server.client, subnet, node_counts, chance)
             until(lambda: all_active(server))
             until(server.has_nothing_to_do)
             northbound.kill()
-            for identity in list(ledger.names)[:25]:
+            for identity in list(node_counts.names)[:25]:
                 good(server.client.delete(f"{LBS}/{identity}?cascade=true"))
-                del ledger.names[identity]
-                ledger.gone.add(identity)
+                del node_counts.names[identity]
+                node_counts.gone.add(identity)
             server.kill()
             northbound.start()
         with serving(lab, tmp_path, **MARK) as server:
             until(server.has_nothing_to_do)
-            check(server, ledger)
+            check(server, node_counts)
             check_rows(lab, tmp_path)
             tear_down(server, lab)

@@ -33,7 +33,7 @@ class MeddledDriver(FakeDriver):
         if self.reconciler is not None and owner == NET:
             reconciler, self.reconciler = self.reconciler, None
             del self.rows[owner]
-            reconciler.distrust(owner)
+            reconciler.read_again(owner)
 
 
 def make(driver: FakeDriver, snapshot: Snapshot) -> Reconciler:
@@ -198,7 +198,7 @@ def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
             reconciler.mark([NET])
         CAUSE.set("")
         await reconciler.step()
-        reconciler.distrust(NET)
+        reconciler.read_again(NET)
         await reconciler.step()
 
     with caplog.at_level(logging.INFO, "fairlead.reconciler.loop"):
@@ -278,7 +278,7 @@ def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails():
         await asyncio.gather(*waiting)
         await reconciler.news(NET, reconciler.applied(NET).generation)
         driver._fault = lambda: Fault.BEFORE
-        reconciler.distrust(NET)
+        reconciler.read_again(NET)
         driver.rows.clear()
         later = asyncio.create_task(reconciler.news(NET, 10**6))
         await asyncio.sleep(0)

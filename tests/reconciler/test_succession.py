@@ -110,7 +110,7 @@ def test_a_writer_that_writes_anything_is_left_alone(services: Services):
         services.reconciler.mark([NET])
         for second in range(60):
             await services.look(float(second))
-            services.reconciler.meddled(Owner(Kind.NETWORK, f"other{second}"))
+            services.reconciler.note_foreign_change(Owner(Kind.NETWORK, f"other{second}"))
         assert services.succession.takeovers == 0
 
     asyncio.run(run())
@@ -122,7 +122,7 @@ def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Ser
     async def run() -> None:
         services.reconciler.mark([NET])
         await services.look(0.0)
-        services.driver.on_ping = lambda: services.reconciler.meddled(NET)
+        services.driver.on_ping = lambda: services.reconciler.note_foreign_change(NET)
         await services.look(1000.0)
         assert services.succession.takeovers == 0
 
@@ -155,13 +155,13 @@ def test_what_others_change_back_is_no_reason_either(services: Services):
         right = dict(compile_owner(STATE.snapshot(), NET))
         for second in range(FREE_REPAIRS):  # wrong, and right again by the other server
             services.driver.rows.pop(NET, None)
-            services.reconciler.meddled(NET)
+            services.reconciler.note_foreign_change(NET)
             await services.look(second + 0.1)
             services.driver.rows[NET] = right
-            services.reconciler.meddled(NET)
+            services.reconciler.note_foreign_change(NET)
             await services.look(second + 0.2)
         services.driver.rows.pop(NET)
-        services.reconciler.meddled(NET)
+        services.reconciler.note_foreign_change(NET)
         services.now = 60.0
         assert services.reconciler.awaited() is None
         assert services.reconciler.contended() == 1

@@ -76,7 +76,7 @@ def make_door(services: Services) -> Starlette:
             made = snapshot.load_balancers[known[listener]].created_at
             return max(0.0, (services.now() - made).total_seconds())
 
-        doubtful = await in_steps(services.ledger.reporting(chassis, figures, told["interval"], age))
+        doubtful = await in_steps(services.node_counts.reporting(chassis, figures, told["interval"], age))
         if doubtful:
             LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
         return json_response({"unknown": unknown, "doubtful": doubtful})

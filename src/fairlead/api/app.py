@@ -18,11 +18,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api import agents, network, octavia, operator
 from fairlead.api.auth import Authenticate
-from fairlead.api.callers import Reception
+from fairlead.api.callers import AccessControl
 from fairlead.api.door import Services, json_response
 from fairlead.api.identity import identity_routes, version_document
+from fairlead.api.loop_lag import LoopLag
 from fairlead.api.metrics import Dataplane, Metrics
-from fairlead.api.pulse import Pulse
 from fairlead.reconciler.loop import Reconciler
 
 
@@ -33,10 +33,10 @@ def make_app(
     dataplane: Callable[[], Dataplane],
     *,
     names: frozenset[str] | None = None,
-    pulse: Pulse | None = None,
+    loop_lag: LoopLag | None = None,
 ) -> ASGIApp:
     """`names` are what Host may be, where that matters (`callers.names_of`)."""
-    metrics = Metrics(services, reconciler, dataplane, pulse or Pulse())
+    metrics = Metrics(services, reconciler, dataplane, loop_lag or LoopLag())
     doors = {
         "/network": network.make_door(services),
         "/load-balancer": octavia.make_door(services),
@@ -55,7 +55,7 @@ def make_app(
         *metrics.routes(),
         *(_Door(path, app=_door(door, path)) for path, door in doors.items()),
     ]
-    return Reception(Starlette(routes=routes), authenticate, services.new_id, metrics.observe, names)
+    return AccessControl(Starlette(routes=routes), authenticate, services.new_id, metrics.observe, names)
 
 
 class _Door(Mount):

@@ -28,7 +28,7 @@ from typing import TypeAlias
 import bcrypt
 
 from fairlead.changes.identity import Identity
-from fairlead.store.turns import Gone, TooMany, Turns
+from fairlead.store.fair_semaphore import FairSemaphore, Gone, TooMany
 
 ROLES = frozenset(
     {
@@ -68,19 +68,19 @@ class TooManyChecks(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knock:
+class LoginAttempt:
     """What a caller says of itself, and what is seen of it."""
 
     authorization: str | None = None
     project_id: str | None = None
     """The header X-Project-Id."""
     address: str = ""
-    """As it is counted (`entrance.counted_as`)."""
+    """As it is counted (`acceptor.counted_as`)."""
     gone: asyncio.Event | None = None
     """Set when it hangs up."""
 
 
-Authenticate: TypeAlias = Callable[[Knock], Awaitable[Identity | None]]
+Authenticate: TypeAlias = Callable[[LoginAttempt], Awaitable[Identity | None]]
 """Who it is; None when the caller has to say who it is. Raises TooManyChecks, and Gone when nobody waits any more."""
 
 
@@ -90,9 +90,9 @@ class User:
     hash: bytes
 
 
-async def anybody(knock: Knock) -> Identity | None:
+async def anybody(attempt: LoginAttempt) -> Identity | None:
     """No authentication: everybody is the administrator, of the project that they name."""
-    named = "".join(filter(str.isprintable, knock.project_id or ""))
+    named = "".join(filter(str.isprintable, attempt.project_id or ""))
     return Identity(user="anybody", project_id=named[:LONGEST_PROJECT] or DEFAULT_PROJECT, roles=ROLES)
 
 
@@ -154,7 +154,9 @@ class HttpBasic:
 
     def __init__(self, users: dict[str, User]) -> None:
         self.failures = Failures()
-        self._turns = Turns(at_once=CHECKS_AT_ONCE, of_one=CHECKS_AT_ONCE, waiting=WAITING, in_all=WAITING_IN_ALL)
+        self._turns = FairSemaphore(
+            at_once=CHECKS_AT_ONCE, of_one=CHECKS_AT_ONCE, waiting=WAITING, in_all=WAITING_IN_ALL
+        )
         self._key = secrets.token_bytes(32)
         self._users, self._dummy = users, _make_dummy(users)
         self._right: dict[bytes, Identity] = {}
@@ -164,21 +166,21 @@ class HttpBasic:
         dummy = await asyncio.to_thread(_make_dummy, users)
         self._users, self._dummy, self._right = users, dummy, {}
 
-    async def __call__(self, knock: Knock) -> Identity | None:
-        credentials = read_credentials(knock.authorization)
+    async def __call__(self, attempt: LoginAttempt) -> Identity | None:
+        credentials = read_credentials(attempt.authorization)
         if credentials is None:
             return None
         name, password = credentials
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
         if digest in self._right:
             return self._right[digest]
-        self._forbear(knock.address)
+        self._forbear(attempt.address)
         try:
-            async with self._turns.turn(knock.address, CHECK_PATIENCE, knock.gone):
-                if knock.gone is not None and knock.gone.is_set():
+            async with self._turns.turn(attempt.address, CHECK_PATIENCE, attempt.gone):
+                if attempt.gone is not None and attempt.gone.is_set():
                     raise Gone
-                self._forbear(knock.address)  # those before it in the line may have failed
-                return await self._check(name, password, digest, knock.address)
+                self._forbear(attempt.address)  # those before it in the line may have failed
+                return await self._check(name, password, digest, attempt.address)
         except (TooMany, TimeoutError):
             raise TooManyChecks(1) from None
 

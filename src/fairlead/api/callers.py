@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api.auth import LONGEST_USER, Authenticate, Knock, TooManyChecks, read_credentials
+from fairlead.api.acceptor import counted_as
+from fairlead.api.auth import LONGEST_USER, Authenticate, LoginAttempt, TooManyChecks, read_credentials
 from fairlead.api.door import json_response
-from fairlead.api.entrance import counted_as
 from fairlead.changes.identity import Identity
-from fairlead.logs import AUDIT, Allowance, Seldom, cleaned
+from fairlead.logs import AUDIT, Allowance, RateLimit, cleaned
 from fairlead.reconciler.loop import CAUSE
+from fairlead.store.fair_semaphore import FairSemaphore, Gone
 from fairlead.store.model import CHANGED, PAYER
-from fairlead.store.turns import Gone, Turns
 
 LOG = logging.getLogger(__name__)
 AUDIT_LOG = logging.getLogger(AUDIT)
@@ -63,7 +63,7 @@ PUBLIC = frozenset(
 )
 """For everybody: version documents, as in every OpenStack service, and whether the server is well."""
 STRANGER = Identity(user="", project_id="", roles=frozenset())
-STRANGERS.addFilter(Seldom(STRANGERS_A_MINUTE))
+STRANGERS.addFilter(RateLimit(STRANGERS_A_MINUTE))
 
 
 def names_of(listen: str, more: Iterable[str], tls: bool) -> frozenset[str]:
@@ -85,7 +85,7 @@ def _is_loopback(host: str) -> bool:
 
 
 @dataclass(kw_only=True)
-class Visit:
+class RequestRecord:
     """One request, and what is known of it when it is over."""
 
     scope: Scope
@@ -105,7 +105,7 @@ class Visit:
         more = len(self.objects) - MOST_OBJECTS
         return [*self.objects[:MOST_OBJECTS], *([f"and {more} more"] if more > 0 else [])]
 
-    def facts(self, status: int) -> dict[str, object]:
+    def audit_fields(self, status: int) -> dict[str, object]:
         return {
             "request": self.id,
             "method": self.scope["method"],
@@ -120,7 +120,7 @@ class Visit:
         }
 
 
-class Reception:
+class AccessControl:
     """The outermost application. `names` are those of `names_of`, None where any will do."""
 
     def __init__(
@@ -137,54 +137,54 @@ class Reception:
         self._observe = observe
         self._names = names
         self._failed = Allowance(FAILED_LOGINS_A_MINUTE)
-        self._reads = Turns(of_one=AT_ONCE, waiting=WAITING)
-        self._writes = Turns(of_one=AT_ONCE, waiting=WAITING)
-        self._nodes = Turns(of_one=AT_ONCE, waiting=NODES_WAITING)
+        self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
+        self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
+        self._nodes = FairSemaphore(of_one=AT_ONCE, waiting=NODES_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         client = scope.get("client")
-        visit = Visit(scope=scope, id=f"req-{self._new_id()}", address=client[0] if client else "")
-        CAUSE.set(visit.id)
-        CHANGED.set(visit.objects)
+        record = RequestRecord(scope=scope, id=f"req-{self._new_id()}", address=client[0] if client else "")
+        CAUSE.set(record.id)
+        CHANGED.set(record.objects)
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message["headers"], (b"x-openstack-request-id", visit.id.encode())]
+                headers = [*message["headers"], (b"x-openstack-request-id", record.id.encode())]
                 if message["status"] == 429 and not any(name == b"retry-after" for name, _ in headers):
                     headers.append((b"retry-after", b"1"))
                 message["headers"] = headers
-                self._tell(visit, message["status"])
+                self._tell(record, message["status"])
             await send(message)
 
-        answer = await self._receive(visit, dict(scope["headers"]))
+        answer = await self._receive(record, dict(scope["headers"]))
         if answer is not None:
             await answer(scope, receive, send_with_id)
             return
-        await self._app(self._admitted(visit), receive, send_with_id)
+        await self._app(self._admitted(record), receive, send_with_id)
 
-    async def _receive(self, visit: Visit, headers: Mapping[bytes, bytes]) -> Response | None:
+    async def _receive(self, record: RequestRecord, headers: Mapping[bytes, bytes]) -> Response | None:
         """The refusal; None, and the caller, for who may go on."""
-        path = visit.scope["path"].rstrip("/")
-        visit.refused = True
+        path = record.scope["path"].rstrip("/")
+        record.refused = True
         if path not in PROBES and (reason := self._misled(headers)):
             return json_response({"error": reason}, 403)
         if path in PUBLIC:
-            visit.caller = STRANGER
+            record.caller = STRANGER
             return None
         try:
-            visit.caller = await self._authenticate(_knock(visit, headers))
+            record.caller = await self._authenticate(_login_attempt(record, headers))
         except TooManyChecks as error:
             return _too_many_checks(error.seconds)
         except Gone:
             return Response(status_code=400)  # to nobody
-        if visit.caller is None:
+        if record.caller is None:
             credentials = read_credentials(_header(headers, b"authorization"))
-            visit.claimed = credentials[0] if credentials else ""
+            record.claimed = credentials[0] if credentials else ""
             return _unauthorized()
-        visit.refused = False
+        record.refused = False
         return None
 
     def _misled(self, headers: Mapping[bytes, bytes]) -> str:
@@ -200,29 +200,29 @@ class Reception:
             return "a web page of another site may not call"
         return ""
 
-    def _admitted(self, visit: Visit) -> Scope:
-        caller, scope = visit.caller, visit.scope
+    def _admitted(self, record: RequestRecord) -> Scope:
+        caller, scope = record.caller, record.scope
         assert caller is not None  # noqa: S101 - _receive has seen to it
         PAYER.set(caller.project_id)
-        admitted = {**scope, "identity": caller, "request_id": visit.id}
-        if not visit.refused:
+        admitted = {**scope, "identity": caller, "request_id": record.id}
+        if not record.refused:
             turns = self._reads if scope["method"] in READS else self._writes
             turns = self._nodes if scope["path"].startswith("/agent/") else turns
             admitted["turn"] = lambda: turns.turn(caller.project_id, LINE_PATIENCE, _gone(scope))
         return admitted
 
-    def _tell(self, visit: Visit, status: int) -> None:
-        facts = visit.facts(status)
-        self._observe(visit.scope["path"], visit.scope["method"], status, perf_counter() - visit.began)
-        if visit.claimed:
+    def _tell(self, record: RequestRecord, status: int) -> None:
+        facts = record.audit_fields(status)
+        self._observe(record.scope["path"], record.scope["method"], status, perf_counter() - record.began)
+        if record.claimed:
             self._tell_failed(facts)
-        elif visit.refused:
+        elif record.refused:
             if status >= 400:
                 STRANGERS.info(WORDS, facts, extra={"fields": facts})
-        elif visit.scope["path"].startswith("/agent/") and status < 400:
+        elif record.scope["path"].startswith("/agent/") and status < 400:
             LOG.debug(WORDS, facts, extra={"fields": facts})  # each node tells something every few seconds
-        elif visit.scope["method"] not in READS:
-            named = ", ".join(visit.named_objects)
+        elif record.scope["method"] not in READS:
+            named = ", ".join(record.named_objects)
             words = f"{WORDS}: %(named)s" if named else WORDS
             AUDIT_LOG.info(words, {**facts, "named": named}, extra={"fields": facts})
         elif status >= 400:
@@ -238,12 +238,12 @@ class Reception:
             self._failed.left_out = 0
 
 
-def _knock(visit: Visit, headers: Mapping[bytes, bytes]) -> Knock:
-    return Knock(
+def _login_attempt(record: RequestRecord, headers: Mapping[bytes, bytes]) -> LoginAttempt:
+    return LoginAttempt(
         authorization=_header(headers, b"authorization"),
         project_id=_header(headers, b"x-project-id"),
-        address=counted_as(visit.address),
-        gone=_gone(visit.scope),
+        address=counted_as(record.address),
+        gone=_gone(record.scope),
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from fairlead.api.ledger import Ledger
+from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
@@ -28,8 +28,8 @@ from fairlead.model.statistics import Place
 from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
+from fairlead.store.fair_semaphore import FairSemaphore
 from fairlead.store.model import PAYER, Change, Model, decided
-from fairlead.store.turns import Turns
 
 LARGEST_BODY = 4 * 2**20
 """Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
@@ -50,7 +50,7 @@ LONGEST_MESSAGE = 2000
 """Characters: a message names what was wrong, and does not send it back whole."""
 JsonObject = dict[str, Any]
 _READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="body")
-_READING = Turns(at_once=1, of_one=1, waiting=1000)
+_READING = FairSemaphore(at_once=1, of_one=1, waiting=1000)
 """Who has the reader next: each project in its turn. In a line there are not more than requests of a project may be on
 their way at once (`callers.AT_ONCE`)."""
 _T = TypeVar("_T")
@@ -79,7 +79,7 @@ class Services:
     """Of every project."""
     admit: Callable[[Snapshot, Changes], Changes] = lambda _, changes: changes
     """The last word of a door on whatever it is about to write; raises ApiError."""
-    ledger: Ledger = field(default_factory=Ledger)
+    node_counts: NodeCounts = field(default_factory=NodeCounts)
     """What the nodes have counted."""
     locate: Callable[[Place], str | None] = lambda _: None
     """The id of the network, router or port that this place of a node is. Raises DriverError."""

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.api.door import Services, identity
-from fairlead.api.pulse import Pulse
+from fairlead.api.loop_lag import LoopLag
 from fairlead.api.steps import in_steps
 from fairlead.model.kinds import has_rows
 from fairlead.model.owner import Kind, Owner
@@ -60,7 +60,7 @@ class Metrics:
     """One registry for one application, so that two in one process do not meet."""
 
     def __init__(
-        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse
+        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], loop_lag: LoopLag
     ) -> None:
         self._registry = CollectorRegistry()
         self._dataplane = dataplane
@@ -77,7 +77,7 @@ class Metrics:
             "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
         )
         reconciler.watch(self._observe_work)
-        self._state = _State(services, reconciler, dataplane, pulse)
+        self._state = _State(services, reconciler, dataplane, loop_lag)
         self._registry.register(self._state)
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
@@ -131,9 +131,9 @@ class _State(Collector):
     thousand load balancers is counted in steps just before."""
 
     def __init__(
-        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], pulse: Pulse
+        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], loop_lag: LoopLag
     ) -> None:
-        self._pulse = pulse
+        self._lag = loop_lag
         self._services = services
         self._reconciler = reconciler
         self._dataplane = dataplane
@@ -182,7 +182,7 @@ class _State(Collector):
             chassis.add_metric([status], now.probing.get(status, 0))
         yield chassis
         yield GaugeMetricFamily(
-            "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.ledger.nodes
+            "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.node_counts.nodes
         )
         yield GaugeMetricFamily(
             "fairlead_contended_owners",
@@ -191,10 +191,10 @@ class _State(Collector):
         )
         yield _foreign(now.foreign)
         yield GaugeMetricFamily(
-            "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._pulse.longest
+            "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._lag.longest
         )
         yield CounterMetricFamily(
-            "fairlead_loop_long_holds_total", "Times that nobody was served for 50 ms.", self._pulse.long
+            "fairlead_loop_long_holds_total", "Times that nobody was served for 50 ms.", self._lag.long
         )
         yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")
         yield _counted("fairlead_members", "Members that a health monitor watches.", self._members)

@@ -31,7 +31,7 @@ from fairlead.api.door import (
     too_large,
 )
 from fairlead.api.fields import Parser, Schema, object_schema
-from fairlead.store.turns import Gone, TooMany
+from fairlead.store.fair_semaphore import Gone, TooMany
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 DOCUMENT = "/openapi.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fairlead.logs import Seldom
+from fairlead.logs import RateLimit
 
 LARGEST_HEAD = 2**16
 """Bytes of a request that are not body, and what one read of the socket brings on top of it. A query has at most half
@@ -35,7 +35,7 @@ NEVER = float("inf")
 LINES_A_MINUTE = 60
 """In the log, about bytes that are no request: who sends them has shown nothing."""
 LOG = logging.getLogger(__name__)
-LOG.addFilter(Seldom(LINES_A_MINUTE))
+LOG.addFilter(RateLimit(LINES_A_MINUTE))
 
 
 class _Refused(Exception):

@@ -39,9 +39,10 @@ from fairlead.drivers.ovsdb import (
     Tls,
 )
 from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, RequestError, TransactionError
-from fairlead.drivers.ovsdb_protocol import Rests, assert_lock, in_parts
+from fairlead.drivers.ovsdb_protocol import assert_lock, in_parts
 from fairlead.drivers.ovsdb_remotes import Remote
 from fairlead.model.owner import Owner, creation_order
+from fairlead.model.steps import Steps
 
 LOG = logging.getLogger(__name__)
 DATABASE = "OVN_Northbound"
@@ -195,7 +196,7 @@ class OvnDriver:
         if not self.connected:
             raise Unreachable("not connected to the OVN Northbound database")
 
-    def _see(self, event: Event) -> Rests | None:
+    def _see(self, event: Event) -> Steps[None] | None:
         match event:
             case Described(schema=schema):
                 self._on_abilities(read_abilities(schema))
@@ -214,14 +215,14 @@ class OvnDriver:
                 self._on_connected()  # the lock comes next
         return None
 
-    def _take_all(self, tables: Tables) -> Rests:
+    def _take_all(self, tables: Tables) -> Steps[None]:
         """Nobody reads the replica before it is whole: the client is not connected yet."""
         self._replica = Replica(self._mark)
         for part in in_parts(tables, PART):
             self._replica.change(part, {})
             yield
 
-    def _take(self, tables: Tables) -> Rests:
+    def _take(self, tables: Tables) -> Steps[None]:
         """What is ours to expect is one transaction, and looked at whole. A larger change is somebody else's."""
         for part in in_parts(tables, PART) if not self._expected else [tables]:
             found = self._replica.change(part, self._expected)

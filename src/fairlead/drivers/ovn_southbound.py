@@ -20,7 +20,7 @@ from fairlead.drivers import ovn_chassis
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn_chassis import Bindings, Nodes, health_of_port
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
-from fairlead.drivers.ovsdb_protocol import Rests, TableMonitor, in_parts
+from fairlead.drivers.ovsdb_protocol import TableMonitor, in_parts
 from fairlead.drivers.ovsdb_remotes import Remote
 from fairlead.drivers.ovsdb_values import Json, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
@@ -28,6 +28,7 @@ from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import Datapath, Place
+from fairlead.model.steps import Steps
 from fairlead.model.texts import shorten
 
 DATABASE = "OVN_Southbound"
@@ -49,7 +50,7 @@ JUDGE_PAUSE = 0.1
 _DONE = object()
 MOST_COMPLAINTS = 100
 """Reasons that are told: they bear what somebody else has written."""
-Observe = Callable[[Fact[Any], Any], Rests | None]
+Observe = Callable[[Fact[Any], Any], Steps[None] | None]
 """Takes the news of a fact; what it answers is gone through before anything else is told."""
 
 
@@ -143,7 +144,7 @@ class SouthboundReader:
         """Until all is told; TimeoutError after `timeout` seconds."""
         await self._client.wait_connected(timeout)
 
-    def _see(self, event: Event) -> Rests | None:
+    def _see(self, event: Event) -> Steps[None] | None:
         match event:
             case Contents(tables=tables):
                 self._cancel_timers()  # each holds the view that it was made for
@@ -161,7 +162,7 @@ class SouthboundReader:
                 pass
         return None
 
-    def _take(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]], told: Iterable[Endpoint]) -> Rests:
+    def _take(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]], told: Iterable[Endpoint]) -> Steps[None]:
         """What is true after a transaction is told, and nothing that is true in the middle of it."""
         touched = set(told)
         for part in in_parts(tables, PART):
@@ -198,7 +199,7 @@ class SouthboundReader:
         if view is self._view and next(work, _DONE) is not _DONE:
             asyncio.get_running_loop().call_soon(self._go_on, view, work)
 
-    def _tell_all(self, touched: Iterable[Endpoint]) -> Rests:
+    def _tell_all(self, touched: Iterable[Endpoint]) -> Steps[None]:
         """At once, so that whoever hears it looks at each load balancer once. Of one that nobody can have probed yet,
         what was known last holds.
 
@@ -221,7 +222,7 @@ class SouthboundReader:
         if news:
             yield from self._observe(HEALTH, news) or ()
 
-    def _tell_of_ports(self) -> Rests:
+    def _tell_of_ports(self) -> Steps[None]:
         view = self._view
         while view.moved:
             some = list(islice(view.moved, SOME))
@@ -229,7 +230,7 @@ class SouthboundReader:
             yield from self._observe(PLUGGED, {port: view.bindings.node_of(port) for port in some}) or ()
             yield
 
-    def _tell_of_chassis(self) -> Rests:
+    def _tell_of_chassis(self) -> Steps[None]:
         view = self._view
         while view.bindings.changed:
             some = list(islice(view.bindings.changed, SOME))

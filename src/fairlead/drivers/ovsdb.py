@@ -27,7 +27,6 @@ from fairlead.drivers.ovsdb_protocol import (
     NO_TXN,
     Notification,
     Reply,
-    Rests,
     TableMonitor,
     encode_monitors,
     find_refusal,
@@ -37,6 +36,7 @@ from fairlead.drivers.ovsdb_protocol import (
 )
 from fairlead.drivers.ovsdb_remotes import Remote, Rotation, SslRemote, TcpRemote, UnixRemote
 from fairlead.drivers.ovsdb_values import Json
+from fairlead.model.steps import Steps
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = "closed"  # the reason when it is our wish
@@ -128,7 +128,7 @@ class LockLost:
 
 
 Event = Contents | Changes | Described | Connected | Disconnected | LockAcquired | LockLost
-OnEvent: TypeAlias = Callable[[Event], Rests | None]
+OnEvent: TypeAlias = Callable[[Event], Steps[None] | None]
 
 
 class Client:
@@ -301,13 +301,13 @@ class Client:
                 raise
             read_result(await link.request("monitor_cond", params, partial(self._begin_cond, link, remote)))
 
-    def _begin_since(self, link: Link, remote: Remote, reply: Reply) -> Rests:
+    def _begin_since(self, link: Link, remote: Remote, reply: Reply) -> Steps[None]:
         if reply.error is None:
             found, txn, tables = reply.result
             yield from self._deliver(Changes(tables=tables) if found else Contents(tables=tables), txn)
             self._settle(link, remote)
 
-    def _begin_cond(self, link: Link, remote: Remote, reply: Reply) -> Rests:
+    def _begin_cond(self, link: Link, remote: Remote, reply: Reply) -> Steps[None]:
         if reply.error is None:
             yield from self._deliver(Contents(tables=reply.result), NO_TXN)
             self._settle(link, remote)
@@ -342,7 +342,7 @@ class Client:
 
     # What the server tells
 
-    def _receive(self, link: Link, notification: Notification) -> Rests | None:
+    def _receive(self, link: Link, notification: Notification) -> Steps[None] | None:
         match notification.method, notification.params:
             case "update3", [str(name), str(txn), tables] if name == _DATA:
                 return self._deliver(Changes(tables=tables), txn)
@@ -360,7 +360,7 @@ class Client:
                 pass  # RFC 7047 leaves room for more
         return None
 
-    def _deliver(self, event: Contents | Changes, txn: str) -> Rests:
+    def _deliver(self, event: Contents | Changes, txn: str) -> Steps[None]:
         """Until the receiver has it all, there is no point to go on from."""
         self._last_txn = NO_TXN
         yield from rests(self._on_event(event))

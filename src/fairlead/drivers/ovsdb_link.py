@@ -16,17 +16,17 @@ from fairlead.drivers.ovsdb_protocol import (
     Notification,
     Reply,
     Request,
-    Rests,
     encode_message,
     without_collector,
 )
 from fairlead.drivers.ovsdb_remotes import Liveness, Verdict
 from fairlead.drivers.ovsdb_values import Json
+from fairlead.model.steps import Steps
 
 _LOG = logging.getLogger(__name__)
 LONGEST = 0.005
 """Seconds of a step of long work, and as long as it takes to the next place to rest."""
-OnReply: TypeAlias = Callable[[Reply], Rests | None]
+OnReply: TypeAlias = Callable[[Reply], Steps[None] | None]
 
 
 class Link(asyncio.Protocol):
@@ -35,7 +35,7 @@ class Link(asyncio.Protocol):
     def __init__(
         self,
         probe: float,
-        on_notification: Callable[["Link", Notification], Rests | None],
+        on_notification: Callable[["Link", Notification], Steps[None] | None],
         on_end: Callable[["Link", str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reason: str | None = None
         self._received: deque[bytes] = deque()
-        self._work: Rests | None = None
+        self._work: Steps[None] | None = None
         """What is to be done with what was received, while it rests."""
         self.ended = asyncio.Event()
 
@@ -124,7 +124,7 @@ class Link(asyncio.Protocol):
             self._work = None
             transport.resume_reading()
 
-    def _dispatch_all(self) -> Rests:
+    def _dispatch_all(self) -> Steps[None]:
         """When it ends, what the messages were made of is gone again, unless their receivers keep it."""
         while self._received:
             for message in self._framer.feed(self._received.popleft()):
@@ -134,7 +134,7 @@ class Link(asyncio.Protocol):
                 del message
                 yield
 
-    def _dispatch(self, message: Message) -> Rests | None:
+    def _dispatch(self, message: Message) -> Steps[None] | None:
         match message:
             case Reply():
                 return self._resolve(message)
@@ -148,7 +148,7 @@ class Link(asyncio.Protocol):
                 assert_never(message)
         return None
 
-    def _resolve(self, reply: Reply) -> Rests:
+    def _resolve(self, reply: Reply) -> Steps[None]:
         future, on_reply = self._waiting.pop(reply.id, (None, None))
         if on_reply is not None:
             yield from rests(on_reply(reply))
@@ -186,16 +186,16 @@ class Link(asyncio.Protocol):
             self._send(Request(id="probe", method="echo", params=[]))
 
 
-def rests(work: Rests | None) -> Rests:
+def rests(work: Steps[None] | None) -> Steps[None]:
     """Of work that is done already there is nothing left."""
     return work if isinstance(work, Generator) else _nothing()
 
 
-def _nothing() -> Rests:
+def _nothing() -> Steps[None]:
     return
     yield
 
 
-def _is_done(work: Rests, until: float) -> bool:
+def _is_done(work: Steps[None], until: float) -> bool:
     """Go on until then, or to the end."""
     return all(perf_counter() < until for _ in work)

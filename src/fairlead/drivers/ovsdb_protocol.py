@@ -7,18 +7,14 @@
 """
 
 import gc
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
 from fairlead.drivers.ovsdb_errors import ProtocolError, RequestError, TransactionError
 from fairlead.drivers.ovsdb_values import Json
-
-Rests: TypeAlias = Generator[None, None, None]
-"""Work that yields wherever it can rest: others may have the event loop then."""
 
 MAX_MESSAGE = 1 << 30
 LARGE_MESSAGE = 1 << 18

@@ -148,14 +148,14 @@ class Reconciler:
                 causes[:] = [*causes[1 - MOST_CAUSES :], cause]
         self._wake.set()
 
-    def distrust(self, owner: Owner) -> None:
+    def read_again(self, owner: Owner) -> None:
         """Read this owner again, and put right what is wrong."""
         self._memory.believed.pop(owner, None)
         self._memory.doubted.add(owner)
         self.mark([owner])
 
-    def meddled(self, owner: Owner, what: str = "") -> None:
-        """Somebody else changed rows of this owner: as `distrust`, but not again and again without a pause.
+    def note_foreign_change(self, owner: Owner, what: str = "") -> None:
+        """Somebody else changed rows of this owner: as `read_again`, but not again and again without a pause.
 
         `what` says it in words; "" is for one who only looks on while another server writes.
         """
@@ -169,7 +169,7 @@ class Reconciler:
                 describe_owner(self._snapshot(), owner),
                 what,
             )
-            self.distrust(owner)
+            self.read_again(owner)
             return
         self._memory.believed.pop(owner, None)
         self._memory.awaiting.pop(owner, None)

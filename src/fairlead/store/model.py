@@ -21,6 +21,7 @@ from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes, load_documents
 from fairlead.store.codec import decode, encode
+from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 from fairlead.store.interface import (
     ABSENT,
     Batch,
@@ -31,7 +32,6 @@ from fairlead.store.interface import (
     StoreError,
     StoreUnavailable,
 )
-from fairlead.store.turns import TooMany, Turns
 
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
@@ -83,7 +83,7 @@ class Model:
         self._store = store
         self._check = check
         self._subscribers: list[Subscriber] = []
-        self._writing = Turns(at_once=1, of_one=1, waiting=WAITING)
+        self._writing = FairSemaphore(at_once=1, of_one=1, waiting=WAITING)
 
     @classmethod
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from api.network.world import CALLERS, Door
+from fairlead.api.loop_lag import LONG
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
-from fairlead.api.pulse import LONG
 from fairlead.model.addresses import parse_address
 from fairlead.model.network import FixedIP, Port
 from fairlead.model.writing import Changes

@@ -243,7 +243,7 @@ def test_each_row_says_one_of_three_things():
 def door(ovn: Door) -> Door:
     """Two listeners, one of them without a pool, two pools and a member; a flavor and an availability zone; a node that
     tells what it counts."""
-    ovn.place.ledger.report("node", {}, interval=60, age=lambda _: 0.0)
+    ovn.place.node_counts.report("node", {}, interval=60, age=lambda _: 0.0)
     wide = AllocationPool(start=parse_address("fd00::2"), end=parse_address("fd00::ff"))
     cidr, gateway = parse_network("fd00::/64"), parse_address("fd00::1")
     six = replace(network().subnets[0], id=SUBNET_6, cidr=cidr, gateway=gateway, allocation_pools=(wide,))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fairlead.api.door import MOST_VALUES
+from fairlead.api.loop_lag import LONG
 from fairlead.api.octavia.limits import CIDRS, IN_ALL, LISTENERS, MEMBERS, POLICIES, POOLS, RULES
-from fairlead.api.pulse import LONG
 from fairlead.model.quota import NO_LIMITS
 from fairlead.model.slots import LARGEST
 from harness.api import Inside, compile_anything

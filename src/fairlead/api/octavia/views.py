@@ -144,7 +144,7 @@ class Views:
 
     def _statistics(self, balancer: LoadBalancer, listeners: Iterable[Listener]) -> Response:
         """Raises Unsupported while no node counts."""
-        figures = self._services.ledger.total(listener.id for listener in listeners)
+        figures = self._services.node_counts.total(listener.id for listener in listeners)
         if figures is None:
             raise Unsupported("statistics (no compute node tells any: `fairlead agent` does)", balancer.provider)
         return json_response({"stats": encode.encode_statistics(figures)})

@@ -1,10 +1,10 @@
-"""The way in: who may have how many connections, and who is shown out when there is no more room.
+"""Accepts connections: how many each client may have, and which one is dropped when there is no more room.
 
-A connection costs memory and a file of this process before anybody knows who calls. So they are counted by address
-where they are accepted, those in the middle of a TLS handshake included. Where one address has all that it may have,
-or all of them together, the connection that has kept us waiting longest makes room: who speaks stays, and an honest
-caller comes in at once, even from the address of the silent ones. IPv6 counts by /64, of which every host has one;
-callers on a unix socket by user. A proxy speaks for many: only the total holds for it.
+A connection costs memory and a file of this process before anybody knows who calls. So connections are counted by
+address where they are accepted, those in the middle of a TLS handshake included. When one address has all that it may
+have, or when all of them together do, the connection that has kept the server waiting longest is dropped. A client that
+speaks stays, and an honest client comes in at once, even from the address of silent ones. IPv6 counts by /64, of which
+every host has one; clients on a unix socket count by user. A proxy speaks for many: only the total holds for it.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ def _peer(connection: socket.socket, address: object) -> str:
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Guest:
+class ClientConnection:
     """A connection from the moment when it is accepted."""
 
     address: str
     """As it is counted; empty for a proxy."""
     since: float
     protocol: BoundedHttp | None = None
-    shaking: "asyncio.Task[None] | None" = None
+    handshake: "asyncio.Task[None] | None" = None
     """Hands, over TLS; and what else comes before the protocol has the connection."""
 
     @property
@@ -70,74 +70,74 @@ class Guest:
         waits = self.protocol.waits_since
         return self.protocol.stuck_since if waits is None else waits
 
-    def show_out(self) -> None:
+    def drop(self) -> None:
         if self.protocol is not None and self.protocol.transport is not None:
             self.protocol.close()
-        elif self.shaking is not None:
-            self.shaking.cancel()
+        elif self.handshake is not None:
+            self.handshake.cancel()
 
 
 @dataclass(kw_only=True)
-class Guests:
+class ClientConnections:
     """All of them, by address, each list in the order in which they came."""
 
     most: int
     most_of_one: int
-    by_address: dict[str, dict[Guest, None]] = field(default_factory=dict)
+    by_address: dict[str, dict[ClientConnection, None]] = field(default_factory=dict)
     count: int = 0
-    shown_out: int = 0
-    turned_away: int = 0
+    dropped: int = 0
+    refused: int = 0
 
-    def admit(self, guest: Guest) -> bool:
+    def admit(self, client: ClientConnection) -> bool:
         """Whether there is room, or somebody silent could be shown out to make some."""
-        own = self.by_address.get(guest.address, {})
-        if guest.address and len(own) >= self.most_of_one and not self._make_room(own):
-            self.turned_away += 1
+        own = self.by_address.get(client.address, {})
+        if client.address and len(own) >= self.most_of_one and not self._make_room(own):
+            self.refused += 1
             return False
         if self.count >= self.most:
             largest = max(self.by_address.values(), key=len)
             if not self._make_room(largest) and not any(map(self._make_room, self.by_address.values())):
-                self.turned_away += 1
+                self.refused += 1
                 return False
-        self.by_address.setdefault(guest.address, {})[guest] = None
+        self.by_address.setdefault(client.address, {})[client] = None
         self.count += 1
         return True
 
-    def forget(self, guest: Guest) -> None:
-        own = self.by_address.get(guest.address, {})
-        if guest in own:
-            del own[guest]
+    def forget(self, client: ClientConnection) -> None:
+        own = self.by_address.get(client.address, {})
+        if client in own:
+            del own[client]
             self.count -= 1
             if not own:
-                self.by_address.pop(guest.address, None)
+                self.by_address.pop(client.address, None)
 
-    def all(self) -> Iterable[Guest]:
-        return [guest for own in self.by_address.values() for guest in own]
+    def all(self) -> Iterable[ClientConnection]:
+        return [client for own in self.by_address.values() for client in own]
 
-    def _make_room(self, own: dict[Guest, None]) -> bool:
-        waiting = [(since, guest) for guest in own if (since := guest.waits_since) is not None]
+    def _make_room(self, own: dict[ClientConnection, None]) -> bool:
+        waiting = [(since, client) for client in own if (since := client.waits_since) is not None]
         if not waiting:
             return False
         longest = min(waiting, key=lambda each: each[0])[1]
-        self.shown_out += 1
+        self.dropped += 1
         self.forget(longest)
-        longest.show_out()
+        longest.drop()
         return True
 
 
-class Entrance:
+class Acceptor:
     """Accepts connections for uvicorn, which asks it to `close` and `wait_closed` like any server of asyncio."""
 
     def __init__(
         self,
         listener: socket.socket,
         make_protocol: Callable[[], BoundedHttp],
-        guests: Guests,
+        clients: ClientConnections,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         is_proxy: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`tls` is asked at each connection: its certificate may have been replaced."""
-        self.guests = guests
+        self.clients = clients
         self._listener = listener
         self._make_protocol = make_protocol
         self._tls = tls
@@ -159,8 +159,8 @@ class Entrance:
             self._sweeping.cancel()
 
     async def wait_closed(self) -> None:
-        for guest in self.guests.all():
-            guest.show_out()
+        for client in self.clients.all():
+            client.drop()
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
@@ -172,7 +172,7 @@ class Entrance:
                 self._pause(error)
                 return
             self._complained = False
-            self._welcome(connection, address)
+            self._take_in(connection, address)
 
     def _pause(self, error: OSError) -> None:
         if not self._complained:
@@ -185,32 +185,32 @@ class Entrance:
         if self._sweeping is not None and not self._sweeping.cancelled() and self._listener.fileno() >= 0:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    def _welcome(self, connection: socket.socket, address: object) -> None:
+    def _take_in(self, connection: socket.socket, address: object) -> None:
         peer = _peer(connection, address)
-        guest = Guest(address="" if self._is_proxy(peer) else counted_as(peer), since=self._loop.time())
-        if not self.guests.admit(guest):
+        client = ClientConnection(address="" if self._is_proxy(peer) else counted_as(peer), since=self._loop.time())
+        if not self.clients.admit(client):
             connection.close()
             return
         connection.setblocking(False)
-        guest.shaking = self._loop.create_task(self._shake(guest, connection, peer))
+        client.handshake = self._loop.create_task(self._hand_over(client, connection, peer))
 
-    async def _shake(self, guest: Guest, connection: socket.socket, peer: str) -> None:
+    async def _hand_over(self, client: ClientConnection, connection: socket.socket, peer: str) -> None:
         def make() -> BoundedHttp:
-            guest.protocol = self._make_protocol()
-            guest.protocol.on_gone = partial(self.guests.forget, guest)
-            guest.protocol.peer = peer
-            return guest.protocol
+            client.protocol = self._make_protocol()
+            client.protocol.on_gone = partial(self.clients.forget, client)
+            client.protocol.peer = peer
+            return client.protocol
 
         tls = self._tls()
         patience = HANDSHAKE_PATIENCE if tls else None
         try:
             await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
         except (OSError, TimeoutError):  # no TLS, or gone: nobody's news
-            self.guests.forget(guest)
+            self.clients.forget(client)
             connection.close()
             return
         except asyncio.CancelledError:
-            self.guests.forget(guest)
+            self.clients.forget(client)
             connection.close()
             raise
 
@@ -219,6 +219,6 @@ class Entrance:
             while True:
                 await asyncio.sleep(SWEEP)
                 now = self._loop.time()
-                for guest in self.guests.all():
-                    if guest.protocol is not None and guest.protocol.overdue(now):
-                        guest.show_out()
+                for client in self.clients.all():
+                    if client.protocol is not None and client.protocol.overdue(now):
+                        client.drop()

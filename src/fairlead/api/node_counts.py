@@ -40,7 +40,7 @@ class _Report:
     """When the node is silent, unless it tells something again."""
 
 
-class Ledger:
+class NodeCounts:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._reports: dict[str, _Report] = {}

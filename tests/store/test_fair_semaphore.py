@@ -1,11 +1,11 @@
-"""Turns are fair among keys, lines have an end, and who leaves is not waited for."""
+"""FairSemaphore are fair among keys, lines have an end, and who leaves is not waited for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from fairlead.store.turns import Gone, TooMany, Turns
+from fairlead.store.fair_semaphore import FairSemaphore, Gone, TooMany
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:
@@ -16,7 +16,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def take(turns: Turns, key: str, order: list[str]) -> None:
+async def take(turns: FairSemaphore, key: str, order: list[str]) -> None:
     async with turns.turn(key):
         order.append(key)
         await asyncio.sleep(0)
@@ -24,7 +24,7 @@ async def take(turns: Turns, key: str, order: list[str]) -> None:
 
 def test_lines_are_served_in_rounds():
     async def story() -> None:
-        turns, order = Turns(at_once=1, of_one=1, waiting=100), list[str]()
+        turns, order = FairSemaphore(at_once=1, of_one=1, waiting=100), list[str]()
         await asyncio.gather(
             *(take(turns, "a", order) for _ in range(50)), take(turns, "b", order), take(turns, "c", order)
         )
@@ -36,7 +36,7 @@ def test_lines_are_served_in_rounds():
 
 def test_one_key_has_so_many_at_once_and_others_are_not_kept_waiting():
     async def story() -> None:
-        turns, order = Turns(of_one=2, waiting=10), list[str]()
+        turns, order = FairSemaphore(of_one=2, waiting=10), list[str]()
         async with turns.turn("a"), turns.turn("a"):
             third = asyncio.create_task(take(turns, "a", order))
             await asyncio.sleep(0)
@@ -50,7 +50,7 @@ def test_one_key_has_so_many_at_once_and_others_are_not_kept_waiting():
 
 def test_a_line_has_an_end_and_so_have_all_of_them():
     async def story() -> None:
-        turns = Turns(at_once=1, of_one=1, waiting=2, in_all=3)
+        turns = FairSemaphore(at_once=1, of_one=1, waiting=2, in_all=3)
         async with turns.turn("a"):
             waiting = [asyncio.create_task(take(turns, key, [])) for key in ("a", "a", "b")]
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ def test_a_line_has_an_end_and_so_have_all_of_them():
 
 def test_who_leaves_is_not_waited_for():
     async def story() -> None:
-        turns, order, gone = Turns(at_once=1, of_one=1, waiting=9), list[str](), asyncio.Event()
+        turns, order, gone = FairSemaphore(at_once=1, of_one=1, waiting=9), list[str](), asyncio.Event()
 
         async def leave() -> None:
             async with turns.turn("a", gone=gone):
@@ -92,7 +92,7 @@ def test_who_leaves_is_not_waited_for():
 
 def test_a_turn_that_comes_as_one_leaves_goes_to_the_next():
     async def story() -> None:
-        turns, order = Turns(at_once=1, of_one=1, waiting=9), list[str]()
+        turns, order = FairSemaphore(at_once=1, of_one=1, waiting=9), list[str]()
         async with turns.turn("a"):
             leaving, staying = (asyncio.create_task(take(turns, key, order)) for key in ("b", "c"))
             await asyncio.sleep(0)

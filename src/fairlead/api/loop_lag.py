@@ -1,14 +1,14 @@
-"""The pulse of the event loop: for how long nobody could be served, because one piece of work went on and on.
+"""The lag of the event loop: for how long nobody could be served, because one piece of work held it.
 
-A beat that comes late says so, if this thread was at work meanwhile: on a machine that others use too a late beat alone
-says nothing of us.
+A task wakes up at short intervals. It wakes up late when the loop was held. That counts only if this thread was at work
+meanwhile: on a shared machine a late wake-up alone says nothing of this process.
 """
 
 import asyncio
 import logging
 import time
 
-from fairlead.logs import Seldom
+from fairlead.logs import RateLimit
 
 BEAT = 0.02
 """Seconds."""
@@ -16,10 +16,10 @@ LONG = 0.05
 """Seconds for which no piece of work should hold the loop."""
 WORTH_A_LINE = 0.5
 LOG = logging.getLogger(__name__)
-LOG.addFilter(Seldom(10))
+LOG.addFilter(RateLimit(10))
 
 
-class Pulse:
+class LoopLag:
     def __init__(self) -> None:
         self.longest = 0.0
         """Seconds, since the start."""

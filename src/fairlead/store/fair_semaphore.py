@@ -1,7 +1,7 @@
-"""Turns: who asks for much waits behind itself, and not in front of the others.
+"""A semaphore that is fair to keys: a project that asks for much waits behind itself, and not in front of others.
 
-Those who wait stand in one line for each key (a project, an address); the lines are served in rounds, one of each. A
-line has an end: who comes to a full one is told so at once.
+Callers wait in one line for each key (a project, an address). The lines are served in rounds, one caller of each.
+A line has an end: a caller who comes to a full one is told so at once.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Gone(Exception):
     """Whoever waited has left."""
 
 
-class Turns:
+class FairSemaphore:
     def __init__(self, *, at_once: float = math.inf, of_one: int, waiting: int, in_all: float = math.inf) -> None:
         """`at_once` have a turn, `of_one` of them for the same key; in a line there are at most `waiting`, in all
         lines together `in_all`."""
