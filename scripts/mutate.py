@@ -53,12 +53,17 @@ MUTANTS = (
     ),
     Mutant(
         "additional VIPs without listeners",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         "for vip, addresses in place.addresses:",
         "for vip, addresses in place.addresses[:1]:",
     ),
-    Mutant("who may connect is not looked at", "compilers/ovn.py", "if not listener.allowed_cidrs or", "if True or"),
-    Mutant("an error outlives its cure", "model/status.py", "applied.error is not None", "applied.error != applied"),
+    Mutant(
+        "who may connect is not looked at",
+        "compilers/ovn/compiler.py",
+        "if not listener.allowed_cidrs or",
+        "if True or",
+    ),
+    Mutant("an error outlives its cure", "model/status.py", "applied.error is not None:", "applied.error != applied:"),
     Mutant(
         "news lost while waiting",
         "reconciler/queue.py",
@@ -131,10 +136,13 @@ MUTANTS = (
         "deal(_table(old, *tier), ",
         "deal(SlotTable(version=tier[0], backup=tier[1]), ",
     ),
-    Mutant("who serves parts as well", "compilers/ovn_parting.py", "left - serving[transport]", "left"),
-    Mutant("who was removed is forgotten at once", "compilers/ovn_parting.py", "in balancer.parted:", "in ():"),
+    Mutant("who serves parts as well", "compilers/ovn/parting.py", "left - serving[transport]", "left"),
+    Mutant("who was removed is forgotten at once", "compilers/ovn/parting.py", "in balancer.parted:", "in ():"),
     Mutant(
-        "unsorted services", "compilers/ovn.py", "tuple(sorted(entries, key=lambda entry: entry.vip))", "tuple(entries)"
+        "unsorted services",
+        "compilers/ovn/compiler.py",
+        "tuple(sorted(entries, key=lambda entry: entry.vip))",
+        "tuple(entries)",
     ),
     Mutant(
         "a monitor probes what is disabled",
@@ -184,13 +192,13 @@ MUTANTS = (
     Mutant("no brackets around IPv6", "model/addresses.py", 'f"[{address}]:{port}" if address.version == 6 else ', ""),
     Mutant(
         "a route for the first subnet only",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         "in network.subnets:\n        if",
         "in network.subnets[:1]:\n        if",
     ),
     Mutant(
         "options share a row",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         "where = (transport, _selection_fields(abilities, pool, vip.address.version))",
         "where = (transport, ())",
     ),
@@ -227,13 +235,13 @@ MUTANTS = (
     ),
     Mutant(
         "a guest leads to machines elsewhere",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         "if not spans.hold(member.address)",
         "if False",
     ),
     Mutant(
         "a guest has floating IPs on another's network",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         "vips = tuple((vip, (vip.address,)) for vip in balancer.vips)",
         "vips = addresses",
     ),
@@ -293,35 +301,35 @@ MUTANTS = (
     ),
     Mutant(
         "a floating IP leads to an address that is somebody else's by now",
-        "compilers/ovn_router.py",
+        "compilers/ovn/router.py",
         "if reached and router is not None",
         "if router is not None",
     ),
     Mutant(
         "a gateway asks for what the wire carries alone",
-        "compilers/ovn_router.py",
+        "compilers/ovn/router.py",
         "for each in {gateway.network_id, *inside})",
         "for each in {gateway.network_id})",
     ),
-    Mutant("translated in spite of all", "compilers/ovn_router.py", "if gateway.enable_snat:", "if True:"),
+    Mutant("translated in spite of all", "compilers/ovn/router.py", "if gateway.enable_snat:", "if True:"),
     Mutant(
-        "two ways to everywhere", "compilers/ovn_router.py", "is not None and anywhere not in taken:", "is not None:"
+        "two ways to everywhere", "compilers/ovn/router.py", "is not None and anywhere not in taken:", "is not None:"
     ),
     Mutant(
         "every router on the same chassis",
-        "compilers/ovn_router.py",
+        "compilers/ovn/router.py",
         'f"{router_id} {name}".encode()',
         "name.encode()",
     ),
     Mutant(
         "who comes from outside is not asked",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         'words.insert(0, f"outport == @{outside}")',
         "return",
     ),
     Mutant(
         "a floating IP of one VIP leads to all",
-        "compilers/ovn.py",
+        "compilers/ovn/compiler.py",
         " for floating_ip in found if floating_ip.fixed_address == vip.address]",
         " for floating_ip in found]",
     ),

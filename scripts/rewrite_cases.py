@@ -6,9 +6,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from harness.story import read_story, write_story  # noqa: E402 - the harness is not installed
+from harness.story import PRODUCT, read_story, write_story  # noqa: E402 - the harness is not installed
+from harness.toy import TOYS  # noqa: E402
 
 if __name__ == "__main__":
-    for path in sorted((ROOT / "tests" / "cases").glob("*.txt")):
-        write_story(read_story(path))
-        print(path.relative_to(ROOT))
+    for folder, dataplanes in (("cases", PRODUCT), ("toy", TOYS)):
+        for path in sorted((ROOT / "tests" / folder).glob("*.txt")):
+            write_story(read_story(path, dataplanes))
+            print(path.relative_to(ROOT))

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.compilers.providers import compile_owner, parse_names
-from fairlead.config import BadConfiguration, OvnOptions
+from fairlead.compilers.ovn import OVN, compile_owner
+from fairlead.compilers.providers import parse_names
+from fairlead.config import BadConfiguration, Configuration, OvnOptions
 from fairlead.model.snapshot import Snapshot
-from fairlead.server import Kernel, _open_socket, refuse_strangers
+from fairlead.server.listening import open_socket
+from fairlead.server.ovn import OvnControl
+from fairlead.server.process import refuse_strangers
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -21,19 +24,19 @@ from harness.balancer import some_balancer
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
 def test_an_address_with_a_port(listen: str):
-    with _open_socket(listen) as listener:
+    with open_socket(listen) as listener:
         listener.listen()
         assert listener.getsockname()[1] > 0
 
 
 def test_a_unix_socket_is_for_owner_and_group_and_a_dead_one_is_replaced(tmp_path: Path):
     path = tmp_path / "api.sock"
-    _open_socket(f"unix:{path}").close()
-    with _open_socket(f"unix:{path}") as listener:
+    open_socket(f"unix:{path}").close()
+    with open_socket(f"unix:{path}") as listener:
         listener.listen()
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         with pytest.raises(OSError, match=r"cannot listen on unix:.*another server listens there"):
-            _open_socket(f"unix:{path}")
+            open_socket(f"unix:{path}")
 
 
 def test_an_address_in_use_is_named():
@@ -42,7 +45,7 @@ def test_an_address_in_use_is_named():
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen on {listen}: Address already in use"):
-            _open_socket(listen)
+            open_socket(listen)
 
 
 def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
@@ -69,16 +72,16 @@ class UnreadableModel(Model):
 
 def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Who takes over must know what the last one stored; the next look would be an hour later."""
-    monkeypatch.setattr("fairlead.server.OVN_PATIENCE", 0.0)
-    monkeypatch.setattr("fairlead.server.STORE_PAUSE", 0.01)
+    monkeypatch.setattr("fairlead.server.central.STORE_PAUSE", 0.01)
 
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "s.db")
         model = UnreadableModel(store, compile_owner)
-        async with Kernel(model, OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock")) as kernel:
-            kernel._resync_wanted.set()
+        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
+        async with OvnControl(OVN, model, options) as control:
+            control.central.look_again()
             async with asyncio.timeout(5):
-                while model.reads < 2:  # noqa: ASYNC110 - a task of the kernel's
+                while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
                     await asyncio.sleep(0.01)
         await store.close()
 

@@ -228,8 +228,9 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(plan, indent=2))
     else:
-        for owner, change in plan.items():
-            print(owner)
+        changes = [(owner, *item) for owner, each in plan.items() for item in each["dataplanes"].items()]
+        for owner, dataplane, change in changes:
+            print(f"{owner} in {dataplane}")
             for word, sign in (("create", "+"), ("delete", "-")):
                 print("".join(f"  {sign} {row}\n" for row in change[word]), end="")
             print("".join(f"  ~ {before}\n  > {after}\n" for before, after in change["update"]), end="")
@@ -250,19 +251,35 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"  down: member {member}: {why}")
     for member, why in shown.get("unknown", {}).items():  # not said by older servers
         print(f"  unknown: member {member}: {why}")
-    desired, actual = shown["desired"], shown["actual"]
+    for name, dataplane in shown["dataplanes"].items():
+        _show_dataplane(name, dataplane)
+    return 0 if shown["desired"] == shown["actual"] else DIFFERENT
+
+
+def _show_dataplane(name: str, dataplane: Any) -> None:
+    for chassis, arrived in dataplane.get("chassis", {}).items():
+        print(f"  {name} on {chassis}: applied {arrived['applied']}{_why(arrived)}")
+    if "chassis" in dataplane:
+        return
+    print(f"  {name}: applied {dataplane['applied']}{_why(dataplane)}")
+    desired, actual = dataplane["desired"], dataplane["actual"]
     for key in sorted({*desired, *actual}):
         if desired.get(key) == actual.get(key):
             print(f"    {desired[key]}")
             continue
         print(f"  + {desired[key]}" if key in desired else "", end="\n" if key in desired else "")
         print(f"  - {actual[key]}" if key in actual else "", end="\n" if key in actual else "")
-    return 0 if desired == actual else DIFFERENT
+
+
+def _why(arrived: Any) -> str:
+    return f", {arrived['error']}" if arrived["error"] else ""
 
 
 def _resync(arguments: argparse.Namespace) -> int:
     answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
-    print(json.dumps(answer) if arguments.json else f"{answer['changed']} owners differed and are being mended")
+    where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer["dataplanes"].items())
+    said = f"{answer['changed']} owners differed and are being mended ({where})"
+    print(json.dumps(answer) if arguments.json else said)
     return 0
 
 

@@ -11,19 +11,19 @@ from fairlead.api.app import make_app
 from fairlead.api.auth import ROLES, LoginAttempt, anybody
 from fairlead.api.door import Services
 from fairlead.api.identity import known_projects
-from fairlead.api.metrics import Dataplane
 from fairlead.api.octavia import make_door
 from fairlead.changes.identity import Identity
-from fairlead.compilers.ovn import compile_owner
+from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.model.network import Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from fairlead.reconciler.dataplanes import Condition
 from fairlead.reconciler.loop import Reconciler
 from fairlead.store.interface import StoreUnavailable
-from harness.api import NOON, Inside, inside
+from harness.api import NOON, Inside, inside, kept_by
 
 ADMIN = Identity(user="a", project_id="p", roles=ROLES)
 
@@ -41,12 +41,12 @@ def _services(place: Inside) -> Services:
     )
 
 
-async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplane, origin: str = "") -> httpx.Response:
+async def get(folder: Path, path: str, *, caller: Identity | None, now: Condition, origin: str = "") -> httpx.Response:
     async def authenticate(_: LoginAttempt) -> Identity | None:
         return caller
 
     async with inside(make_door, folder, "") as place:
-        app = make_app(_services(place), place.reconciler, authenticate, lambda: now)
+        app = make_app(_services(place), kept_by(place.reconciler, now), authenticate)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             await client.put("/load-balancer/v2.0/quotas/n", json={"quota": {}})
@@ -57,18 +57,18 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Dataplan
 @pytest.mark.parametrize(
     ("now", "code", "words"),
     [
-        (Dataplane(connected=True, writes=True), 200, "ready"),
-        (Dataplane(connected=True, writes=False), 200, "ready: another server writes"),
-        (Dataplane(connected=False, writes=False), 503, "not ready: OVN is not reachable"),
-        (Dataplane(connected=True, writes=True, unheard=29.0), 200, "ready"),
+        (Condition(connected=True, writes=True), 200, "ready"),
+        (Condition(connected=True, writes=False), 200, "ready: another server writes"),
+        (Condition(connected=False, writes=False), 503, "not ready: OVN is not reachable"),
+        (Condition(connected=True, writes=True, unheard=29.0), 200, "ready"),
         (
-            Dataplane(connected=True, writes=True, unheard=31.0),
+            Condition(connected=True, writes=True, unheard=31.0),
             503,
             "not ready: what health monitors see was not heard for 31 s",
         ),
     ],
 )
-def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Dataplane, code: int, words: str):
+def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Condition, code: int, words: str):
     answer = asyncio.run(get(tmp_path, "/readyz", caller=None, now=now))
     assert (answer.status_code, answer.text) == (code, words + "\n")
 
@@ -85,34 +85,34 @@ def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Dataplane, 
     ],
 )
 def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, code: int):
-    now = Dataplane(connected=True, writes=True)
+    now = Condition(connected=True, writes=True)
     answer = asyncio.run(get(tmp_path, "/metrics", caller=ADMIN, now=now, origin=origin))
     assert answer.status_code == code
 
 
 def test_figures_are_for_administrators(tmp_path: Path):
-    now = Dataplane(connected=True, writes=True)
+    now = Condition(connected=True, writes=True)
     assert asyncio.run(get(tmp_path / "1", "/metrics", caller=None, now=now)).status_code == 401
     member = Identity(user="m", project_id="p", roles=frozenset({"member"}))
     assert asyncio.run(get(tmp_path / "2", "/metrics", caller=member, now=now)).status_code == 403
     text = asyncio.run(get(tmp_path / "3", "/metrics", caller=ADMIN, now=now)).text
     for line in (
         'fairlead_owners{kind="network",status="ACTIVE"} 1.0',
-        "fairlead_applied_total 1.0",
-        "fairlead_resync_changes_total 0.0",
+        'fairlead_applied_total{dataplane="ovn"} 1.0',
+        'fairlead_resync_changes_total{dataplane="ovn"} 0.0',
         "fairlead_ovn_writer 1.0",
         "fairlead_southbound_connected 0.0",
         'fairlead_api_request_seconds_count{code="201",door="network",method="POST"} 1.0',
-        'fairlead_compile_seconds_count{kind="network"} 1.0',
-        'fairlead_apply_seconds_count{kind="network"} 1.0',
-        "fairlead_unsettled_seconds 0.0",
+        'fairlead_compile_seconds_count{dataplane="ovn",kind="network"} 1.0',
+        'fairlead_apply_seconds_count{dataplane="ovn",kind="network"} 1.0',
+        'fairlead_unsettled_seconds{dataplane="ovn"} 0.0',
     ):
         assert line in text
     assert 'kind="quota"' not in text
 
 
 def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
-    now = Dataplane(connected=True, writes=True)
+    now = Condition(connected=True, writes=True)
     answer = asyncio.run(get(tmp_path / "1", "/operator/owners/quota/n", caller=ADMIN, now=now))
     assert (answer.status_code, "has no rows" in answer.text) == (404, True)
     answer = asyncio.run(get(tmp_path / "2", "/operator/owners/n", caller=ADMIN, now=now))
@@ -121,7 +121,7 @@ def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
 
 def test_a_project_is_whatever_is_called_so(tmp_path: Path):
     """What the stock client asks Keystone before it speaks of a project's quota."""
-    now = Dataplane(connected=True, writes=True)
+    now = Condition(connected=True, writes=True)
     shop = {"id": "shop", "name": "shop", "enabled": True, "domain_id": "default"}
     for number, path in enumerate(("/projects/shop", "/v3/projects/shop")):
         answer = asyncio.run(get(tmp_path / str(number), path, caller=ADMIN, now=now))
@@ -144,12 +144,10 @@ def test_projects_are_listed_for_those_who_may_see_them():
 def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):
     async def run() -> str:
         async with inside(make_door, tmp_path, "") as place:
-            reconciler = Reconciler(
-                driver=place.driver, compile_owner=compile_owner, snapshot=Snapshot, clock=lambda: clock[0]
-            )
+            reconciler = Reconciler(dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: clock[0])
             reconciler.mark([Owner(Kind.NETWORK, "n")])
             clock[0] = 31.0
-            app = make_app(_services(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=False))
+            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=False)), anybody)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return (await client.get("/readyz")).text
 
@@ -165,9 +163,9 @@ def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
         async with inside(make_door, tmp_path, "") as place:
             place.driver.rows = {Owner(Kind.NETWORK, "n"): by_key([LogicalSwitch(name="n")])}
             reconciler = Reconciler(
-                driver=place.driver, compile_owner=compile_owner, snapshot=Snapshot, clock=lambda: 0.0, deleted=deleted
+                dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: 0.0, deleted=deleted
             )
-            app = make_app(_services(place), reconciler, anybody, lambda: Dataplane(connected=True, writes=True))
+            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=True)), anybody)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 answer = await client.post("/operator/resync")
                 return answer.status_code, answer.json()
@@ -180,8 +178,8 @@ def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
 
     async def run() -> tuple[str, str]:
         async with inside(make_door, tmp_path, "") as place:
-            now = Dataplane(connected=True, writes=True)
-            app = make_app(_services(place), place.reconciler, anybody, lambda: now)
+            now = Condition(connected=True, writes=True)
+            app = make_app(_services(place), kept_by(place.reconciler, now), anybody)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 await client.get("/nothing/x")
                 await client.request("BREW", "/nothing/x")

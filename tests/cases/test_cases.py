@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.story import Story, read_story
-from harness.walk import check_goldens, run_walk, walks
+from harness.walk import check_goldens, walk_every_way
 
 STORIES = [read_story(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 SEEDS = (None, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3)))
@@ -15,12 +15,10 @@ pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.p
 
 
 def test_the_rows_are_those_of_the_story(story: Story) -> None:
-    for state in story.states:
-        check_goldens(state)
+    check_goldens(story)
 
 
 @pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"faults{seed}" if seed else "calm")
 def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
-    for way in walks(story.states).values():
-        run_walk(way, seed=seed, restarting=restarting)
+    walk_every_way(story, seed=seed, restarting=restarting)

@@ -125,7 +125,6 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
     write_password_file(passwords)
     provider = replace(
         IMPLEMENTATIONS["ovn"],
-        compile=compile_anything,
         flavor_capabilities=FLAVOR_CAPABILITIES,
         availability_zone_capabilities=ZONE_CAPABILITIES,
     )

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivers.conftest import DATABASE, Server, until
-from fairlead.compilers.ovn import compile_owner
+from fairlead.compilers.ovn import OVN
 from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
@@ -58,11 +58,12 @@ from fairlead.drivers.ovsdb_values import (
     encode_uuid,
 )
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.status import Where
 from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.loop import Reconciler
-from harness.story import State, Story, parse_model, read_story, render_state
-from harness.walk import NOTHING, World, walks
+from harness.story import State, Story, parse_model, read_story, render_rows
+from harness.walk import NOTHING, World, walks, wanted_rows
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 MARK = Mark("test, 1")
@@ -326,17 +327,25 @@ FOREIGN = (
 """Rows of others, some under names that are ours too."""
 
 
+NORTHBOUND = Where("ovn")
+
+
 class NorthboundWorld(World):
     """A world whose dataplane is the real database."""
 
     def __init__(self, driver: Watched, observer: Observer) -> None:
         super().__init__()
-        self.driver: Watched = driver  # type: ignore[assignment]
+        (site,) = self.sites
+        site.driver = driver  # type: ignore[assignment]
+        site.reconciler = self._fresh(site)
         self.observer = observer
-        self.reconciler = self._fresh()
+
+    @property
+    def driver(self) -> Watched:  # type: ignore[override]
+        return self.sites[0].driver  # type: ignore[return-value]
 
     async def check(self, state: State) -> None:
-        wanted = sorted(line for line in state.expected.splitlines() if not line.startswith("refused"))
+        wanted = wanted_rows(state, NORTHBOUND)
         assert await self.driver.lines() == wanted
         assert raw_lines(await self.observer.raw()) == wanted
         assert self.driver.foreign == []
@@ -439,8 +448,8 @@ PUBLIC, FLOATING = Owner(Kind.NETWORK, "public"), Owner(Kind.FLOATING_IP, "f1")
 
 def make_state(model: str) -> State:
     documents, down = parse_model(model, {})
-    state = State(name="state", model=model, expected="", documents=documents, down=down)
-    return replace(state, expected=render_state(state.snapshot()))
+    state = State(name="state", model=model, expected={}, documents=documents, down=down)
+    return replace(state, expected={NORTHBOUND: render_rows(state.snapshot())})
 
 
 def delete(key: tuple[str, ...]) -> Json:
@@ -606,7 +615,7 @@ def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) -> Non
             assert len(driver.foreign) == len(owners)
             await world.repair()
             if mischief in HARMLESS:
-                assert await driver.lines() == sorted(state.expected.splitlines())
+                assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
             else:
                 await world.check(state)
             await world.check_afresh(server.remote)
@@ -642,7 +651,7 @@ def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_bus
             on_foreign_change=lambda owner, what: reconciler.note_foreign_change(owner, what),  # noqa: PLW0108
         )
         reconciler = Reconciler(
-            driver=driver, compile_owner=compile_owner, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time
+            dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time
         )
         async with driver:
             await driver.wait_ready(5)
@@ -687,10 +696,10 @@ def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> Non
             await observer.write({"op": "insert", "table": "Load_Balancer", "row": copy})
             async with Watched(server.remote) as driver:
                 await driver.wait_ready(10)
-                world.driver = driver
+                world.sites[0].driver = driver
                 await world.restart()
                 await world.repair()
-                assert await driver.lines() == sorted(state.expected.splitlines())
+                assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
 
     run(tell)
 
@@ -1313,11 +1322,11 @@ def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.Fixture
             for _ in range(25):
                 model = random_model(dice)
                 documents, down = parse_model(model, documents)  # type: ignore[arg-type]
-                state = State(name="", model=model, expected="", documents=documents, down=down)
+                state = State(name="", model=model, expected={}, documents=documents, down=down)
                 world.reconciler.mark(world._change(state))
                 await rest(world, resyncs)
-                assert raw_lines(await observer.raw()) == sorted(render_state(world.snapshot).splitlines())
-                assert await driver.lines() == sorted(render_state(world.snapshot).splitlines())
+                assert raw_lines(await observer.raw()) == sorted(render_rows(world.snapshot).splitlines())
+                assert await driver.lines() == sorted(render_rows(world.snapshot).splitlines())
             world.reconciler.mark(world._change(NOTHING))
             await rest(world, resyncs)
             assert all(rows == {} for rows in (await observer.raw()).values())

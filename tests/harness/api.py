@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -18,13 +18,15 @@ from fairlead.api.door import Services
 from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
-from fairlead.compilers.providers import Compile
+from fairlead.compilers.ovn import OVN
+from fairlead.dataplane.interface import Compile
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import FakeDriver
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -36,7 +38,8 @@ ADMIN = Identity(user="admin", project_id="demo", roles=ROLES)
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
-    return providers.compile_owner(snapshot, owner)
+    (dataplane,) = providers.dataplanes_of(providers.DEFAULT)
+    return dataplane.compile(snapshot, owner)
 
 
 def compile_anything(snapshot: Snapshot, owner: Owner) -> Rows:
@@ -55,6 +58,7 @@ class Inside:
     store: SqliteStore
     reconciler: Reconciler
     driver: FakeDriver
+    services: Services
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     caller: Identity = ADMIN
     runs: bool = True
@@ -83,6 +87,11 @@ class Inside:
         return answer.json() if answer.content else None
 
 
+def kept_by(reconciler: Reconciler, condition: Condition = Condition(connected=True, writes=True)) -> Dataplanes:  # noqa: B008 - a value
+    """The dataplanes of a server that has this one alone."""
+    return Dataplanes(Snapshot, [Central(reconciler=reconciler, condition=lambda: condition)])
+
+
 @asynccontextmanager
 async def inside(
     make_door: Callable[[Services], Starlette], folder: Path, door_path: str, compile_owner: Compile = compile_owner
@@ -90,12 +99,11 @@ async def inside(
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
     driver = FakeDriver(references)
-    reconciler = Reconciler(
-        driver=driver, compile_owner=compile_owner, snapshot=lambda: model.snapshot, clock=lambda: 0.0
-    )
+    dataplane = replace(OVN, compile=compile_owner)
+    reconciler = Reconciler(dataplane=dataplane, driver=driver, snapshot=lambda: model.snapshot, clock=lambda: 0.0)
     model.subscribe(reconciler.mark)
-    place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver)  # type: ignore[arg-type]
-    services = Services(
+    place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver, services=None)  # type: ignore[arg-type]
+    place.services = services = Services(
         model=model,
         applied=reconciler.applied,
         now=lambda: NOON,

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from fairlead.api import octavia
 from fairlead.api.door import Services
 from fairlead.changes.identity import Identity
-from fairlead.compilers.providers import Compile
+from fairlead.dataplane.interface import Compile
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, Network, Subnet
 from fairlead.model.quota import NO_LIMITS, Limits

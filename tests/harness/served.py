@@ -14,10 +14,9 @@ from starlette.types import ASGIApp
 from fairlead.api.app import make_app
 from fairlead.api.auth import Authenticate, anybody
 from fairlead.api.door import Services
-from fairlead.api.metrics import Dataplane
 from fairlead.api.network import make_door
-from fairlead.compilers.providers import Compile
-from harness.api import Inside, compile_owner, inside
+from fairlead.dataplane.interface import Compile
+from harness.api import Inside, compile_owner, inside, kept_by
 
 
 @contextmanager
@@ -70,8 +69,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASG
         news=place.news,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
     )
-    dataplane = Dataplane(connected=True, writes=True)
-    return services, make_app(services, place.reconciler, authenticate, lambda: dataplane)
+    return services, make_app(services, kept_by(place.reconciler), authenticate)
 
 
 def write_clouds(folder: Path, address: str) -> Path:

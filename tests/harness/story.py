@@ -1,5 +1,11 @@
 """A story: a text file of states, each a model and the rows that every dataplane must hold for it.
 
+    -- STATE model --              what is asked for, and observed
+    -- STATE ovn --                the rows of a central dataplane
+    -- STATE toy @chassis1 --      the rows of one of nodes, on this chassis
+
+A dataplane that has no rows in the whole story has no section, and what it is not said to have it does not have.
+
 The language of a model, a line each:
 
     network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
@@ -16,26 +22,32 @@ The language of a model, a line each:
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
     network net1 shared project=city mtu=1300 10.0.0.0/24
+    plugged chassis1 vm1 vm2
 
-Every document but `probes` and `down` may say whose it is, `project=NAME`, and what its tenant calls it, `name=NAME`;
-what says nothing is of the project demo, and has no name.
+Every document but `probes`, `down` and `plugged` may say whose it is, `project=NAME`, and what its tenant calls it,
+`name=NAME`; what says nothing is of the project demo, and has no name.
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
 `@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say; a member with a
 monitor and without a port is down too.
-`parted` is a member that was removed lately. Routers may leave through the chassis gw1 and gw2.
+`parted` is a member that was removed lately. `plugged` names a chassis and the ports that it has. The provider of a
+load balancer is `ovn` if it does not say `provider=NAME`. Routers may leave through the chassis gw1 and gw2.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fairlead.compilers import providers
+from immutables import Map
+
+from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.model.addresses import IPAddress, parse_address, parse_network
+from fairlead.model.chassis import Chassis
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
     HTTP_MONITORS,
@@ -73,12 +85,14 @@ from fairlead.model.network import (
 )
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.probes import derive_health, probe_port_id
+from fairlead.model.slices import slice_of
 from fairlead.model.snapshot import Aggregate, Snapshot, with_health
+from fairlead.model.status import Where
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}
-HEADER = re.compile(r"^-- (\S+) (\w+) --$")
+HEADER = re.compile(r"^-- (\S+) (\w+)(?: @(\S+))? --$")
 LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
 MEMBER = re.compile(r"^(\w+)/([^@]+):(\d+?)(?:@(.+):(\d+?))?(?:\*(\d+))?(~?)(!?)$")
 
@@ -87,18 +101,33 @@ EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"))
 """The model of every story before its first state."""
 
 
+PRODUCT = dataplanes_of(DEFAULT)
+"""The dataplanes of the stories, unless a test hands in others."""
+MODEL = Where("model")
+
+
 @dataclass(frozen=True, kw_only=True)
 class State:
     name: str
     model: str
-    expected: str
+    expected: Mapping[Where, str]
+    """The lines of each dataplane that has any, and of each chassis."""
     documents: Documents
     down: dict[str, frozenset[str]]
+    plugged: Mapping[str, str] = field(default_factory=dict)
+    """Port -> chassis."""
 
     def snapshot(self) -> Snapshot:
         """As if the state were the first."""
         snapshot = apply_changes(EMPTY, Changes(puts=tuple(self.documents.values())), 1)
-        return tell_health(snapshot, self.down)
+        return tell_health(self.told(snapshot), self.down)
+
+    def told(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot that knows where ports are plugged in, and no more."""
+        names = set(self.plugged.values())
+        ports = {name: Map({port: True for port, at in self.plugged.items() if at == name}) for name in names}
+        chassis = {name: Chassis(name=name, host=name, ports=ports[name]) for name in names}
+        return replace(snapshot, plugged=Map(self.plugged), chassis=Map(chassis))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +135,26 @@ class Story:
     path: Path
     comment: str
     states: tuple[State, ...]
+    dataplanes: tuple[Dataplane, ...] = PRODUCT
+
+    @property
+    def places(self) -> tuple[Where, ...]:
+        return places_of(self.dataplanes, self.states)
+
+
+def places_of(dataplanes: tuple[Dataplane, ...], states: tuple[State, ...]) -> tuple[Where, ...]:
+    """Where rows are applied: each central dataplane, and each of nodes on every chassis that the states name."""
+    chassis = sorted({name for state in states for name in state.plugged.values()})
+    return tuple(
+        Where(dataplane.name, name)
+        for dataplane in dataplanes
+        for name in (chassis if dataplane.place is Place.NODE else [""])
+    )
+
+
+def view_of(snapshot: Snapshot, where: Where) -> Snapshot:
+    """What is compiled there."""
+    return slice_of(snapshot, where.chassis) if where.chassis else snapshot
 
 
 def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[str]]) -> Snapshot:
@@ -116,34 +165,44 @@ def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[str]]) -> Snaps
     return snapshot
 
 
-def read_story(path: Path) -> Story:
+def read_story(path: Path, dataplanes: tuple[Dataplane, ...] = PRODUCT) -> Story:
     comment, sections = _sections(path.read_text())
-    names = list(dict.fromkeys(name for name, _ in sections))
     states: list[State] = []
-    for name in names:
-        documents, down = parse_model(sections[name, "model"], states[-1].documents if states else {})
-        expected = sections.get((name, "ovn"), "")
-        states.append(
-            State(name=name, model=sections[name, "model"], expected=expected, documents=documents, down=down)
-        )
-    return Story(path=path, comment=comment, states=tuple(states))
+    for name, texts in sections.items():
+        model = texts.pop(MODEL)
+        documents, down = parse_model(model, states[-1].documents if states else {})
+        plugged = parse_plugged(model)
+        state = State(name=name, model=model, expected=texts, documents=documents, down=down, plugged=plugged)
+        states.append(state)
+    return Story(path=path, comment=comment, states=tuple(states), dataplanes=dataplanes)
 
 
 def write_story(story: Story) -> None:
     """Rewrite the goldens: to be read as a diff before they are believed."""
+    texts = {state.name: render_state(state, story.dataplanes, story.places) for state in story.states}
+    told = [where for where in story.places if any(text[where] for text in texts.values())]
     parts = [story.comment]
     for state in story.states:
         parts.append(f"-- {state.name} model --\n{state.model}")
-        parts.append(f"-- {state.name} ovn --\n{render_state(state.snapshot())}")
+        for where in told:
+            place = f" @{where.chassis}" if where.chassis else ""
+            parts.append(f"-- {state.name} {where.dataplane}{place} --\n{texts[state.name][where]}")
     story.path.write_text("\n".join(part.rstrip() + "\n" for part in parts))
 
 
-def render_state(snapshot: Snapshot) -> str:
+def render_state(state: State, dataplanes: tuple[Dataplane, ...], places: tuple[Where, ...]) -> dict[Where, str]:
+    by_name, snapshot = {each.name: each for each in dataplanes}, state.snapshot()
+    return {where: render_rows(view_of(snapshot, where), by_name[where.dataplane]) for where in places}
+
+
+def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
     """Every owner's rows as text, and the refusals of those that do not compile."""
     lines: list[str] = []
-    for owner in sorted(owners_with_rows(snapshot), key=creation_order):
+    for owner in sorted(owners_with_rows(view), key=creation_order):
+        if owner.kind not in dataplane.kinds:
+            continue
         try:
-            rows = providers.compile_owner(snapshot, owner)
+            rows = dataplane.compile(view, owner)
         except Unsupported as refusal:
             lines.append(f"refused {owner}: {refusal}")
         else:
@@ -151,16 +210,24 @@ def render_state(snapshot: Snapshot) -> str:
     return "\n".join(lines)
 
 
-def _sections(text: str) -> tuple[str, dict[tuple[str, str], str]]:
+def _sections(text: str) -> tuple[str, dict[str, dict[Where, str]]]:
+    """By state, and by dataplane and chassis."""
     comment: list[str] = []
-    sections: dict[tuple[str, str], list[str]] = {}
+    sections: dict[str, dict[Where, list[str]]] = {}
     into = comment
     for line in text.splitlines():
         if header := HEADER.match(line):
-            into = sections.setdefault((header[1], header[2]), [])
+            into = sections.setdefault(header[1], {}).setdefault(Where(header[2], header[3] or ""), [])
         elif line.strip():
             into.append(line)
-    return "\n".join(comment), {key: "\n".join(lines) for key, lines in sections.items()}
+    joined = {state: {where: "\n".join(lines) for where, lines in each.items()} for state, each in sections.items()}
+    return "\n".join(comment), joined
+
+
+def parse_plugged(text: str) -> dict[str, str]:
+    """Port -> chassis."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("plugged ")]
+    return {port: chassis for _, chassis, *ports in lines for port in ports}
 
 
 def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, frozenset[str]]]:
@@ -185,6 +252,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
             case "down":
                 down[words[0]] = down.get(words[0], frozenset()) | {f"{words[0]}-{name}" for name in words[1:]}
                 continue
+            case "plugged":
+                continue  # `parse_plugged`
             case _:
                 made = _balancer(documents, before, kind, words)
         documents |= {owner_of(each): each for each in (replace(each, **attributes) for each in made)}
@@ -308,7 +377,7 @@ def _probes(documents: Documents, network: str, address: str) -> Port:
 
 
 def _balancer(documents: Documents, before: Documents, name: str, words: list[str]) -> Iterator[Aggregate]:
-    options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=")))
+    options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=", "provider=")))
     addresses = [_fixed(documents, options["on"], parse_address(text)) for text in options["vip"].split(",")]
     vip, *more = (
         Vip(address=fixed.address, port_id=f"{name}-vip", subnet_id=fixed.subnet_id, network_id=options["on"])
@@ -327,7 +396,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
     parts = [_listener(name, old, *found.groups()) for word in words if (found := LISTENER.match(word))]
     yield LoadBalancer(
         id=name,
-        provider="ovn",
+        provider=options.get("provider", "ovn"),
         vip=vip,
         additional_vips=tuple(more),
         admin_state_up="disabled" not in words,

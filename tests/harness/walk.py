@@ -3,59 +3,101 @@
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fairlead.compilers import providers
-from fairlead.dataplane.ovn_tables import references
+from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.affected import affected
-from fairlead.model.owner import Owner
-from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.status import ProvisioningStatus, Where, derive_provisioning_status
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
+from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
-from harness.story import EMPTY, State, render_state, tell_health
+from harness.story import EMPTY, PRODUCT, State, Story, places_of, render_state, tell_health, view_of
 
 FAILING = 0.3
 PATIENCE = 3_000
 """Steps after which a world that is still not at rest never will be."""
 
 
-class World:
-    """A model, a dataplane and the reconciler between them, under a clock that jumps to what comes next."""
+@dataclass
+class Site:
+    """A dataplane and its reconciler: a central one, or one of nodes on one chassis."""
 
-    def __init__(self, seed: int | None = None) -> None:
+    where: Where
+    dataplane: Dataplane
+    driver: FakeDriver
+    reconciler: Reconciler = field(init=False)
+
+
+class World:
+    """A model, its dataplanes and a reconciler for each, under a clock that jumps to what comes next."""
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        dataplanes: tuple[Dataplane, ...] = PRODUCT,
+        places: Sequence[Where] = (),
+    ) -> None:
         self._random = random.Random(seed)
         self._failing = seed is not None
-        self.driver = FakeDriver(references, self._fault)
         self.snapshot = EMPTY
         self.now = 0.0
-        self.reconciler = self._fresh()
+        by_name = {dataplane.name: dataplane for dataplane in dataplanes}
+        self.sites = [
+            Site(where, by_name[where.dataplane], FakeDriver(by_name[where.dataplane].references, self._fault))
+            for where in places or places_of(dataplanes, ())
+        ]
+        self._start()
+
+    @property
+    def driver(self) -> FakeDriver:
+        """Of the one site, where there is but one."""
+        (site,) = self.sites
+        return site.driver
+
+    @property
+    def reconciler(self) -> Reconciler:
+        (site,) = self.sites
+        return site.reconciler
+
+    def site(self, where: Where) -> Site:
+        return next(site for site in self.sites if site.where == where)
 
     async def go(self, state: State) -> None:
-        """Change the model to this state, as a door would, and let the reconciler come to rest."""
-        self.reconciler.mark(self._change(state))
+        """Change the model to this state, as a door would, and let the reconcilers come to rest."""
+        self.mark(self._change(state))
         await self.rest()
         await self.check(state)
 
     async def crash(self, state: State, steps: int) -> None:
-        """Change the model, let the reconciler begin, and kill it in the middle."""
-        self.reconciler.mark(self._change(state))
+        """Change the model, let the reconcilers begin, and kill them in the middle."""
+        self.mark(self._change(state))
         for _ in range(steps):
-            await self.reconciler.step()
+            for site in self.sites:
+                await site.reconciler.step()
         await self.restart()
         await self.check(state)
 
     async def restart(self) -> None:
-        """A new process: no memory, only the model and the dataplane."""
-        self.reconciler = self._fresh()
-        await self.reconciler.resync(force=True)
+        """New processes: no memory, only the model and the dataplanes."""
+        self._start()
+        for site in self.sites:
+            await site.reconciler.resync(force=True)
         await self.rest()
+
+    def mark(self, owners: Iterable[Owner]) -> None:
+        dirty = list(owners)
+        for site in self.sites:
+            site.reconciler.mark(dirty)
 
     async def rest(self) -> None:
         for _ in range(PATIENCE):
-            if await self.reconciler.step():
+            if any([await site.reconciler.step() for site in self.sites]):
                 continue
-            due = self.reconciler.next_due()
+            due = min((at for site in self.sites if (at := site.reconciler.next_due()) is not None), default=None)
             if due is None:
                 return
             assert due > self.now, "a reconciler that spins"
@@ -64,23 +106,44 @@ class World:
 
     async def check(self, state: State) -> None:
         """The rows are the story's; all is ACTIVE; a fresh start and a second look find nothing to do."""
-        lines = [str(row) for rows in self.driver.rows.values() for row in rows.values()]
-        assert sorted(lines) == sorted(line for line in state.expected.splitlines() if not line.startswith("refused"))
-        assert await self._fresh().resync() == 0
-        assert await self._fresh().plan() == {}
-        applies = self.driver.applies
-        self.reconciler.mark(owners_with_rows(self.snapshot))
+        for site in self.sites:
+            lines = [str(row) for rows in site.driver.rows.values() for row in rows.values()]
+            assert (site.where, sorted(lines)) == (site.where, wanted_rows(state, site.where))
+            assert await self._fresh(site).resync() == 0
+            assert await self._fresh(site).plan() == {}
+        applies = [site.driver.applies for site in self.sites]
+        self.mark(owners_with_rows(self.snapshot))
         await self.rest()
-        assert self.driver.applies == applies, "rewrote what was already right"
-        assert self._failing or self.reconciler.statistics.failed == 0, "an apply failed that nothing made fail"
+        assert [site.driver.applies for site in self.sites] == applies, "rewrote what was already right"
+        for site in self.sites:
+            failed = site.reconciler.statistics.failed
+            assert self._failing or failed == 0, "an apply failed that nothing made fail"
         self._check_status(state)
 
     def _check_status(self, state: State) -> None:
-        refused = {line.split()[1].rstrip(":") for line in state.expected.splitlines() if line.startswith("refused")}
+        refused = {
+            line.split()[1].rstrip(":")
+            for where, text in state.expected.items()
+            for line in text.splitlines()
+            if line.startswith("refused") and not where.chassis
+        }
+        kept = self.dataplanes()
         for owner, generation in self.snapshot.generations.items():
-            status = derive_provisioning_status(generation, self.reconciler.applied(owner))
+            status = derive_provisioning_status(generation, kept.applied(owner))
             wanted = ProvisioningStatus.ERROR if str(owner) in refused else ProvisioningStatus.ACTIVE
             assert (owner, wanted) == (owner, status)
+
+    def dataplanes(self) -> Dataplanes:
+        """What a server knows of all sites, when the nodes have told it what they know."""
+        central = [
+            Central(reconciler=site.reconciler, condition=_well) for site in self.sites if not site.where.chassis
+        ]
+        nodes = [site for site in self.sites if site.where.chassis]
+        kept = Dataplanes(lambda: self.snapshot, central, [site.dataplane for site in nodes])
+        for site in nodes:
+            for owner in owners_with_rows(self.snapshot):
+                kept.tell(owner, site.where, site.reconciler.applied(owner))
+        return kept
 
     def _change(self, state: State) -> Iterable[Owner]:
         old = self.snapshot
@@ -89,15 +152,21 @@ class World:
         changes = Changes(puts=puts, deletes=tuple(owner for owner in known if owner not in state.documents))
         self.snapshot = apply_changes(old, changes, old.revision + 1)
         dirty = list(affected(old, self.snapshot, changes.owners))
-        self.snapshot = tell_health(self.snapshot, state.down)
+        self.snapshot = tell_health(state.told(self.snapshot), state.down)
         dirty += [Owner.parse(f"loadbalancer/{balancer}") for balancer in {*old.down, *state.down}]
+        if old.plugged != self.snapshot.plugged:
+            dirty += [Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers]
         return dirty
 
-    def _fresh(self) -> Reconciler:
+    def _start(self) -> None:
+        for site in self.sites:
+            site.reconciler = self._fresh(site)
+
+    def _fresh(self, site: Site) -> Reconciler:
         return Reconciler(
-            driver=self.driver,
-            compile_owner=providers.compile_owner,
-            snapshot=lambda: self.snapshot,
+            dataplane=site.dataplane,
+            driver=site.driver,
+            snapshot=lambda: view_of(self.snapshot, site.where),
             clock=lambda: self.now,
         )
 
@@ -107,7 +176,15 @@ class World:
         return self._random.choice([Fault.BEFORE, Fault.AFTER])
 
 
-NOTHING = State(name="nothing", model="", expected="", documents={}, down={})
+def wanted_rows(state: State, where: Where) -> list[str]:
+    return sorted(line for line in state.expected.get(where, "").splitlines() if not line.startswith("refused"))
+
+
+def _well() -> Condition:
+    return Condition(connected=True, writes=True)
+
+
+NOTHING = State(name="nothing", model="", expected={}, documents={}, down={})
 
 
 def walks(states: Sequence[State]) -> dict[str, list[State]]:
@@ -123,19 +200,23 @@ def walks(states: Sequence[State]) -> dict[str, list[State]]:
     return {name: [*way, NOTHING] for name, way in ways.items()}
 
 
-async def walk(way: Iterable[State], *, seed: int | None, restarting: bool) -> None:
-    world = World(seed)
+async def walk(story: Story, way: Iterable[State], *, seed: int | None, restarting: bool) -> None:
+    world = World(seed, dataplanes=story.dataplanes, places=story.places)
     for place, state in enumerate(way):
         if restarting:
             await world.crash(state, steps=place % 4)
         else:
             await world.go(state)
-    assert world.driver.rows == {}
+    assert all(site.driver.rows == {} for site in world.sites)
 
 
-def run_walk(way: Iterable[State], *, seed: int | None = None, restarting: bool = False) -> None:
-    asyncio.run(walk(way, seed=seed, restarting=restarting))
+def walk_every_way(story: Story, *, seed: int | None = None, restarting: bool = False) -> None:
+    for way in walks(story.states).values():
+        asyncio.run(walk(story, way, seed=seed, restarting=restarting))
 
 
-def check_goldens(state: State) -> None:
-    assert state.expected == render_state(state.snapshot())
+def check_goldens(story: Story) -> None:
+    for state in story.states:
+        rendered = render_state(state, story.dataplanes, story.places)
+        told = {where: text for where, text in rendered.items() if text}
+        assert {where: text for where, text in state.expected.items() if text} == told

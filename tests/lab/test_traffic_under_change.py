@@ -220,7 +220,7 @@ def kill_the_server(scene: Scene) -> None:
 
 
 def look_at_everything(scene: Scene) -> None:
-    assert scene.home.server.client.post("/operator/resync").json() == {"changed": 0}
+    assert scene.home.server.client.post("/operator/resync").json()["changed"] == 0
 
 
 def kill_the_database(scene: Scene) -> None:

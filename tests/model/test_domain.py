@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from fairlead.compilers.providers import compile_owner
+from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import Acl, GroupMember, LoadBalancer, OvnRow, PortGroupPort, RouterGroup, SwitchGroup
 from fairlead.model import loadbalancer as lb

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.compilers.ovn import compile_owner
+from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver, Fault
@@ -37,7 +37,7 @@ class MeddledDriver(FakeDriver):
 
 
 def make(driver: FakeDriver, snapshot: Snapshot) -> Reconciler:
-    return Reconciler(driver=driver, compile_owner=compile_owner, snapshot=lambda: snapshot, clock=lambda: 0.0)
+    return Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
 
 
 def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
@@ -111,7 +111,9 @@ def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
                 raise ZeroDivisionError("a mistake")
             return compile_owner(of, owner)
 
-        reconciler = Reconciler(driver=driver, compile_owner=compile_some, snapshot=lambda: snapshot, clock=lambda: now)
+        reconciler = Reconciler(
+            dataplane=replace(OVN, compile=compile_some), driver=driver, snapshot=lambda: snapshot, clock=lambda: now
+        )
         await reconciler.resync()
         web = Owner(Kind.LOAD_BALANCER, "web")
         assert reconciler.applied(web).error == "a mistake"
@@ -164,7 +166,7 @@ def test_a_change_is_applied_while_a_resync_looks_at_many():
         nets = [_renamed(STATE.documents[NET], f"net{number:02}") for number in range(60)]
         model = [apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1)]
         driver = FakeDriver(references)
-        reconciler = Reconciler(driver=driver, compile_owner=compile_owner, snapshot=lambda: model[0], clock=Ticking())
+        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: model[0], clock=Ticking())
         await reconciler.resync()
         while await reconciler.step():
             pass
@@ -220,9 +222,7 @@ def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
     async def run() -> None:
         faults, now = [Fault.BEFORE], [0.0]
         driver = FakeDriver(references, lambda: faults[0])
-        reconciler = Reconciler(
-            driver=driver, compile_owner=compile_owner, snapshot=STATE.snapshot, clock=lambda: now[0]
-        )
+        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=STATE.snapshot, clock=lambda: now[0])
         reconciler.mark([NET])
         for now[0] in (0.0, 10.0, 20.0):
             await reconciler.step()
@@ -249,9 +249,7 @@ def test_the_brake_knows_what_was_deleted_on_purpose():
         async def deleted() -> frozenset[Owner]:
             return frozenset(known)
 
-        after = Reconciler(
-            driver=driver, compile_owner=compile_owner, snapshot=lambda: model, clock=lambda: 0.0, deleted=deleted
-        )
+        after = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: model, clock=lambda: 0.0, deleted=deleted)
         with pytest.raises(MassDelete, match="18 of 30"):
             await after.resync()
         while await after.step():
@@ -294,7 +292,7 @@ def test_an_owner_that_nothing_comes_of_is_stalled():
         now = 0.0
         snapshot = STATE.snapshot()
         reconciler = Reconciler(
-            driver=FakeDriver(references), compile_owner=compile_owner, snapshot=lambda: snapshot, clock=lambda: now
+            dataplane=OVN, driver=FakeDriver(references), snapshot=lambda: snapshot, clock=lambda: now
         )
         assert reconciler.applied(NET).stalled, "nobody works on it"
         reconciler.mark([NET])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.compilers.ovn import compile_owner
+from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.fake import FakeDriver
@@ -63,9 +63,7 @@ class Services:
     def __init__(self) -> None:
         self.now = 0.0
         self.driver = SecondDriver()
-        self.reconciler = Reconciler(
-            driver=self.driver, compile_owner=compile_owner, snapshot=STATE.snapshot, clock=lambda: self.now
-        )
+        self.reconciler = Reconciler(dataplane=OVN, driver=self.driver, snapshot=STATE.snapshot, clock=lambda: self.now)
         self.knows = True
         self.succession = Succession(self.driver, self.reconciler, lambda: self.now, self.knows_all)
 

@@ -8,7 +8,6 @@
 """
 
 import re
-from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,25 +21,24 @@ from fairlead.api.callers import AccessControl
 from fairlead.api.door import Services, json_response
 from fairlead.api.identity import identity_routes, version_document
 from fairlead.api.loop_lag import LoopLag
-from fairlead.api.metrics import Dataplane, Metrics
-from fairlead.reconciler.loop import Reconciler
+from fairlead.api.metrics import Metrics
+from fairlead.reconciler.dataplanes import Dataplanes
 
 
 def make_app(
     services: Services,
-    reconciler: Reconciler,
+    dataplanes: Dataplanes,
     authenticate: Authenticate,
-    dataplane: Callable[[], Dataplane],
     *,
     names: frozenset[str] | None = None,
     loop_lag: LoopLag | None = None,
 ) -> ASGIApp:
     """`names` are what Host may be, where that matters (`callers.names_of`)."""
-    metrics = Metrics(services, reconciler, dataplane, loop_lag or LoopLag())
+    metrics = Metrics(services, dataplanes, loop_lag or LoopLag())
     doors = {
         "/network": network.make_door(services),
         "/load-balancer": octavia.make_door(services),
-        "/operator": operator.make_door(services, reconciler),
+        "/operator": operator.make_door(services, dataplanes),
         "/agent": agents.make_door(services),
     }
 

@@ -5,8 +5,7 @@ The two that say "well" or "not well" are for everybody; figures are for adminis
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,7 +22,8 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, balancer_status
 from fairlead.model.status import derive_provisioning_status
 from fairlead.model.steps import Steps
-from fairlead.reconciler.loop import Reconciler, Work
+from fairlead.reconciler.dataplanes import Central, Dataplanes
+from fairlead.reconciler.loop import Work
 
 SOUTHBOUND_PATIENCE = 30.0
 """Seconds without news of probes, while there are members that are probed, after which a server is not ready: who died
@@ -37,34 +37,12 @@ DOORS = frozenset({"", "network", "load-balancer", "operator", "agent", "project
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataplane:
-    """What is known of OVN at this moment."""
-
-    connected: bool
-    writes: bool
-    """Whether this server holds the lock; of several, one does."""
-    southbound: bool = False
-    """Whether it is heard what health monitors see."""
-    unheard: float = 0.0
-    """Seconds for which it was not heard although there are members with a health monitor."""
-    probing: Mapping[str, int] = field(default_factory=dict)
-    """How many chassis live (`alive`) and are `dead`, and how many probes cannot be read (`unreadable`)."""
-    foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Table and column -> how often somebody else changed it in rows of ours."""
-    takeovers: int = 0
-    """How often this server has taken the lock from one that did not write."""
-
-
 class Metrics:
     """One registry for one application, so that two in one process do not meet."""
 
-    def __init__(
-        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], loop_lag: LoopLag
-    ) -> None:
+    def __init__(self, services: Services, dataplanes: Dataplanes, loop_lag: LoopLag) -> None:
         self._registry = CollectorRegistry()
-        self._dataplane = dataplane
-        self._reconciler = reconciler
+        self._central = dataplanes.central
         self._requests = Histogram(
             "fairlead_api_request_seconds",
             "Time from request to answer.",
@@ -76,8 +54,9 @@ class Metrics:
         self._applying = self._timing(
             "fairlead_apply_seconds", "Time to compare one owner, and to write what differed."
         )
-        reconciler.watch(self._observe_work)
-        self._state = _State(services, reconciler, dataplane, loop_lag)
+        for central in self._central:
+            central.reconciler.watch(self._observer(central.dataplane.name))
+        self._state = _State(services, dataplanes, loop_lag)
         self._registry.register(self._state)
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
@@ -87,11 +66,20 @@ class Metrics:
         self._requests.labels(door, method if method in METHODS else "other", str(code)).observe(seconds)
 
     def _timing(self, name: str, meaning: str) -> Histogram:
-        return Histogram(name, meaning, ["kind"], buckets=(0.0001, 0.00025, 0.0005, *BUCKETS), registry=self._registry)
+        return Histogram(
+            name,
+            meaning,
+            ["dataplane", "kind"],
+            buckets=(0.0001, 0.00025, 0.0005, *BUCKETS),
+            registry=self._registry,
+        )
 
-    def _observe_work(self, work: Work) -> None:
-        self._compiling.labels(work.owner.kind.value).observe(work.compiling)
-        self._applying.labels(work.owner.kind.value).observe(work.applying)
+    def _observer(self, dataplane: str) -> Callable[[Work], None]:
+        def observe(work: Work) -> None:
+            self._compiling.labels(dataplane, work.owner.kind.value).observe(work.compiling)
+            self._applying.labels(dataplane, work.owner.kind.value).observe(work.applying)
+
+        return observe
 
     def routes(self) -> list[Route]:
         return [
@@ -105,16 +93,19 @@ class Metrics:
         return PlainTextResponse("well\n")
 
     async def _readyz(self, _: Request) -> Response:
-        """Whether what is asked for now can reach OVN, through this server or through the one that writes."""
-        now = self._dataplane()
-        if not now.connected:
-            return PlainTextResponse("not ready: OVN is not reachable\n", 503)
-        if now.unheard > SOUTHBOUND_PATIENCE:
-            words = f"not ready: what health monitors see was not heard for {now.unheard:.0f} s\n"
+        """Whether what is asked for now can reach every dataplane, through this server or through one that writes."""
+        conditions = [(each, each.condition()) for each in self._central]
+        for each, now in conditions:
+            if not now.connected:
+                return PlainTextResponse(f"not ready: {each.dataplane.title} is not reachable\n", 503)
+        unheard = max((now.unheard for _, now in conditions), default=0.0)
+        if unheard > SOUTHBOUND_PATIENCE:
+            words = f"not ready: what health monitors see was not heard for {unheard:.0f} s\n"
             return PlainTextResponse(words, 503)
-        if now.writes:
+        others = [each for each, now in conditions if not now.writes]
+        if not others:
             return PlainTextResponse("ready\n")
-        waits = self._reconciler.unsettled()
+        waits = max(each.reconciler.unsettled() for each in others)
         if waits > STANDBY_PATIENCE:
             return PlainTextResponse(f"not ready: another server has the lock; a change waits for {waits:.0f} s\n", 503)
         return PlainTextResponse("ready: another server writes\n")
@@ -130,13 +121,10 @@ class _State(Collector):
     """Read when it is asked for: there is no second place in which a figure is kept. What has to be counted among ten
     thousand load balancers is counted in steps just before."""
 
-    def __init__(
-        self, services: Services, reconciler: Reconciler, dataplane: Callable[[], Dataplane], loop_lag: LoopLag
-    ) -> None:
+    def __init__(self, services: Services, dataplanes: Dataplanes, loop_lag: LoopLag) -> None:
         self._lag = loop_lag
         self._services = services
-        self._reconciler = reconciler
-        self._dataplane = dataplane
+        self._central = dataplanes.central
         self._owners: Mapping[tuple[str, ...], int] = {}
         """How many there are by kind and status."""
         self._members: Mapping[tuple[str, ...], int] = {}
@@ -148,48 +136,12 @@ class _State(Collector):
         self._members = yield from self._count_members(snapshot)
 
     def collect(self) -> Iterator[Metric]:
-        statistics, now = self._reconciler.statistics, self._dataplane()
-        for name, meaning in (
-            ("compiled", "Owners compiled."),
-            ("applied", "Transactions that changed the dataplane."),
-            ("failed", "Applies that failed; each is tried again."),
-            ("refused", "Owners that their provider cannot have."),
-            ("resyncs", "Looks at everything."),
-            ("resync_changes", "Owners that a look at everything found different."),
-            ("meddled", "Times that somebody else changed rows of an owner."),
-        ):
-            yield CounterMetricFamily(f"fairlead_{name}_total", meaning, getattr(statistics, name))
-        yield GaugeMetricFamily("fairlead_queue_owners", "Owners that wait to be applied.", len(self._reconciler))
-        yield GaugeMetricFamily("fairlead_queue_age_seconds", "Of the one that waits longest.", self._reconciler.age())
-        yield GaugeMetricFamily(
-            "fairlead_unsettled_seconds", "Since the oldest change that is not applied.", self._reconciler.unsettled()
-        )
-        yield GaugeMetricFamily("fairlead_ovn_connected", "1 while OVN can be read.", int(now.connected))
-        yield GaugeMetricFamily("fairlead_ovn_writer", "1 while this server is the one that writes.", int(now.writes))
-        yield CounterMetricFamily(
-            "fairlead_takeovers_total",
-            "Times that this server took the place of one that held the lock.",
-            now.takeovers,
-        )
-        yield GaugeMetricFamily(
-            "fairlead_southbound_connected", "1 while it is heard what health monitors see.", int(now.southbound)
-        )
-        yield GaugeMetricFamily(
-            "fairlead_southbound_unreadable_rows", "Probes in OVN that are left out.", now.probing.get("unreadable", 0)
-        )
-        chassis = GaugeMetricFamily("fairlead_chassis", "Compute nodes that OVN knows.", labels=["status"])
-        for status in ("alive", "dead"):
-            chassis.add_metric([status], now.probing.get(status, 0))
-        yield chassis
+        yield from _work(self._central)
+        yield from _conditions(self._central)
+        yield from _observed(self._central)
         yield GaugeMetricFamily(
             "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.node_counts.nodes
         )
-        yield GaugeMetricFamily(
-            "fairlead_contended_owners",
-            "Owners that somebody else changes again and again: their repairs wait.",
-            self._reconciler.contended(),
-        )
-        yield _foreign(now.foreign)
         yield GaugeMetricFamily(
             "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._lag.longest
         )
@@ -227,13 +179,93 @@ def _counted(name: str, meaning: str, counts: Mapping[tuple[str, ...], int], *la
     return family
 
 
-def _foreign(changes: Mapping[tuple[str, str], int]) -> Metric:
+Read = Callable[[Central], float]
+_COUNTED: Mapping[str, tuple[str, Read]] = {
+    "compiled": ("Owners compiled.", lambda each: each.reconciler.statistics.compiled),
+    "applied": ("Transactions that changed the dataplane.", lambda each: each.reconciler.statistics.applied),
+    "failed": ("Applies that failed; each is tried again.", lambda each: each.reconciler.statistics.failed),
+    "refused": ("Owners that their provider cannot have.", lambda each: each.reconciler.statistics.refused),
+    "resyncs": ("Looks at everything.", lambda each: each.reconciler.statistics.resyncs),
+    "resync_changes": (
+        "Owners that a look at everything found different.",
+        lambda each: each.reconciler.statistics.resync_changes,
+    ),
+    "meddled": (
+        "Times that somebody else changed rows of an owner.",
+        lambda each: each.reconciler.statistics.meddled,
+    ),
+}
+_GAUGES: Mapping[str, tuple[str, Read]] = {
+    "queue_owners": ("Owners that wait to be applied.", lambda each: len(each.reconciler)),
+    "queue_age_seconds": ("Of the one that waits longest.", lambda each: each.reconciler.age()),
+    "unsettled_seconds": (
+        "Since the oldest change that is not applied.",
+        lambda each: each.reconciler.unsettled(),
+    ),
+    "contended_owners": (
+        "Owners that somebody else changes again and again: their repairs wait.",
+        lambda each: each.reconciler.contended(),
+    ),
+}
+
+
+def _work(central: Iterable[Central]) -> Iterator[Metric]:
+    """What the reconcilers do and have done."""
+    for name, (meaning, read) in _COUNTED.items():
+        counter = CounterMetricFamily(f"fairlead_{name}_total", meaning, labels=["dataplane"])
+        for each in central:
+            counter.add_metric([each.dataplane.name], read(each))
+        yield counter
+    for name, (meaning, read) in _GAUGES.items():
+        gauge = GaugeMetricFamily(f"fairlead_{name}", meaning, labels=["dataplane"])
+        for each in central:
+            gauge.add_metric([each.dataplane.name], read(each))
+        yield gauge
+
+
+def _conditions(central: Iterable[Central]) -> Iterator[Metric]:
+    takeovers = CounterMetricFamily(
+        "fairlead_takeovers_total",
+        "Times that this server took the place of one that held the lock.",
+        labels=["dataplane"],
+    )
+    for each in central:
+        name, title, now = each.dataplane.name, each.dataplane.title, each.condition()
+        yield GaugeMetricFamily(f"fairlead_{name}_connected", f"1 while {title} can be read.", int(now.connected))
+        yield GaugeMetricFamily(
+            f"fairlead_{name}_writer", "1 while this server is the one that writes.", int(now.writes)
+        )
+        takeovers.add_metric([name], now.takeovers)
+    yield takeovers
+    yield _foreign(central)
+
+
+def _observed(central: Iterable[Central]) -> Iterator[Metric]:
+    """What is heard of nodes, by whichever dataplane."""
+    conditions = [each.condition() for each in central]
+    probing = Counter[str]()
+    for now in conditions:
+        probing.update(now.probing)
+    yield GaugeMetricFamily(
+        "fairlead_southbound_connected",
+        "1 while it is heard what health monitors see.",
+        int(any(now.southbound for now in conditions)),
+    )
+    yield GaugeMetricFamily("fairlead_southbound_unreadable_rows", "Probes that are left out.", probing["unreadable"])
+    chassis = GaugeMetricFamily("fairlead_chassis", "Compute nodes that are known.", labels=["status"])
+    for status in ("alive", "dead"):
+        chassis.add_metric([status], probing[status])
+    yield chassis
+
+
+def _foreign(central: Iterable[Central]) -> Metric:
     """As many labels as the columns that we write: they do not grow with what somebody else does."""
     family = CounterMetricFamily(
         "fairlead_foreign_changes_total",
         "Changes of our rows that were not ours, by table and column; `row` for one that came or went.",
-        labels=["table", "column"],
+        labels=["dataplane", "table", "column"],
     )
-    for (table, column), count in sorted(changes.items()):
-        family.add_metric([table, column], count)
+    for each in central:
+        for (table, column), count in sorted(each.condition().foreign.items()):
+            family.add_metric([each.dataplane.name, table, column], count)
     return family

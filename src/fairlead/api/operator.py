@@ -3,7 +3,8 @@
 `fairlead plan`, `show` and `resync` are its clients. Administrators only. Errors: {"error": sentence}.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 
 from starlette.applications import Starlette
@@ -25,9 +26,10 @@ from fairlead.model.names import describe_member, name_of
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import why_down, why_unknown
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
-from fairlead.reconciler.loop import MassDelete, Reconciler, Statistics
+from fairlead.reconciler.dataplanes import Central, Dataplanes
+from fairlead.reconciler.loop import MassDelete, Statistics
 from fairlead.store.interface import StoreError
 
 
@@ -36,64 +38,98 @@ def _each(schema: Schema) -> Schema:
     return {"type": "object", "additionalProperties": schema}
 
 
-PLANNED = object_schema(
-    {"create": TEXTS, "update": {"type": "array", "items": array_schema(TEXT, 2)}, "delete": TEXTS},
-    ["create", "update", "delete"],
-)
+CHANGED: Mapping[str, Schema] = {
+    "create": TEXTS,
+    "update": {"type": "array", "items": array_schema(TEXT, 2)},
+    "delete": TEXTS,
+}
+PLANNED = object_schema({**CHANGED, "dataplanes": _each(object_schema(CHANGED, CHANGED))}, [*CHANGED, "dataplanes"])
+ARRIVED: Mapping[str, Schema] = {"applied": NUMBER, "error": or_null(TEXT)}
+ROWS: Mapping[str, Schema] = {"desired": _each(TEXT), "actual": _each(TEXT)}
+BY_DATAPLANE: Mapping[str, Schema] = {
+    **ARRIVED,
+    **ROWS,
+    "chassis": _each(object_schema(ARRIVED, ARRIVED)),
+}
+"""A central dataplane has rows, one of nodes has chassis."""
 SHOWN: Mapping[str, Schema] = {
     "owner": TEXT,
     "name": TEXT,
     "generation": NUMBER,
-    "applied": NUMBER,
-    "error": or_null(TEXT),
+    **ARRIVED,
     "status": words_schema(ProvisioningStatus),
     "down": _each(TEXT),
     "unknown": _each(TEXT),
-    "desired": _each(TEXT),
-    "actual": _each(TEXT),
+    **ROWS,
+    "dataplanes": _each(object_schema(BY_DATAPLANE, [])),
 }
-RESYNCED = object_schema({"changed": NUMBER}, ["changed"])
+RESYNCED = object_schema({"changed": NUMBER, "dataplanes": _each(NUMBER)}, ["changed", "dataplanes"])
 _FIGURES = dict.fromkeys(("waiting", *(field.name for field in fields(Statistics))), NUMBER)
-STATISTICS = object_schema(_FIGURES, _FIGURES)
+STATISTICS = object_schema(
+    {**_FIGURES, "dataplanes": _each(object_schema(_FIGURES, _FIGURES))}, [*_FIGURES, "dataplanes"]
+)
 
 
-def make_door(services: Services, reconciler: Reconciler) -> Starlette:
+def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
     async def plan(request: Request) -> Response:
         _only_admin(request)
-        found = await reconciler.plan()
-        return json_response({"plan": {str(owner): _diff(change) for owner, change in found.items()}})
+        found: dict[str, dict[str, JsonObject]] = {}
+        for each in dataplanes.central:
+            with _asking(each):
+                for owner, change in (await each.reconciler.plan()).items():
+                    found.setdefault(str(owner), {})[each.dataplane.name] = _diff(change)
+        return json_response({"plan": {owner: _planned(changes) for owner, changes in found.items()}})
 
     async def show(request: Request) -> Response:
         _only_admin(request)
         owner = await in_steps(_find_owner(services.model.snapshot, request.path_params["owner"]))
-        desired, actual = await reconciler.compare(owner)
-        if not desired and not actual and services.model.snapshot.find(owner) is None:
-            raise ApiError(404, f"there is no {owner}, neither in the model nor in OVN")
-        generation = services.model.snapshot.generations.get(owner, services.model.snapshot.revision)
+        desired: dict[str, Rows] = {}
+        actual: dict[str, Rows] = {}
+        for each in dataplanes.central:
+            with _asking(each):
+                desired[each.dataplane.name], actual[each.dataplane.name] = await each.reconciler.compare(owner)
+        snapshot = services.model.snapshot
+        if not any(desired.values()) and not any(actual.values()) and snapshot.find(owner) is None:
+            titles = " or ".join(each.dataplane.title for each in dataplanes.central)
+            raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles}")
+        generation = snapshot.generations.get(owner, snapshot.revision)
         applied = services.applied(owner)
+        rows: dict[str, JsonObject] = {
+            name: {"desired": _texts(desired[name]), "actual": _texts(actual[name])}
+            for name in desired
+            if desired[name] or actual[name]
+        }
         return json_response(
             {
                 "owner": str(owner),
-                "name": name_of(services.model.snapshot, owner),
+                "name": name_of(snapshot, owner),
                 "generation": generation,
-                "applied": applied.generation,
-                "error": applied.error,
+                **_arrived(applied),
                 "status": derive_provisioning_status(generation, applied),
-                "down": _down(services.model.snapshot, owner),
-                "unknown": _unknown(services.model.snapshot, owner),
-                "desired": _texts(desired),
-                "actual": _texts(actual),
+                "down": _down(snapshot, owner),
+                "unknown": _unknown(snapshot, owner),
+                **{which: _together(rows, which) for which in ROWS},
+                "dataplanes": _by_dataplane(dataplanes, owner, rows),
             }
         )
 
     async def resync(request: Request) -> Response:
         _only_admin(request)
         force = request.query_params.get("force", "").lower() in ("true", "1")
-        return json_response({"changed": await reconciler.resync(force=force)})
+        changed: dict[str, int] = {}
+        for each in dataplanes.central:
+            with _asking(each):
+                changed[each.dataplane.name] = await each.reconciler.resync(force=force)
+        return json_response({"changed": sum(changed.values()), "dataplanes": changed})
 
     async def statistics(request: Request) -> Response:
         _only_admin(request)
-        return json_response({"waiting": len(reconciler), **asdict(reconciler.statistics)})
+        figures = {
+            each.dataplane.name: {"waiting": len(each.reconciler), **asdict(each.reconciler.statistics)}
+            for each in dataplanes.central
+        }
+        total = {name: sum(each[name] for each in figures.values()) for name in _FIGURES}
+        return json_response({**total, "dataplanes": figures})
 
     routes = with_document(
         "Fairlead: operator",
@@ -109,13 +145,21 @@ def make_door(services: Services, reconciler: Reconciler) -> Starlette:
     )
     handlers = {
         ApiError: _api_error,
-        DriverError: _unavailable,
         MassDelete: _mass_delete,
         StoreError: _store_error,
         Unsupported: _unsupported,
         HTTPException: _http_error,
     }
     return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _asking(central: Central) -> Iterator[None]:
+    """Raises ApiError for a dataplane that does not answer."""
+    try:
+        yield
+    except DriverError as error:
+        raise ApiError(503, f"{central.dataplane.title} cannot be asked: {error}") from None
 
 
 def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
@@ -148,6 +192,40 @@ def _diff(change: Diff) -> JsonObject:
     }
 
 
+def _planned(changes: Mapping[str, JsonObject]) -> JsonObject:
+    """Of all dataplanes together, and of each."""
+    together = {word: [row for change in changes.values() for row in change[word]] for word in CHANGED}
+    return {**together, "dataplanes": changes}
+
+
+def _arrived(applied: Applied) -> JsonObject:
+    return {"applied": applied.generation, "error": applied.error}
+
+
+def _by_dataplane(dataplanes: Dataplanes, owner: Owner, rows: Mapping[str, JsonObject]) -> JsonObject:
+    """What has arrived in each, on which chassis, and the rows of those that are here."""
+    found: dict[str, JsonObject] = {}
+    for where, applied in sorted(dataplanes.known(owner).items()):
+        if where.chassis:
+            found.setdefault(where.dataplane, {"chassis": {}})["chassis"][where.chassis] = _arrived(applied)
+        else:
+            found[where.dataplane] = {**_arrived(applied), "desired": {}, "actual": {}}
+    for each in dataplanes.central:
+        name = each.dataplane.name
+        if name in rows:  # which may be left from another provider
+            found[name] = {**found.get(name, _arrived(each.applied(owner))), **rows[name]}
+    return found
+
+
+def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
+    """Of all dataplanes; which one it is stands before the key where there are several."""
+    return {
+        f"{name} {key}" if len(rows) > 1 else key: text
+        for name, each in rows.items()
+        for key, text in each[which].items()
+    }
+
+
 def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """The members of a load balancer that their health monitor calls down, and why."""
     balancer = _balancer(snapshot, owner)
@@ -169,7 +247,7 @@ def _members(balancer: LoadBalancer, why: Mapping[str, Health]) -> JsonObject:
     return {" ".join([member.id, *describe_member(member)]): why[member.id].value for member in members}
 
 
-def _texts(rows: Rows) -> Mapping[str, str]:
+def _texts(rows: Rows) -> JsonObject:
     return {" ".join(key): str(rows[key]) for key in sorted(rows)}
 
 
@@ -180,10 +258,6 @@ def _only_admin(request: Request) -> None:
 
 async def _api_error(request: Request, error: ApiError) -> Response:
     return json_response({"error": error.message}, error.status)
-
-
-async def _unavailable(request: Request, error: DriverError) -> Response:
-    return json_response({"error": f"OVN cannot be asked: {error}"}, 503)
 
 
 async def _store_error(request: Request, error: StoreError) -> Response:

@@ -1,29 +1,31 @@
 """Providers: what does the work, and the names by which tenants choose it.
 
 Names are an operator's: several may lead to one implementation, because clients switch features by the name. A load
-balancer is stored with its name, and what that name means is looked up.
+balancer is stored with its name, and what that name means is looked up. So is who compiles it: each dataplane of its
+provider, and no other.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from fairlead.compilers import ovn
-from fairlead.compilers.ovn_members import check_change
-from fairlead.dataplane.rows import Rows
+from fairlead.compilers.ovn import OVN
+from fairlead.compilers.ovn.members import check_change
+from fairlead.dataplane.interface import Dataplane
+from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 
-Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
 Check: TypeAlias = Callable[[Snapshot, LoadBalancer], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     description: str
-    compile: Compile
+    dataplanes: frozenset[str]
+    """The names of those that have the rows of its load balancers."""
     check: Check = lambda _, __: None
     """What a change may not ask for, although it may come to be so later. Raises Unsupported. The snapshot is the one
     before the change."""
@@ -36,18 +38,38 @@ VIP_NETWORKS = "valid_vip_networks"
 """Octavia's own key of an availability zone, which its API reads whoever the provider is."""
 
 
+def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
+    return {dataplane.name: dataplane for dataplane in dataplanes}
+
+
+DATAPLANES = _by_name(
+    OVN,
+)
+"""All that there are. Where an owner has rows in several, its rows in one do not refer to those in another."""
+IMPLEMENTATIONS: Mapping[str, Provider] = {
+    "ovn": Provider(
+        description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
+        " database.",
+        dataplanes=frozenset({OVN.name}),
+        check=check_change,
+        availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     """What tenants may choose, in the order in which it is listed: name -> implementation. `default` is one of them."""
 
     implementations: Mapping[str, str]
     default: str
+    providers: Mapping[str, Provider] = field(default_factory=lambda: IMPLEMENTATIONS)
 
     def __contains__(self, name: str) -> bool:
         return name in self.implementations
 
     def __getitem__(self, name: str) -> Provider:
-        return IMPLEMENTATIONS[self.implementations[name]]
+        return self.providers[self.implementations[name]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.implementations)
@@ -57,17 +79,44 @@ class Names:
         return self.implementations[name] == self.implementations[other]
 
 
-IMPLEMENTATIONS: Mapping[str, Provider] = {
-    ovn.PROVIDER: Provider(
-        description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
-        " database.",
-        compile=ovn.compile_owner,
-        check=check_change,
-        availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
-    ),
-}
-compile_owner: Compile = ovn.compile_owner
-"""All implementations write to one dataplane so far, whatever names they have."""
+def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> tuple[Dataplane, ...]:
+    """The dataplanes that any of these names leads to, each of which compiles the load balancers of its own alone."""
+    return tuple(
+        _for_its_own(dataplane, names)
+        for dataplane in known.values()
+        if any(dataplane.name in names[name].dataplanes for name in names)
+    )
+
+
+def _for_its_own(dataplane: Dataplane, names: Names) -> Dataplane:
+    """As it is, if all names lead to it: then nobody has to be asked whose a load balancer is."""
+    own = frozenset(name for name in names if dataplane.name in names[name].dataplanes)
+    if own == frozenset(names):
+        return dataplane
+
+    def compile_own(view: Snapshot, owner: Owner) -> Rows:
+        return dataplane.compile(view, owner) if narrowed.concerns(view, owner) else NO_ROWS
+
+    narrowed = replace(dataplane, providers=own, compile=compile_own)
+    return narrowed
+
+
+def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], object]:
+    """What raises Unsupported for an owner that one of these cannot have: a change is accepted if all compile it.
+
+    A dataplane of nodes is asked for what it would have if the whole deployment were one node.
+    """
+    if len(dataplanes) == 1:
+        return dataplanes[0].compile
+
+    def check(snapshot: Snapshot, owner: Owner) -> None:
+        for dataplane in dataplanes:
+            if dataplane.concerns(snapshot, owner):
+                dataplane.compile(snapshot, owner)
+
+    return check
+
+
 DEFAULT_NAMES = "fairlead=ovn,ovn=ovn"
 DEFAULT_NAME = "fairlead"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -104,12 +104,13 @@ class BalancerStatus:
         return self.provisioning(part) in pending and not self.applied.stalled
 
     def of_balancer(self) -> OperatingStatus:
+        """DEGRADED too while nodes fail to apply it: who is served by others notices nothing."""
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
         led_to = self._led_to()
         pools = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
         worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in pools)
-        return next(worst, OperatingStatus.ONLINE)
+        return next(worst, OperatingStatus.DEGRADED if self.applied.failing else OperatingStatus.ONLINE)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:
         return _online(self._serves(self.balancer, listener))

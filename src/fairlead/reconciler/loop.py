@@ -1,4 +1,4 @@
-"""The reconciler: compile an owner whole, compare it with what was last applied, apply the difference.
+"""The reconciler of one dataplane: compile an owner whole, compare it with what was last applied, apply the difference.
 
 Create, update, delete, restart and repair are this one path. What was last applied is believed until an apply fails or
 the dataplane says that somebody else changed it; then the owner is read again. A resync believes nothing; it works in
@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairlead.compilers.providers import Compile
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
 from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unreachable
 from fairlead.model.names import describe_owner
@@ -99,7 +99,7 @@ async def _nothing() -> frozenset[Owner]:
 
 
 class Reconciler:
-    """`snapshot` gives the newest model; `clock` the seconds that back-off counts.
+    """`snapshot` gives the newest model, or on a node the newest slice of it; `clock` the seconds that back-off counts.
 
     `deleted` gives the owners that are known to have been deleted on purpose.
     """
@@ -107,15 +107,18 @@ class Reconciler:
     def __init__(
         self,
         *,
+        dataplane: Dataplane,
         driver: Driver,
-        compile_owner: Compile,
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
         deleted: Callable[[], Awaitable[Container[Owner]]] = _nothing,
     ) -> None:
         self.statistics = Statistics()
+        self.dataplane = dataplane
+        self._logger = LOG.getChild(dataplane.name)
+        self._kinds = dataplane.kinds
         self._driver = driver
-        self._compile = compile_owner
+        self._compile = dataplane.compile
         self._snapshot = snapshot
         self._clock = clock
         self._queue = Queue()
@@ -137,9 +140,12 @@ class Reconciler:
         self._watchers.append(watcher)
 
     def mark(self, owners: Iterable[Owner]) -> None:
-        """These owners are dirty: their model, or what it depends on, has changed."""
+        """These owners are dirty: their model, or what it depends on, has changed. Those that never have rows here are
+        left out."""
         cause = CAUSE.get()
         for owner in owners:
+            if owner.kind not in self._kinds:
+                continue
             self._queue.add(owner, self._clock())
             if self._looking.locked():
                 self._memory.touched.add(owner)
@@ -150,6 +156,8 @@ class Reconciler:
 
     def read_again(self, owner: Owner) -> None:
         """Read this owner again, and put right what is wrong."""
+        if owner.kind not in self._kinds:
+            return
         self._memory.believed.pop(owner, None)
         self._memory.doubted.add(owner)
         self.mark([owner])
@@ -163,7 +171,7 @@ class Reconciler:
         self.statistics.meddled += bool(what)
         pause = self._contention.notice(owner, now)
         if not pause:
-            LOG.log(
+            self._logger.log(
                 logging.WARNING if what else logging.DEBUG,
                 "somebody else changed rows of %s: %s",
                 describe_owner(self._snapshot(), owner),
@@ -185,7 +193,7 @@ class Reconciler:
         """Once for each repair that waits: the pauses grow, so the lines become few."""
         repairs = self._contention.repairs(owner)
         error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
-        LOG.log(
+        self._logger.log(
             logging.WARNING if what else logging.DEBUG,
             *("%s: %s: %s", self._called(owner), error, what),
             extra={"fields": {"owner": str(owner), "repairs": repairs, "pause": pause, "change": what}},
@@ -332,7 +340,7 @@ class Reconciler:
                 self.stood_by.set()
         except Exception as error:
             if not isinstance(error, DriverError):
-                LOG.exception("a mistake of Fairlead's own in %s; trying again", owner)
+                self._logger.exception("a mistake of Fairlead's own in %s; trying again", owner)
             self.statistics.failed += 1
             if not isinstance(error, Unavailable):
                 self._memory.failed.add(owner)
@@ -406,7 +414,7 @@ class Reconciler:
                 "requests": causes,
             }
             words = f"applied {self._called(work.owner)} generation {generation}: {change.counts} in {took} ms"
-            LOG.info("%s", f"{words} for {', '.join(causes)}" if causes else words, extra={"fields": news})
+            self._logger.info("%s", f"{words} for {', '.join(causes)}" if causes else words, extra={"fields": news})
         for watcher in self._watchers:
             watcher(work)
 
@@ -416,7 +424,7 @@ class Reconciler:
     async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
         """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
         await asyncio.sleep(0)  # these lists are slices of their own
-        owners = owners_with_rows(snapshot)
+        owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in self._kinds]
         await asyncio.sleep(0)
         orphans = sorted(actual.keys() - set(owners), key=creation_order, reverse=True)
         await asyncio.sleep(0)
@@ -432,7 +440,7 @@ class Reconciler:
             desired = self._compile(snapshot, owner)
         except Exception as failure:
             if not isinstance(failure, Unsupported):
-                LOG.exception("a mistake of Fairlead's own in %s", owner)
+                self._logger.exception("a mistake of Fairlead's own in %s", owner)
             return _Compared(owner, NO_ROWS, actual, NO_CHANGE, failure)
         self.statistics.compiled += 1
         return _Compared(owner, desired, actual, diff(desired, actual))
@@ -451,7 +459,7 @@ class Reconciler:
         self._know(owner, Applied(generation=before.generation, error=str(error)))
         level = logging.DEBUG if isinstance(error, Unavailable | MissingReference) else logging.WARNING
         causes = self._memory.causes.get(owner, [])
-        LOG.log(
+        self._logger.log(
             level,
             *(
                 "could not apply %s%s: %s",

@@ -208,7 +208,7 @@ def test_the_description_of_a_provider_can_stand_in_a_configuration():
 
 def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     other = providers.Provider(
-        description="another", compile=IMPLEMENTATIONS["ovn"].compile, flavor_capabilities={"size": "How large."}
+        description="another", dataplanes=IMPLEMENTATIONS["ovn"].dataplanes, flavor_capabilities={"size": "How large."}
     )
     monkeypatch.setitem(IMPLEMENTATIONS, "other", other)  # type: ignore[arg-type]
     monkeypatch.setitem(providers.DEFAULT.implementations, "other", "other")  # type: ignore[arg-type]

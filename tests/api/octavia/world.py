@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from fairlead.api.octavia import make_door
-from fairlead.compilers.providers import Compile
+from fairlead.dataplane.interface import Compile
 from fairlead.drivers.fake import Fault
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet

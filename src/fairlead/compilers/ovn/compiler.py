@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import assert_never
 
-from fairlead.compilers.ovn_monitors import monitor_rows
-from fairlead.compilers.ovn_parting import parting_rows
-from fairlead.compilers.ovn_router import (
+from fairlead.compilers.ovn.monitors import monitor_rows
+from fairlead.compilers.ovn.parting import parting_rows
+from fairlead.compilers.ovn.router import (
     floating_ip_rows,
     gateway_attachment,
     interface,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fairlead.compilers.ovn_monitors import check_probed
+from fairlead.compilers.ovn.monitors import check_probed
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.addresses import is_destination
 from fairlead.model.loadbalancer import LoadBalancer, Member

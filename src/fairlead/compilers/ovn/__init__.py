@@ -1,0 +1,18 @@
+"""Model to rows of the OVN Northbound database."""
+
+from fairlead.compilers.ovn.compiler import compile_owner
+from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.dataplane.ovn_tables import references
+from fairlead.model.kinds import has_rows
+from fairlead.model.owner import Kind
+
+OVN = Dataplane(
+    name="ovn",
+    title="OVN",
+    place=Place.CENTRAL,
+    kinds=frozenset(filter(has_rows, Kind)),
+    compile=compile_owner,
+    references=references,
+)
+
+__all__ = ["OVN", "compile_owner"]

@@ -1,0 +1,51 @@
+"""What a dataplane is: something that holds rows which are compiled from the model.
+
+The value says all that the reconciler, doors and the harness of stories have to know of it. Its compiler makes it, its
+driver reads and writes its rows, and neither knows another dataplane.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from fairlead.dataplane.rows import Key, Rows
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+
+Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
+
+
+class Place(Enum):
+    """Where rows are applied."""
+
+    CENTRAL = "central"
+    """Once for the whole deployment, by a server."""
+    NODE = "node"
+    """On each chassis, which has its own rows: compiled from its slice of the model (`model/slices.py`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataplane:
+    """How a row is written as text is its `str()`."""
+
+    name: str
+    """One word of small letters, as providers, metrics, the operator's door and headings of stories say it."""
+    title: str
+    """As sentences say it."""
+    place: Place
+    kinds: frozenset[Kind]
+    """The kinds of owners that may have rows here."""
+    providers: frozenset[str] | None = None
+    """The names of those whose load balancers have rows here; None when all have."""
+    compile: Compile
+    """All rows of one owner of a view, none for one that is gone. A view is a snapshot, or one chassis's slice of it.
+    Raises Unsupported."""
+    references: Callable[[Any], Iterable[Key]]
+    """The rows that must exist before one of its rows can, and as long as it does."""
+
+    def concerns(self, view: Snapshot, owner: Owner) -> bool:
+        """Whether an owner is one to have rows here. One that is gone is: nobody knows any more whose it was."""
+        balancer = view.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
+        own = balancer is None or self.providers is None or balancer.provider in self.providers
+        return own and owner.kind in self.kinds

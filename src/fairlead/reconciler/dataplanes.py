@@ -1,0 +1,103 @@
+"""All dataplanes that a server keeps, for those who ask of all at once: how an owner stands, and what is to be done.
+
+A central dataplane has a reconciler here. What is applied on nodes is told by the nodes.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.dataplane.interface import Dataplane
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
+from fairlead.reconciler.loop import Reconciler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What is known of a central dataplane at this moment."""
+
+    connected: bool
+    writes: bool
+    """Whether this server is the one that writes; of several, one is."""
+    southbound: bool = False
+    """Whether it is heard what health monitors see."""
+    unheard: float = 0.0
+    """Seconds for which it was not heard although there are members with a health monitor."""
+    probing: Mapping[str, int] = field(default_factory=dict)
+    """How many chassis live (`alive`) and are `dead`, and how many probes cannot be read (`unreadable`)."""
+    foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Table and column -> how often somebody else changed it in rows of ours."""
+    takeovers: int = 0
+    """How often this server has taken the place of one that did not write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Central:
+    """A central dataplane and who keeps it as the model says."""
+
+    reconciler: Reconciler
+    condition: Callable[[], Condition]
+    connected: Callable[[], bool] = lambda: True
+
+    @property
+    def dataplane(self) -> Dataplane:
+        return self.reconciler.dataplane
+
+    def applied(self, owner: Owner) -> Applied:
+        """What is known of an owner; while the dataplane is away nothing new can be on its way."""
+        known = self.reconciler.applied(owner)
+        if known.generation == 0 and known.error is None and not self.connected():
+            return Applied(error=f"{self.dataplane.title} is not reachable")
+        return known
+
+
+class Dataplanes:
+    """`applied`, `news` and `read_again` are those of the one dataplane where there is but one: lists ask ten thousand
+    times."""
+
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], central: Sequence[Central], nodes: Sequence[Dataplane] = ()
+    ) -> None:
+        self.central = tuple(central)
+        self.nodes = tuple(nodes)
+        self._snapshot = snapshot
+        self._told: dict[Owner, dict[Where, Applied]] = {}
+        self.applied: Callable[[Owner], Applied] = self._applied
+        self.news: Callable[[Owner, int], Awaitable[None]] = self._news
+        self.read_again: Callable[[Owner], None] = self._read_again
+        if len(self.central) == 1 and not self.nodes:
+            (alone,) = self.central
+            self.applied, self.news, self.read_again = alone.applied, alone.reconciler.news, alone.reconciler.read_again
+
+    def tell(self, owner: Owner, where: Where, applied: Applied) -> None:
+        """What a node says; NEVER_APPLIED when it has nothing of the owner any more."""
+        told = {**self._told.get(owner, {}), where: applied}
+        if applied == NEVER_APPLIED:
+            del told[where]
+        self._told[owner] = told
+        if not told:
+            del self._told[owner]
+
+    def known(self, owner: Owner) -> Mapping[Where, Applied]:
+        """What is known of an owner, where it is one to have rows. What fails elsewhere says nothing of it."""
+        central = {Where(each.dataplane.name): each.applied(owner) for each in self._concerned(owner)}
+        return {**central, **self._told.get(owner, {})}
+
+    def _applied(self, owner: Owner) -> Applied:
+        snapshot = self._snapshot()
+        return combine(self.known(owner), snapshot.generations.get(owner, snapshot.revision))
+
+    async def _news(self, owner: Owner, generation: int) -> None:
+        """Returns when all have applied this generation of the owner, or when anything has become of their attempts."""
+        for each in self._concerned(owner):
+            await each.reconciler.news(owner, generation)
+
+    def _read_again(self, owner: Owner) -> None:
+        """In dataplanes too that should have nothing of it."""
+        for each in self.central:
+            each.reconciler.read_again(owner)
+
+    def _concerned(self, owner: Owner) -> list[Central]:
+        snapshot = self._snapshot()
+        return [each for each in self.central if each.dataplane.concerns(snapshot, owner)]

@@ -1,0 +1,131 @@
+"""The server: doors, store and reconcilers of central dataplanes in one process, and in which order they start and end.
+
+Everything is derived again at the start: the model is loaded, the dataplanes are read, what differs is applied. So it
+may be killed at any instant. While a dataplane is away the doors stay open: what is asked for is stored and applied
+later.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from fairlead.api.app import make_app
+from fairlead.api.door import Services
+from fairlead.api.loop_lag import LoopLag
+from fairlead.compilers.ovn import OVN
+from fairlead.compilers.providers import Names, checked_by, dataplanes_of, parse_names
+from fairlead.config import BadConfiguration, Configuration, check_secrets
+from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.model.quota import Limits, ProbeLimits
+from fairlead.model.snapshot import Snapshot
+from fairlead.reconciler.dataplanes import Dataplanes
+from fairlead.server.central import Control
+from fairlead.server.listening import host_names, listen, read_authentication
+from fairlead.server.ovn import OvnControl
+from fairlead.server.tasks import at_work
+from fairlead.server.upkeep import forget_parted
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+
+LOG = logging.getLogger(__name__)
+CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}
+"""Central dataplane -> what keeps it in a server."""
+
+
+async def serve(configuration: Configuration) -> None:
+    """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
+    check_secrets(configuration)
+    authenticate = read_authentication(configuration)
+    providers = parse_names(configuration.providers.names, configuration.providers.default)
+    dataplanes = dataplanes_of(providers)
+    gc.disable()  # until the model is loaded: each new document would be looked through again and again
+    store = await SqliteStore.open(Path(configuration.store.path))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        empty = Snapshot(gateway_chassis=configuration.ovn.gateways, parting_seconds=configuration.ovn.parting)
+        model = await Model.load(store, checked_by(dataplanes), empty)
+        LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
+        refuse_strangers(model.snapshot, providers)
+        controls = _controls(dataplanes, model, configuration)
+        for control in controls:
+            await stack.enter_async_context(control)
+        await stack.enter_async_context(at_work(model.follow, partial(forget_parted, model)))
+        await asyncio.gather(*(control.central.wait_synced() for control in controls))
+        kept = Dataplanes(
+            lambda: model.snapshot,
+            [control.for_doors() for control in controls],
+            [each for each in dataplanes if each.place is Place.NODE],
+        )
+        services = _services(configuration, model, providers, kept, controls)
+        stack.enter_context(_frozen())
+        loop_lag = LoopLag()
+        await stack.enter_async_context(at_work(loop_lag.beat))
+        app = make_app(services, kept, authenticate, names=host_names(configuration.server), loop_lag=loop_lag)
+        await listen(app, configuration, authenticate)
+
+
+def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
+    """Raises BadConfiguration for load balancers whose provider's name is gone: what it meant is not known any more.
+
+    Nothing has been written then: their rows stay as they are, and connections go on.
+    """
+    unknown = Counter(each.provider for each in snapshot.load_balancers.values() if each.provider not in providers)
+    if unknown:
+        found = ", ".join(f"'{name}' ({count})" for name, count in sorted(unknown.items()))
+        raise BadConfiguration(f"providers.names: load balancers are stored with other names: {found}; name these too")
+
+
+def _controls(dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration) -> Sequence[Control]:
+    central = (each for each in dataplanes if each.place is Place.CENTRAL)
+    return [CONTROLS[each.name](each, model, configuration) for each in central]
+
+
+def _services(
+    configuration: Configuration,
+    model: Model,
+    providers: Names,
+    dataplanes: Dataplanes,
+    controls: Sequence[Control],
+) -> Services:
+    ovn = next(control for control in controls if isinstance(control, OvnControl))
+    return Services(
+        model=model,
+        applied=dataplanes.applied,
+        now=lambda: datetime.now(UTC),
+        new_id=lambda: str(uuid.uuid4()),
+        mtu=configuration.network.mtu,
+        external_mtu=configuration.network.external_mtu,
+        resync_owner=dataplanes.read_again,
+        providers=providers,
+        limits=Limits(**asdict(configuration.quota)),
+        probes=ProbeLimits(**asdict(configuration.probes)),
+        news=dataplanes.news,
+        locate=ovn.locate,
+        ports_on=ovn.ports_on,
+    )
+
+
+@contextlib.contextmanager
+def _frozen() -> Iterator[None]:
+    """What lives is looked through for garbage once, and never again: with ten thousand load balancers every client
+    would wait for half a second. Frozen objects are freed when nothing refers to them, like all others."""
+
+    def freeze(phase: str, information: dict[str, int]) -> None:
+        if phase == "stop" and information["generation"] == 2:
+            gc.freeze()
+
+    gc.freeze()
+    gc.callbacks.append(freeze)
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(freeze)

@@ -1,0 +1,259 @@
+"""Dataplanes of a test, central and on nodes, under all that holds the product's: stories, status, doors, metrics."""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.api.octavia import make_door
+from fairlead.compilers.ovn import OVN
+from fairlead.compilers.providers import DATAPLANES, DEFAULT, IMPLEMENTATIONS, checked_by, dataplanes_of
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.fake import Fault
+from fairlead.drivers.interface import Unreachable
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
+from fairlead.model.writing import Changes, apply_changes
+from harness.api import inside
+from harness.story import State, Story, parse_model, parse_plugged, places_of, read_story
+from harness.toy import TOYS
+from harness.walk import World, check_goldens, walk_every_way
+
+STORIES = [read_story(path, TOYS) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+of_each_story = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
+
+
+@of_each_story
+def test_the_rows_are_those_of_the_story(story: Story) -> None:
+    check_goldens(story)
+
+
+@of_each_story
+@pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("seed", [None, 1], ids=["calm", "faults"])
+def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
+    walk_every_way(story, seed=seed, restarting=restarting)
+
+
+# Status, while one of several dataplanes fails
+
+
+BOTH = """\
+network net1 10.0.0.0/24
+port vm1 net1 10.0.0.11
+web vip=10.0.0.10 on=net1 provider=both tcp:80=a/10.0.0.11:8080
+old vip=10.0.0.20 on=net1 tcp:80=a/10.0.0.11:8080
+cut vip=10.0.0.30 on=net1 provider=edge tcp:80=a/10.0.0.11:8080
+plugged chassis1 vm1
+plugged chassis2 vm2
+"""
+WEB, OLD, CUT = (Owner(Kind.LOAD_BALANCER, name) for name in ("web", "old", "cut"))
+CHASSIS1, CHASSIS2 = Where("leaf", "chassis1"), Where("leaf", "chassis2")
+
+
+def make_world() -> World:
+    documents, down = parse_model(BOTH, {})
+    plugged = parse_plugged(BOTH)
+    state = State(name="both", model=BOTH, expected={}, documents=documents, down=down, plugged=plugged)
+    world = World(dataplanes=TOYS, places=places_of(TOYS, (state,)))
+    world.mark(world._change(state))
+    return world
+
+
+def refuse(world: World, where: Where, refusing: bool = True) -> None:
+    """Every apply fails there, or works again."""
+    site = world.site(where)
+    site.driver._fault = lambda: Fault.BEFORE if refusing else Fault.NONE
+
+
+async def settle(world: World, *places: Where) -> None:
+    """Each site, or these, tries all that waits there once."""
+    for site in world.sites:
+        while (not places or site.where in places) and await site.reconciler.step():
+            pass
+
+
+def statuses(world: World, owner: Owner) -> tuple[str, str]:
+    balancer = world.snapshot.load_balancers[owner.id]
+    stands = balancer_status(world.snapshot, balancer, world.dataplanes().applied(owner))
+    return stands.provisioning(balancer).value, stands.of_balancer().value
+
+
+def run(story: Callable[[World], Awaitable[None]]) -> None:
+    asyncio.run(story(make_world()))
+
+
+def test_who_has_rows_in_two_dataplanes_is_active_when_both_have_them():
+    async def story(world: World) -> None:
+        assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
+        await settle(world, Where("ovn"))
+        assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
+        assert statuses(world, OLD) == ("ACTIVE", "ONLINE"), "it has nothing in the toy"
+        await settle(world)
+        assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
+
+    run(story)
+
+
+def test_a_central_dataplane_that_fails_is_an_error_of_whom_it_fails():
+    async def story(world: World) -> None:
+        refuse(world, Where("toy"))
+        await settle(world)
+        assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
+        assert world.dataplanes().applied(WEB).error == "toy: refused"
+        refuse(world, Where("toy"), refusing=False)
+        await world.rest()
+        assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
+
+    run(story)
+
+
+def test_a_dataplane_that_cannot_be_read_says_nothing_of_whom_it_has_nothing_of():
+    async def story(world: World) -> None:
+        async def unreachable(_: Owner) -> Rows:
+            raise Unreachable("no connection")
+
+        world.site(Where("toy")).driver.read = unreachable  # type: ignore[method-assign]
+        await settle(world)
+        assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
+
+    run(story)
+
+
+def test_a_node_that_fails_takes_nothing_from_the_others():
+    async def story(world: World) -> None:
+        refuse(world, CHASSIS1)
+        await settle(world)
+        assert statuses(world, CUT) == ("ACTIVE", "DEGRADED")
+        assert world.dataplanes().applied(CUT).failing == ("chassis1",)
+        assert statuses(world, WEB) == statuses(world, OLD) == ("ACTIVE", "ONLINE")
+        refuse(world, CHASSIS1, refusing=False)
+        await world.rest()
+        assert statuses(world, CUT) == ("ACTIVE", "ONLINE")
+
+    run(story)
+
+
+def test_what_a_node_has_told_is_forgotten_when_it_has_nothing_any_more():
+    async def story(world: World) -> None:
+        await settle(world)
+        kept = world.dataplanes()
+        assert set(kept.known(CUT)) == {Where("toy"), CHASSIS1, CHASSIS2}
+        for where in (CHASSIS1, CHASSIS2):
+            kept.tell(CUT, where, NEVER_APPLIED)
+        assert set(kept.known(CUT)) == {Where("toy")}
+        assert CUT not in kept._told
+
+    run(story)
+
+
+def test_news_is_waited_for_in_every_dataplane():
+    async def story(world: World) -> None:
+        kept = world.dataplanes()
+        waiting = asyncio.ensure_future(kept.news(WEB, world.snapshot.revision))
+        await settle(world, Where("ovn"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await settle(world)
+        await asyncio.wait_for(waiting, 1)
+        kept.read_again(WEB)
+        assert [len(world.site(Where(name)).reconciler) for name in ("ovn", "toy")] == [1, 1]
+
+    run(story)
+
+
+def test_what_has_no_central_dataplane_is_there_when_it_is_stored():
+    assert combine({CHASSIS1: Applied(generation=3)}, 7) == Applied(generation=7)
+    assert combine({CHASSIS1: Applied(error="x")}, 7) == Applied(generation=7, failing=("chassis1",))
+
+
+# Who compiles
+
+
+def test_a_change_is_accepted_if_each_dataplane_of_its_provider_compiles_it():
+    model = (
+        "network net1 10.0.0.0/24\n"
+        "dns vip=10.0.0.20 on=net1 provider=both udp:53=-\n"
+        "old vip=10.0.0.21 on=net1 udp:53=-\n"
+    )
+    documents, _ = parse_model(model, {})
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    check = checked_by(TOYS)
+    check(snapshot, OLD)
+    with pytest.raises(Unsupported, match="both does not support protocol UDP"):
+        check(snapshot, Owner(Kind.LOAD_BALANCER, "dns"))
+
+
+def test_one_dataplane_for_all_costs_no_call_more():
+    (only,) = dataplanes_of(DEFAULT)
+    assert (only, checked_by([only])) == (OVN, OVN.compile)
+
+
+def test_providers_lead_to_dataplanes_that_there_are():
+    assert {name for each in IMPLEMENTATIONS.values() for name in each.dataplanes} == set(DATAPLANES)
+
+
+# What administrators see
+
+
+def see(*paths: str) -> list[httpx.Response]:
+    """What the operator's door and the metrics say of a world in which chassis1 and the toy fail."""
+
+    async def run(folder: Path) -> list[httpx.Response]:
+        world = make_world()
+        refuse(world, CHASSIS1)
+        refuse(world, Where("toy"))
+        await settle(world)
+        async with inside(make_door, folder, "") as place:
+            kept = world.dataplanes()
+            place.model.snapshot = world.snapshot
+            services = replace(place.services, applied=kept.applied)
+            app = make_app(services, kept, anybody)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+                return [await (client.post(path[1:]) if path[0] == "!" else client.get(path)) for path in paths]
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(Path(folder)))
+
+
+def test_a_plan_is_of_all_dataplanes_and_of_each():
+    (answer,) = see("/operator/plan")
+    plan = answer.json()["plan"]
+    web = plan["loadbalancer/web"]
+    assert web["create"] == ["Service web-tcp-80 on net1: 10.0.0.10:80", "Target web-a of web-tcp-80: 10.0.0.11:8080*1"]
+    assert web["dataplanes"] == {"toy": {name: web[name] for name in ("create", "update", "delete")}}
+    assert "loadbalancer/old" not in plan
+
+
+def test_an_owner_is_shown_by_dataplane_and_chassis():
+    (answer,) = see("/operator/owners/cut")
+    shown = answer.json()
+    assert (shown["status"], shown["error"]) == ("ERROR", "refused")
+    assert list(shown["dataplanes"]) == ["leaf", "toy"]
+    assert shown["dataplanes"]["leaf"]["chassis"]["chassis1"]["error"] == "refused"
+    assert shown["dataplanes"]["leaf"]["chassis"]["chassis2"]["error"] is None
+    toy = shown["dataplanes"]["toy"]
+    assert (list(toy["desired"]), toy["actual"]) == (["Service cut-tcp-80", "Target cut-tcp-80 cut-a"], {})
+    assert shown["desired"] == toy["desired"]
+
+
+def test_figures_are_of_each_dataplane():
+    resynced, figures, metrics = see("!/operator/resync", "/operator/statistics", "/metrics")
+    assert resynced.json() == {"changed": 0, "dataplanes": {"ovn": 0, "toy": 0}}, "those that wait are looked at anyway"
+    told = figures.json()
+    assert told["failed"] == told["dataplanes"]["toy"]["failed"] == 3
+    for line in (
+        'fairlead_failed_total{dataplane="toy"} 3.0',
+        'fairlead_failed_total{dataplane="ovn"} 0.0',
+        'fairlead_takeovers_total{dataplane="toy"} 0.0',
+        "fairlead_toy_writer 1.0",
+    ):
+        assert line in metrics.text
