@@ -154,8 +154,8 @@ MUTANTS = (
     Mutant(
         "a member whose machine is gone serves",
         "model/probes.py",
-        "Health.GONE if port is None or may_probe(balancer, port) else None",
-        "None",
+        "return Health.GONE",
+        "return Health.UNPROBEABLE",
     ),
     Mutant(
         "a machine of another network is probed",
@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         "a guest leads to machines elsewhere",
         "compilers/ovn/compiler.py",
-        "if not spans.hold(member.address)",
+        "if not ranges.hold(member.address)",
         "if False",
     ),
     Mutant(
