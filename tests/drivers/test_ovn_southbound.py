@@ -16,7 +16,7 @@ from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, T
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.drivers.ovsdb_values import Json
 from fairlead.model.addresses import parse_address
-from fairlead.model.facts import HEALTH, PLUGGED, Fact, PluggedNews, ports_on, with_facts
+from fairlead.model.facts import HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.snapshot import Snapshot
@@ -602,3 +602,33 @@ def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
     seen[second] = Health.ONLINE
     assert list(reader._tell_all([second])) == [None]
     assert told == dict.fromkeys(seen, Health.ONLINE)
+
+
+def test_news_that_were_taken_in_by_half_are_told_again() -> None:
+    """The connection may end while many load balancers are looked at; the rest would stay as they were."""
+    row = {"ip": "10.0.0.11", "logical_port": "vm1", "port": 80, "protocol": "tcp"}
+    contents = Contents(tables={"Service_Monitor": {"a": {"initial": {**row, "status": "offline"}}}})
+    begun: list[HealthNews] = []
+    taken_in: list[HealthNews] = []
+
+    def observe(fact: Fact[Any], news: Any) -> Iterator[None]:
+        if fact is HEALTH:
+            begun.append(news)
+            yield
+            taken_in.append(news)
+
+    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), observe)
+
+    async def run_once() -> None:
+        work = reader._see(contents)
+        assert work is not None
+        while not begun:
+            next(work)
+        work.close()
+        assert taken_in == []
+        see(reader, contents)
+        assert taken_in == [{FOUR: Health.ERROR}]
+        see(reader, contents)
+
+    asyncio.run(run_once())
+    assert begun == [{FOUR: Health.ERROR}] * 2

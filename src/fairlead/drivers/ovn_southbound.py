@@ -24,7 +24,7 @@ from fairlead.drivers.ovsdb_protocol import TableMonitor, in_parts
 from fairlead.drivers.ovsdb_remotes import Remote
 from fairlead.drivers.ovsdb_values import Json, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
-from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact
+from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import Datapath, Place
@@ -77,6 +77,8 @@ class SouthboundReader:
         self._told: dict[Endpoint, Health] = {}
         self._untold: dict[Endpoint, Health | None] = {}
         """What was found, and is told when the one who found it, or another, has looked at all."""
+        self._half_told: set[Endpoint] = set()
+        """Whose news the observer had not taken in wholly when the connection ended: they are told again."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._numbers = count()
         self._judging: asyncio.TimerHandle | None = None
@@ -153,7 +155,7 @@ class SouthboundReader:
                 self._view.moved.update(known.ports())
                 self._view.bindings.changed.update(known.names())
                 self._untold.clear()
-                return self._take(tables, self._told)
+                return self._take(tables, {*self._told, *self._half_told})
             case Changes(tables=tables):
                 return self._take(tables, ())
             case Disconnected():
@@ -208,7 +210,7 @@ class SouthboundReader:
         for endpoint in touched:
             told = self._told.get(endpoint)
             health = self._view.health(endpoint, told)
-            if health is told:
+            if health is told and endpoint not in self._half_told:
                 self._untold.pop(endpoint, None)
             else:
                 self._untold[endpoint] = health
@@ -220,7 +222,15 @@ class SouthboundReader:
             else:
                 self._told[endpoint] = health
         if news:
+            yield from self._tell(news)
+
+    def _tell(self, news: HealthNews) -> Steps[None]:
+        try:
             yield from self._observe(HEALTH, news) or ()
+        except GeneratorExit:
+            self._half_told.update(news)
+            raise
+        self._half_told.difference_update(news)
 
     def _tell_of_ports(self) -> Steps[None]:
         view = self._view

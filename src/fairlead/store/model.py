@@ -105,12 +105,10 @@ class Model:
     def observe(self, fact: Fact[_News], news: _News) -> Steps[None]:
         """Take in what an observer says. It is not stored: the observer will say it again.
 
-        News may concern ten thousand owners: it yields wherever it can rest, and looks at each owner once.
+        News may concern ten thousand owners: it yields wherever it can rest, and looks at each owner once. If that ends
+        before all were looked at, the observer has to say the same news again.
         """
-        before = self.snapshot
-        self.snapshot = with_facts(before, fact, news)
-        if self.snapshot is before:
-            return
+        self.snapshot = with_facts(self.snapshot, fact, news)
         concerned = tuple(fact.concerns(self.snapshot, news))
         step = fact.step or len(concerned) or 1
         for first in range(0, len(concerned), step):
