@@ -9,8 +9,9 @@ import pytest
 from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
 from fairlead.api.listing import MOST_SORT_KEYS
 from fairlead.api.network import gateways
-from fairlead.api.network.limits import BULK, ROUTES, SUBNETS, TAGS
+from fairlead.api.network.limits import BULK, ROUTES, TAGS
 from fairlead.api.octavia import limits
+from fairlead.changes.subnets import MOST_SUBNETS
 from harness.caller import Caller
 
 INTERFACES = 6
@@ -96,10 +97,10 @@ def test_a_network_has_so_many_subnets(caller: Caller, net: str):
     def subnet(number: int) -> dict[str, Any]:
         return {"network_id": net, "cidr": f"10.1.{number}.0/24"}
 
-    many = [subnet(number) for number in range(SUBNETS - 1)]
+    many = [subnet(number) for number in range(MOST_SUBNETS - 1)]
     for some in (many[:BULK], many[BULK : 2 * BULK], many[2 * BULK :]):
         assert caller.send("POST", f"{NETWORK}/subnets", json={"subnets": some}).status_code == 201
-    refused(caller, "POST", f"{NETWORK}/subnets", {"subnet": subnet(255)}, f"at most {SUBNETS} subnets")
+    refused(caller, "POST", f"{NETWORK}/subnets", {"subnet": subnet(255)}, f"at most {MOST_SUBNETS} subnets")
 
 
 def test_a_resource_has_so_many_tags(caller: Caller, net: str):

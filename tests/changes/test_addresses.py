@@ -2,8 +2,7 @@
 
 from ipaddress import ip_address, ip_network
 
-import pytest
-
+from changes.world import OWNERS, fixed, having, refusal, subnet
 from fairlead.changes.addresses import (
     AddressIsAutomatic,
     AddressOutsideSubnet,
@@ -19,49 +18,26 @@ from fairlead.changes.addresses import (
     choose_fixed_ips,
     choose_service_address,
     choose_subnet,
-    default_pools,
 )
-from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, Subnet
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
-from harness.api import NOON
 
-COMMON = {"project_id": "p", "created_at": NOON}
 MAC = "fa:16:3e:00:00:01"
 MADE_OF_MAC = ip_address("fd00::f816:3eff:fe00:1")
-
-
-def subnet(name: str, cidr: str, mode: Ipv6Mode | None = None) -> Subnet:
-    net = ip_network(cidr)
-    pools = default_pools(net, net[1])
-    return Subnet(id=name, cidr=net, gateway=net[1], allocation_pools=pools, ipv6_address_mode=mode, **COMMON)
-
-
 SMALL, SIX, AUTOMATIC = (
     subnet("four", "10.0.0.0/30"),
     subnet("six", "fd01::/64"),
-    subnet("auto", "fd00::/64", Ipv6Mode.SLAAC),
+    subnet("auto", "fd00::/64", ipv6_address_mode=Ipv6Mode.SLAAC),
 )
 
 
 def taking(network: Network, *addresses: FixedIP) -> Snapshot:
-    port = Port(id="other", network_id=network.id, mac_address="fa:16:3e:00:00:02", fixed_ips=addresses, **COMMON)
-    return apply_changes(Snapshot(), Changes(puts=(network, port)), 1)
+    port = Port(id="other", network_id=network.id, mac_address="fa:16:3e:00:00:02", fixed_ips=addresses, **OWNERS)
+    return having(network, port)
 
 
 def network(*subnets: Subnet) -> Network:
-    return Network(id="net", mtu=1442, subnets=subnets, **COMMON)
-
-
-def fixed(subnet_id: str, text: str) -> FixedIP:
-    return FixedIP(subnet_id=subnet_id, address=ip_address(text))
-
-
-def refusal(choose, *arguments) -> Refusal:
-    with pytest.raises(Refused) as refused:
-        choose(*arguments)
-    return refused.value.why
+    return Network(id="net", mtu=1442, subnets=subnets, **OWNERS)
 
 
 def test_a_port_gets_one_address_of_each_family_and_a_machine_makes_its_own():

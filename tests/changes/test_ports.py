@@ -1,12 +1,13 @@
 """Ports: what a guest on somebody's network may say, and what becomes of a port that serves something."""
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 
 import pytest
 
+from changes.world import ADMIN, CIDR, GUEST, NETWORK, OWNER, PORT, STRANGER, having, refusal
 from fairlead.changes.access import NotAllowed, NotFound, Verb
-from fairlead.changes.addresses import AskedAddress, default_pools
+from fairlead.changes.addresses import AskedAddress
 from fairlead.changes.identity import Identity
 from fairlead.changes.ports import (
     MacTaken,
@@ -20,48 +21,18 @@ from fairlead.changes.ports import (
     delete_port,
     update_port,
 )
-from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet
+from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.model.writing import Changes
 from harness.api import NOON
-
-OWNER, GUEST, STRANGER = (
-    Identity(user=name, project_id=name, roles=frozenset({"member", "reader"})) for name in ("owner", "guest", "other")
-)
-ADMIN = Identity(user="admin", project_id="admin", roles=frozenset({"admin"}))
-CIDR = ip_network("10.0.0.0/24")
-SUBNET = Subnet(
-    id="four",
-    project_id="owner",
-    created_at=NOON,
-    cidr=CIDR,
-    gateway=CIDR[1],
-    allocation_pools=default_pools(CIDR, CIDR[1]),
-)
-NETWORK = Network(id="net", project_id="owner", created_at=NOON, mtu=1442, subnets=(SUBNET,), shared=True)
-PORT = Port(
-    id="port",
-    project_id="guest",
-    created_at=NOON,
-    network_id="net",
-    mac_address="fa:16:3e:00:00:01",
-    fixed_ips=(FixedIP(subnet_id="four", address=ip_address("10.0.0.7")),),
-)
 
 
 def world(network: Network = NETWORK, port: Port = PORT) -> Snapshot:
-    return apply_changes(Snapshot(), Changes(puts=(network, port)), 1)
+    return having(network, port)
 
 
 def new(asker: Identity, **fields: object) -> NewPort:
     return NewPort(**{"id": "new", "project_id": asker.project_id, "created_at": NOON, "network_id": "net"} | fields)
-
-
-def refusal(rule, *arguments) -> Refusal:
-    with pytest.raises(Refused) as refused:
-        rule(*arguments)
-    return refused.value.why
 
 
 def forbidden(verb: Verb, *fields: str) -> NotAllowed:

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.network import Network, Port, Resource, Subnet, find_subnet
+from fairlead.model import network as networks
+from fairlead.model.network import Network, Port, Resource, Subnet
 from fairlead.model.snapshot import Snapshot
 
 
@@ -37,6 +38,13 @@ class NotAllowed(Refusal):
 def check(allowed: bool, verb: Verb, what: type[Resource]) -> None:
     if not allowed:
         raise Refused(NotAllowed(verb=verb, what=what))
+
+
+def check_owner(asker: Identity, project_id: str, what: type[Resource]) -> None:
+    """What is new becomes the asker's project's; who makes it another one's is an administrator. Raises Refused."""
+    own = {"project_id"} if project_id != asker.project_id else set[str]()
+    check_fields(asker.is_admin, Verb.CREATE, what, own)
+    check(asker.may_change(project_id), Verb.CREATE, what)
 
 
 def check_fields(allowed: bool, verb: Verb, what: type[Resource], fields: Iterable[str]) -> None:
@@ -81,7 +89,7 @@ def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Networ
     return network
 
 
-def find_visible_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
+def find_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
     """Raises Refused."""
     found = subnet_of(snapshot, subnet_id)
     if found is None or not sees_subnet(asker, network_of(snapshot, found), found):
@@ -104,4 +112,4 @@ def network_of(snapshot: Snapshot, subnet: Subnet) -> Network:
 def subnet_of(snapshot: Snapshot, subnet_id: str) -> Subnet | None:
     """Whoever owns it."""
     network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
-    return None if network is None else find_subnet(network, subnet_id)
+    return None if network is None else networks.find_subnet(network, subnet_id)

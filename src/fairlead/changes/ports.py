@@ -44,6 +44,8 @@ class NewPort(Resource):
     host: str = ""
     port_security_enabled: bool | None = None
     """None is as the network has it."""
+    said: frozenset[str] = frozenset()
+    """Fields that the request names, if only to say nothing of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class PortChange:
     fixed_ips: tuple[AskedAddress, ...] | None = None
     """None: it keeps those that it has."""
     said: frozenset[str] = frozenset()
-    """Fields that the request names. Who may not say one may not say either that it stays as it is."""
+    """Fields that the request names, if only to say that they stay: who may not say the one may not say the other."""
 
 
 # What is refused
@@ -106,9 +108,9 @@ class PortServesBalancer(Refusal):
 def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
     """Raises Refused."""
     network = access.find_network(snapshot, asker, new.network_id)
-    access.check(asker.may_change(new.project_id), Verb.CREATE, Port)
+    access.check_owner(asker, new.project_id, Port)
     access.check(access.uses_network(asker, network), Verb.CREATE, Port)
-    said = frozenset(name for name in _RESERVED if getattr(new, name) not in (None, ""))
+    said = new.said | {name for name in _RESERVED if getattr(new, name) not in (None, "")}
     _check_reserved(asker, network, Verb.CREATE, new, said)
     _check_use(new.device_owner)
     if new.mac_address is not None:

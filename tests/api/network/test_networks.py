@@ -6,6 +6,7 @@ import pytest
 
 from api.network.world import Door
 from fairlead.api.network import limits
+from fairlead.changes.subnets import MOST_SUBNETS
 
 NOBODY = "99999999-0000-4000-8000-000000000009"
 
@@ -413,8 +414,8 @@ def test_ipv6_asks_for_an_mtu(door: Door, net: dict[str, Any]):
 
 
 def test_a_network_has_only_so_many_subnets(door: Door, net: dict[str, Any]):
-    subnets = [{"network_id": net["id"], "cidr": f"10.{n}.0.0/24"} for n in range(limits.SUBNETS)]
-    for first in range(0, limits.SUBNETS, limits.BULK):
+    subnets = [{"network_id": net["id"], "cidr": f"10.{n}.0.0/24"} for n in range(MOST_SUBNETS)]
+    for first in range(0, MOST_SUBNETS, limits.BULK):
         door.good("POST", "/subnets", {"subnets": subnets[first : first + limits.BULK]})
     told = door.refused("POST", "/subnets", {"subnet": {"network_id": net["id"], "cidr": "10.0.1.0/24"}})
     assert told == (400, "InvalidInput", "Invalid input for operation: a network has at most 256 subnets.")

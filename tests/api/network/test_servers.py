@@ -91,7 +91,7 @@ def test_a_port_is_not_made_on_a_subnet_that_is_gone(two):
 def test_subnets_do_not_overlap(two):
     async def story(one: Model, other: Model) -> None:
         await one.write(create_subnet(FAR, "10.0.1.0/24"))
-        with pytest.raises(ApiError, match="overlaps with another subnet"):
+        with pytest.raises(Refused, match="SubnetsOverlap"):
             await other.write(create_subnet("s", "10.0.1.128/25"))
 
     two(story)

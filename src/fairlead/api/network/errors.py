@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
-from fairlead.changes import access, addresses, ports
+from fairlead.changes import access, addresses, networks, ports, subnets
 from fairlead.changes.refusal import Refusal
 from fairlead.model.addresses import IPAddress
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
@@ -71,56 +71,8 @@ def quota_below_usage(resource: str, limit: int, used: int) -> ApiError:
     return bad_request(f"Quota limit {limit} for {resource} must be greater than or equal to already used {used}")
 
 
-# networks and subnets
-
-
-def network_in_use(network_id: str) -> ApiError:
-    reason = "There are one or more ports still in use on the network"
-    return ApiError(409, f"Unable to complete operation on network {network_id}. {reason}.", "NetworkInUse")
-
-
-def sharing_in_use(network_id: str) -> ApiError:
-    text = f"Unable to reconfigure sharing settings for network {network_id}. Multiple tenants are using it."
-    return ApiError(409, text, "InvalidSharedSetting")
-
-
-def mtu_too_small(network_id: str, least: int) -> ApiError:
-    text = f"MTU of {network_id} is not valid, subnet requires a minimum of {least}"
-    return ApiError(409, text, "NetworkMTUSubnetConflict")
-
-
-def subnet_in_use(subnet_id: str) -> ApiError:
-    reason = "One or more ports have an IP allocation from this subnet"
-    return ApiError(409, f"Unable to complete operation on subnet {subnet_id}: {reason}.", "SubnetInUse")
-
-
-def gateway_in_use(gateway: IPAddress, port_id: str) -> ApiError:
-    text = f"Current gateway ip {gateway} already in use by port {port_id}. Unable to update."
-    return ApiError(409, text, "GatewayIpInUse")
-
-
-def external_network_in_use(network_id: str) -> ApiError:
-    text = (
-        f"External network {network_id} cannot be updated to be made non-external, since it has existing gateway ports."
-    )
-    return ApiError(409, text, "ExternalNetworkInUse")
-
-
-def vips_on_network(network_id: str) -> ApiError:
-    text = f"Network {network_id} cannot be made external: VIPs of load balancers are on it."
-    return ApiError(409, text, "NetworkInUse")
-
-
 def segments_and_provider() -> ApiError:
     return ApiError(400, "Segments and provider values cannot both be set.", "SegmentsSetInConjunctionWithProviders")
-
-
-def segment_in_use(physical_network: str, tag: int | None) -> ApiError:
-    if tag is None:
-        text = f"Unable to create the flat network. Physical network {physical_network} is in use."
-        return ApiError(409, text, "FlatNetworkInUse")
-    text = f"Unable to create the network. The VLAN {tag} on physical network {physical_network} is in use."
-    return ApiError(409, text, "VlanIdInUse")
 
 
 # ports and addresses
@@ -239,6 +191,19 @@ def _use_is_given(why: ports.UseIsGiven) -> Words:
     return _bad("port", f"device_owner {{why.use}} is given by {givers.get(why.use, 'what it serves')}")
 
 
+def _segment_taken(why: networks.SegmentTaken) -> Words:
+    where = "network {why.segment.physical_network} is in use."
+    if why.segment.id is None:
+        return Words(409, "FlatNetworkInUse", f"Unable to create the flat network. Physical {where}")
+    text = f"Unable to create the network. The VLAN {{why.segment.id}} on physical {where}"
+    return Words(409, "VlanIdInUse", text)
+
+
+def _other_version(why: subnets.OtherVersion) -> Words:
+    name = {"gateway": "gateway_ip", "dns_nameservers": "dns_nameserver"}.get(why.field, why.field)
+    return _invalid(f"{name} '{{why.value}}' does not match the ip_version '{{why.version}}'")
+
+
 WORDS: Mapping[type[Refusal], Words | Callable[[Any], Words]] = {
     addresses.PoolNotValid: Words(
         400, "InvalidAllocationPool", "The allocation pool {why.pool.start}-{why.pool.end} is not valid."
@@ -282,6 +247,72 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], Words]] = {
     ),
     addresses.NoFreeAddress: Words(
         409, "IpAddressGenerationFailure", "No more IP addresses available on network {why.network_id}."
+    ),
+    networks.SegmentWithoutType: _invalid("network_type required"),
+    networks.SegmentWithoutNetwork: _invalid("physical_network required for {why.type} provider network"),
+    networks.FlatSegmentWithTag: _invalid("segmentation_id prohibited for flat provider network"),
+    networks.VlanWithoutTag: _invalid("segmentation_id required for vlan provider network: no range is configured"),
+    networks.SegmentOfInternalNetwork: _invalid("provider attributes are supported for external networks only"),
+    networks.SegmentTaken: _segment_taken,
+    networks.MtuTooSmall: Words(
+        409,
+        "NetworkMTUSubnetConflict",
+        "MTU of {why.network_id} is not valid, subnet requires a minimum of {why.least}",
+    ),
+    networks.NetworkInUse: Words(
+        409,
+        "NetworkInUse",
+        "Unable to complete operation on network {why.network_id}. There are one or more ports still in use on the "
+        "network.",
+    ),
+    networks.SharingInUse: Words(
+        409,
+        "InvalidSharedSetting",
+        "Unable to reconfigure sharing settings for network {why.network_id}. Multiple tenants are using it.",
+    ),
+    networks.VipsOnNetwork: Words(
+        409,
+        "NetworkInUse",
+        "Network {why.network_id} cannot be made external: VIPs of load balancers are on it.",
+    ),
+    networks.ExternalNetworkInUse: Words(
+        409,
+        "ExternalNetworkInUse",
+        "External network {why.network_id} cannot be updated to be made non-external, since it has existing gateway "
+        "ports.",
+    ),
+    subnets.WholeInternet: _invalid("0 is not allowed as CIDR prefix length"),
+    subnets.OtherVersion: _other_version,
+    subnets.GatewayOutside: _invalid("Gateway is not valid on subnet"),
+    subnets.TooSmallForDhcp: _invalid("Subnet has a prefix length that is incompatible with DHCP service enabled"),
+    subnets.MulticastWithDhcp: _invalid("Multicast IP subnet is not supported if enable_dhcp is True"),
+    subnets.LoopbackWithDhcp: _invalid("Loopback IP subnet is not supported if enable_dhcp is True"),
+    subnets.Ipv6ModeOfIpv4: _invalid("{why.field} is not valid when ip_version is 4"),
+    subnets.Ipv6ModeWithoutDhcp: _invalid(
+        "ipv6_ra_mode or ipv6_address_mode cannot be set when enable_dhcp is set to False"
+    ),
+    subnets.Ipv6ModesDiffer: _invalid(
+        "ipv6_ra_mode set to '{why.advertised}' with ipv6_address_mode set to '{why.addresses}' is not valid. If both "
+        "attributes are set, they must be the same value"
+    ),
+    subnets.NoRoomForMacs: _invalid(
+        "Invalid CIDR {why.cidr} for IPv6 address mode. OpenStack uses the EUI-64 address format, which requires the "
+        "prefix to be /64"
+    ),
+    subnets.TooManySubnets: _invalid("a network has at most {why.most} subnets"),
+    subnets.SubnetsOverlap: _invalid(
+        "Requested subnet with cidr: {why.cidr} for network: {why.network_id} overlaps with another subnet"
+    ),
+    subnets.GatewayInUse: Words(
+        409,
+        "GatewayIpInUse",
+        "Current gateway ip {why.gateway} already in use by port {why.port_id}. Unable to update.",
+    ),
+    subnets.SubnetInUse: Words(
+        409,
+        "SubnetInUse",
+        "Unable to complete operation on subnet {why.subnet_id}: One or more ports have an IP allocation from this "
+        "subnet.",
     ),
     ports.MacTaken: Words(
         409,

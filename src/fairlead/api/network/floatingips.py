@@ -97,7 +97,7 @@ def _details(view: Viewpoint, port: Port) -> JsonObject:
 def create_floating_ip(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
     network = _external_network(snapshot, context, values["floating_network_id"])
     standard = standard_values(context, values)
-    policy.check(context.caller.may_change(standard["project_id"]), "create_floatingip")
+    access.check_owner(context.caller, standard["project_id"], FloatingIP)
     named_address = {"floating_ip_address"} if values.get("floating_ip_address") is not None else set[str]()
     policy.check_attributes(context.caller.is_admin, "create_floatingip", named_address)
     port = _address_port(snapshot, context, network, values)

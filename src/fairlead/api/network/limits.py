@@ -10,8 +10,6 @@ LONGEST_TAG = 255
 """Characters (neutron, extensions/tagging.py, MAX_TAG_LEN)."""
 TAGS = 100
 """Of one resource. Ours: a tag is read with every document."""
-SUBNETS = 256
-"""Of one network. Ours: they are one document, and a port looks through all of them for an address."""
 ALLOCATION_POOLS = 64
 """Of one subnet. Ours."""
 FIXED_IPS = 16
@@ -30,8 +28,6 @@ EXTRA_ROUTES = 100
 """In one request. Ours; a router has fewer (`ROUTES`), and the sentence about that is Neutron's own."""
 LEAST_MTU = 68
 """Bytes (RFC 791, "Fragmentation and Reassembly")."""
-LEAST_MTU_IPV6 = 1280
-"""Bytes (RFC 8200, section 5)."""
 LARGEST_MTU = 65535
 """Bytes: the length field of an IPv4 header."""
 LARGEST_VLAN = 4094

@@ -6,16 +6,18 @@ What callers may not see does not exist for them (404); what they see and may no
 from collections.abc import Iterable, Mapping
 
 from fairlead.api.door import ApiError
-from fairlead.api.fields import Values
 from fairlead.api.network.attributes import Asked
-from fairlead.api.network.errors import RESOURCES, forbidden
+from fairlead.api.network.errors import RESOURCES, bad_request, forbidden
 from fairlead.changes.access import NotAllowed, Verb
 
+PROVIDER = ("provider:network_type", "provider:physical_network", "provider:segmentation_id")
 WRITERS = frozenset({"admin", "member"})
 """Roles that may change something: of others no body is read."""
 _FIELDS: Mapping[str, str] = {
     "binding:host_id": "host",
     "binding:profile": "host",
+    "router:external": "external",
+    **dict.fromkeys(("segments", *PROVIDER), "segment"),
 }
 """What an attribute says, where the model calls it otherwise."""
 _WITHIN: Mapping[tuple[str, str], str] = {
@@ -24,9 +26,9 @@ _WITHIN: Mapping[tuple[str, str], str] = {
 """Fields of which a part of an attribute has the rule."""
 
 
-def fields_of(values: Values) -> frozenset[str]:
+def fields_of(attributes: Iterable[str]) -> frozenset[str]:
     """The model's names of what a request says."""
-    return frozenset(_FIELDS.get(name, name) for name in values)
+    return frozenset(_FIELDS.get(name, name) for name in attributes)
 
 
 def check(allowed: bool, rule: str) -> None:
@@ -48,6 +50,11 @@ def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
     rule = f"{why.verb}_{resource}"
     if not why.fields:
         return forbidden(f"rule:{rule}")
+    if "project_id" in why.fields:
+        return bad_request(
+            "Specifying 'project_id' or 'tenant_id' other than the authenticated project in request requires admin "
+            "privileges"
+        )
     within = {_WITHIN[resource, field] for field in why.fields if (resource, field) in _WITHIN}
     names = sorted(within | _named(why, body))
     return forbidden(f"(rule:{rule} and ({' and '.join(f'rule:{rule}:{name}' for name in names)}))")
@@ -60,6 +67,6 @@ def _named(why: NotAllowed, body: object) -> set[str]:
     for item in items:
         said = (name for name, value in item.items() if why.verb is Verb.UPDATE or value or value is False)
         found = {name for name in said if _FIELDS.get(name, name) in fields}
-        if found:
+        if fields_of(found) == fields:
             return found
     return fields

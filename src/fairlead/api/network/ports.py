@@ -126,6 +126,7 @@ def create_port(snapshot: Snapshot, context: RequestContext, values: Values) -> 
         device_owner=values.get("device_owner") or "",
         host=values.get("binding:host_id") or "",
         port_security_enabled=values.get("port_security_enabled"),
+        said=policy.fields_of(values) & {"mac_address"},
     )
     return ports.create_port(snapshot, context.caller, new)
 

@@ -43,9 +43,9 @@ from fairlead.api.network.gateways import (
     subnets_of,
 )
 from fairlead.api.network.limits import EXTRA_ROUTES, FIXED_IPS, ROUTES
-from fairlead.api.network.subnets import SUBNETS, network_of
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import access
+from fairlead.changes.access import network_of
 from fairlead.changes.addresses import AddressTaken, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
@@ -110,7 +110,7 @@ def encode_router(view: Viewpoint, router: Router) -> Item:
 
 def create_router(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
     standard = standard_values(context, values)
-    policy.check(context.caller.may_change(standard["project_id"]), "create_router")
+    access.check_owner(context.caller, standard["project_id"], Router)
     router, way = Router(**standard, admin_state_up=values.get("admin_state_up", True)), _way(values)
     _check_kind(context, values, "create_router")
     check_way(context, way, "create_router")
@@ -281,9 +281,7 @@ def _given_port(snapshot: Snapshot, context: RequestContext, router: Router, por
 def _gateway_port(snapshot: Snapshot, context: RequestContext, router: Router, subnet_id: str) -> Port:
     """A new port with the subnet's gateway address. It has the MAC that it had the last time: machines on the subnet
     go on using what they have learnt."""
-    subnet = SUBNETS.find(snapshot, subnet_id)
-    if subnet is None or not SUBNETS.sees(snapshot, context.caller, subnet):
-        raise errors.not_found("subnet", subnet_id)
+    subnet = access.find_subnet(snapshot, context.caller, subnet_id)
     if not context.caller.may_change(subnet.project_id):
         text = f"Cannot add interface to router because subnet {subnet_id} is not owned by project making the request"
         raise errors.bad_resource("router", text)

@@ -1,0 +1,227 @@
+"""Subnets: parts of their network's document, so that no two overlap and none is lost."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes import access, addresses
+from fairlead.changes.access import Verb, network_of
+from fairlead.changes.identity import Identity
+from fairlead.changes.networks import check_mtu, ports_on
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.resources import revised
+from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
+from fairlead.model.network import Ipv6Mode, Network, PortUse, Subnet
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+MOST_SUBNETS = 256
+"""Of one network. Ours: they are one document, and a port looks through all of them for an address."""
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeInternet(Refusal):
+    """A subnet of every address there is."""
+
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherVersion(Refusal):
+    """This field is not of the subnet's IP version."""
+
+    field: str
+    value: IPAddress | IPNetwork
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOutside(Refusal):
+    gateway: IPAddress
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooSmallForDhcp(Refusal):
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MulticastWithDhcp(Refusal):
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopbackWithDhcp(Refusal):
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ipv6ModeOfIpv4(Refusal):
+    field: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ipv6ModeWithoutDhcp(Refusal):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ipv6ModesDiffer(Refusal):
+    advertised: Ipv6Mode
+    addresses: Ipv6Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoomForMacs(Refusal):
+    """Addresses made of a MAC take a prefix of 64 bits (RFC 4291, 2.5.1)."""
+
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManySubnets(Refusal):
+    network_id: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetsOverlap(Refusal):
+    cidr: IPNetwork
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayInUse(Refusal):
+    gateway: IPAddress
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetInUse(Refusal):
+    """Ports have addresses of it."""
+
+    subnet_id: str
+
+
+# What is done
+
+
+def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: Subnet) -> Changes:
+    """Raises Refused."""
+    network = access.find_network(snapshot, asker, network_id)
+    access.check_owner(asker, subnet.project_id, Subnet)
+    access.check(asker.may_change(network.project_id), Verb.CREATE, Subnet)
+    if subnet.cidr.prefixlen == 0:
+        raise Refused(WholeInternet(cidr=subnet.cidr))
+    _check_parts(subnet)
+    _check_dhcp(subnet)
+    _check_room(network, subnet)
+    changed = replace(network, subnets=(*network.subnets, subnet))
+    check_mtu(changed)
+    return Changes(puts=(changed,))
+
+
+def update_subnet(snapshot: Snapshot, old: Subnet, new: Subnet, now: datetime) -> Changes:
+    """Of a subnet that the asker may change. Raises Refused."""
+    new = revised(old, new, now)
+    _check_parts(new)
+    if new.enable_dhcp and not old.enable_dhcp:
+        _check_dhcp(new)
+    if new.gateway != old.gateway:
+        _check_gateways(snapshot, old, new)
+    return put_subnet(snapshot, new)
+
+
+def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
+    network = network_of(snapshot, subnet)
+    subnets = tuple(subnet if other.id == subnet.id else other for other in network.subnets)
+    if subnets == network.subnets:
+        return Changes()
+    return Changes(puts=(replace(network, subnets=subnets),), rests_on_absence=True)
+
+
+def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
+    """Of a subnet that the asker may change. A VIP's address counts too: its port has it. The port of probes was made
+    for the subnet, and goes with it. Raises Refused."""
+    network = network_of(snapshot, subnet)
+    there = [
+        port for port in ports_on(snapshot, network) if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)
+    ]
+    if any(port.use is not PortUse.PROBE for port in there):
+        raise Refused(SubnetInUse(subnet_id=subnet.id))
+    rest = tuple(other for other in network.subnets if other.id != subnet.id)
+    gone = tuple(Owner(Kind.PORT, port.id) for port in there)
+    return Changes(puts=(replace(network, subnets=rest),), deletes=gone, rests_on_absence=True)
+
+
+def check_version(value: IPAddress | IPNetwork, version: int, field: str) -> None:
+    """Raises Refused."""
+    if value.version != version:
+        raise Refused(OtherVersion(field=field, value=value, version=version))
+
+
+def _check_parts(subnet: Subnet) -> None:
+    """They fit together. Raises Refused."""
+    version = subnet.cidr.version
+    if subnet.gateway is not None:
+        check_version(subnet.gateway, version, "gateway")
+        if not is_usable(subnet.gateway, subnet.cidr):
+            raise Refused(GatewayOutside(gateway=subnet.gateway, cidr=subnet.cidr))
+    for server in subnet.dns_nameservers:
+        check_version(server, version, "dns_nameservers")
+    for route in subnet.host_routes:
+        check_version(route.destination, version, "destination")
+        check_version(route.nexthop, version, "nexthop")
+    addresses.check_pools(subnet.allocation_pools, subnet.cidr)
+    addresses.check_gateway(subnet.allocation_pools, subnet.gateway)
+    _check_ipv6_modes(subnet)
+
+
+def _check_dhcp(subnet: Subnet) -> None:
+    """Where addresses cannot be handed out. Raises Refused."""
+    cidr = subnet.cidr
+    if not subnet.enable_dhcp:
+        return
+    if cidr.prefixlen > cidr.max_prefixlen - 2:
+        raise Refused(TooSmallForDhcp(cidr=cidr))
+    if cidr.is_multicast:
+        raise Refused(MulticastWithDhcp(cidr=cidr))
+    if cidr.is_loopback:
+        raise Refused(LoopbackWithDhcp(cidr=cidr))
+
+
+def _check_ipv6_modes(subnet: Subnet) -> None:
+    advertised, chosen = subnet.ipv6_ra_mode, subnet.ipv6_address_mode
+    if advertised is None and chosen is None:
+        return
+    if subnet.cidr.version == 4:
+        raise Refused(Ipv6ModeOfIpv4(field="ipv6_address_mode" if advertised is None else "ipv6_ra_mode"))
+    if not subnet.enable_dhcp:
+        raise Refused(Ipv6ModeWithoutDhcp())
+    if advertised is not None and chosen is not None and advertised is not chosen:
+        raise Refused(Ipv6ModesDiffer(advertised=advertised, addresses=chosen))
+    if addresses.is_automatic(subnet) and subnet.cidr.prefixlen != 64:
+        raise Refused(NoRoomForMacs(cidr=subnet.cidr))
+
+
+def _check_room(network: Network, subnet: Subnet) -> None:
+    if len(network.subnets) >= MOST_SUBNETS:
+        raise Refused(TooManySubnets(network_id=network.id, most=MOST_SUBNETS))
+    if any(subnet.cidr.version == other.cidr.version and subnet.cidr.overlaps(other.cidr) for other in network.subnets):
+        raise Refused(SubnetsOverlap(cidr=subnet.cidr, network_id=network.id))
+
+
+def _check_gateways(snapshot: Snapshot, old: Subnet, new: Subnet) -> None:
+    """A gateway is a router's address: its interface keeps the old one, and no other port may have the new one already.
+
+    Raises Refused.
+    """
+    for gateway, of_router in ((old.gateway, True), (new.gateway, False)):
+        port_id = snapshot.addresses.get((snapshot.subnet_network[old.id], gateway)) if gateway else None
+        if gateway is None or port_id is None:
+            continue
+        if (snapshot.ports[port_id].use is PortUse.ROUTER_INTERFACE) is of_router:
+            raise Refused(GatewayInUse(gateway=gateway, port_id=port_id))
