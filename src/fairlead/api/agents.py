@@ -9,14 +9,14 @@ import logging
 from collections.abc import Container, Mapping
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.agent_messages import MOST_LISTENERS, QUESTION, REPORT, read_services
+from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, Services, identity, json_response
 from fairlead.api.fields import Parser, array_schema, object_schema, or_null, reads
-from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body, with_document
+from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body
 from fairlead.api.steps import in_steps
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import DriverError
@@ -50,7 +50,6 @@ def make_door(services: Services) -> Starlette:
     async def find(request: Request) -> Response:
         """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
         by a user who has one; an administrator who leaves it out is told of all."""
-        _only_agents(request)
         asked = await read_body(request)
         counted = read_services(asked)
         places = [services.locate(each.place) for each in counted]
@@ -64,7 +63,6 @@ def make_door(services: Services) -> Starlette:
     async def tell(request: Request) -> Response:
         """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have
         are not believed; both are named."""
-        _only_agents(request)
         chassis = request.path_params["chassis"]
         _ports_of(services, request, chassis)
         told = await read_body(request)
@@ -81,20 +79,12 @@ def make_door(services: Services) -> Starlette:
             LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
         return json_response({"unknown": unknown, "doubtful": doubtful})
 
-    routes = with_document(
-        "Fairlead: agents",
-        object_schema({"error": TEXT}, ["error"]),
+    return DOOR.build(
         [
             Operation("POST", "/sightings", find, takes=_whole(QUESTION), gives={200: _ANSWER}),
             Operation("PUT", "/chassis/{chassis}", tell, takes=_whole(REPORT), gives={200: _HEARD}),
-        ],
+        ]
     )
-    handlers = {
-        ApiError: _api_error,
-        DriverError: _unavailable,
-        HTTPException: _http_error,
-    }
-    return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
 
 
 def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Steps[tuple[dict[str, Figures], list[str]]]:
@@ -107,9 +97,8 @@ def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Step
     return figures, [listener for listener in told if listener not in figures]
 
 
-def _only_agents(request: Request) -> None:
+def _only_agents(who: Identity) -> None:
     """Raises ApiError."""
-    who = identity(request)
     if not who.roles & MAY_TELL:
         raise ApiError(403, "this is for agents: the role is 'service' or 'admin'")
     if not who.is_admin and not who.chassis:
@@ -140,15 +129,10 @@ def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[s
     return ports
 
 
-async def _api_error(request: Request, error: ApiError) -> Response:
-    return json_response({"error": error.message}, error.status)
-
-
-async def _unavailable(request: Request, error: DriverError) -> Response:
-    return json_response({"error": f"OVN cannot be asked: {error}"}, 503)
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    response = json_response({"error": error.detail}, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
+DOOR = Door(
+    title="Fairlead: agents",
+    error=SENTENCE,
+    fault=sentence,
+    words={DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}")},
+    admits=_only_agents,
+)

@@ -31,6 +31,7 @@ from fairlead.api.door import (
     too_large,
 )
 from fairlead.api.fields import Parser, Schema, object_schema
+from fairlead.changes.identity import Identity
 from fairlead.store.fair_semaphore import Gone, TooMany
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -98,6 +99,8 @@ class Operation(Route):
         self.fails = tuple(fails)
         self.allowed = frozenset(self.methods or ())
         """The methods of all operations at its path."""
+        self.admits: Callable[[Identity], None] = lambda _: None
+        """Raises ApiError for who may not use it, whatever they ask: before anything is read."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
@@ -108,6 +111,7 @@ class Operation(Route):
             raise HTTPException(405, headers={"Allow": ", ".join(sorted(self.allowed))})
         if len(scope["query_string"]) > LONGEST_QUERY:
             raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
+        self.admits(scope["identity"])
         if self.takes is not None:
             _check_size(scope)
         async with contextlib.AsyncExitStack() as stack:

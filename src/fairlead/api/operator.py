@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, Services, identity, json_response
+from fairlead.api.building import SENTENCE, Door, sentence
+from fairlead.api.door import ApiError, JsonObject, Services, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
-from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, with_document
+from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.steps import in_steps
+from fairlead.changes.identity import Identity
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
@@ -72,7 +73,6 @@ STATISTICS = object_schema(
 
 def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
     async def plan(request: Request) -> Response:
-        _only_admin(request)
         found: dict[str, dict[str, JsonObject]] = {}
         for each in dataplanes.central:
             with _asking(each):
@@ -81,7 +81,6 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
         return json_response({"plan": {owner: _planned(changes) for owner, changes in found.items()}})
 
     async def show(request: Request) -> Response:
-        _only_admin(request)
         owner = await in_steps(_find_owner(services.model.snapshot, request.path_params["owner"]))
         desired: dict[str, Rows] = {}
         actual: dict[str, Rows] = {}
@@ -114,7 +113,6 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
         )
 
     async def resync(request: Request) -> Response:
-        _only_admin(request)
         force = request.query_params.get("force", "").lower() in ("true", "1")
         changed: dict[str, int] = {}
         for each in dataplanes.central:
@@ -123,7 +121,6 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
         return json_response({"changed": sum(changed.values()), "dataplanes": changed})
 
     async def statistics(request: Request) -> Response:
-        _only_admin(request)
         figures = {
             each.dataplane.name: {"waiting": len(each.reconciler), **asdict(each.reconciler.statistics)}
             for each in dataplanes.central
@@ -131,9 +128,7 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
         total = {name: sum(each[name] for each in figures.values()) for name in _FIGURES}
         return json_response({**total, "dataplanes": figures})
 
-    routes = with_document(
-        "Fairlead: operator",
-        object_schema({"error": TEXT}, ["error"]),
+    return DOOR.build(
         [
             Operation("GET", "/statistics", statistics, gives={200: STATISTICS}),
             Operation(
@@ -141,16 +136,8 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
             ),
             Operation("GET", "/owners/{owner:path}", show, gives={200: object_schema(SHOWN, SHOWN)}, fails=[409, 503]),
             Operation("POST", "/resync", resync, query={"force": FLAG}, gives={200: RESYNCED}),
-        ],
+        ]
     )
-    handlers = {
-        ApiError: _api_error,
-        MassDelete: _mass_delete,
-        StoreError: _store_error,
-        Unsupported: _unsupported,
-        HTTPException: _http_error,
-    }
-    return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -251,28 +238,19 @@ def _texts(rows: Rows) -> JsonObject:
     return {" ".join(key): str(rows[key]) for key in sorted(rows)}
 
 
-def _only_admin(request: Request) -> None:
-    if not identity(request).is_admin:
+def _only_admin(who: Identity) -> None:
+    if not who.is_admin:
         raise ApiError(403, "this is for administrators")
 
 
-async def _api_error(request: Request, error: ApiError) -> Response:
-    return json_response({"error": error.message}, error.status)
-
-
-async def _store_error(request: Request, error: StoreError) -> Response:
-    return json_response({"error": f"the store cannot be read: {error}"}, 503)
-
-
-async def _mass_delete(request: Request, error: MassDelete) -> Response:
-    return json_response({"error": f"{error}; say --force if that is meant"}, 409)
-
-
-async def _unsupported(request: Request, error: Unsupported) -> Response:
-    return json_response({"error": str(error)}, 409)
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    response = json_response({"error": error.detail}, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
+DOOR = Door(
+    title="Fairlead: operator",
+    error=SENTENCE,
+    fault=sentence,
+    words={
+        MassDelete: lambda _, error: ApiError(409, f"{error}; say --force if that is meant"),
+        StoreError: lambda _, error: ApiError(503, f"the store cannot be read: {error}"),
+        Unsupported: lambda _, error: ApiError(409, str(error)),
+    },
+    admits=_only_admin,
+)
