@@ -13,13 +13,15 @@ from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.compilers.providers import parse_names
 from fairlead.config import BadConfiguration, Configuration, OvnOptions
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
 from fairlead.server.listening import open_socket
-from fairlead.server.ovn import OvnControl
+from fairlead.server.ovn import PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
 from fairlead.server.process import refuse_strangers
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.balancer import some_balancer
+from harness.story import parse_model
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
@@ -56,6 +58,35 @@ def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
     refuse_strangers(snapshot, parse_names("ovn=ovn,gold=ovn", "ovn"))
     with pytest.raises(BadConfiguration, match=r"load balancers are stored with other names: 'gold' \(2\); name these"):
         refuse_strangers(snapshot, parse_names("ovn=ovn", "ovn"))
+
+
+@pytest.mark.parametrize(
+    ("documents", "what"),
+    [
+        (("network net1 10.0.0.0/24",), ""),
+        (("network net1 10.0.0.0/24", "web vip=10.0.0.10 on=net1 tcp:80=-"), ""),
+        (("network net1 10.0.0.0/24", "port vm1 net1 10.0.0.11"), PORTS_UNHEARD),
+        (
+            ("network net1 10.0.0.0/24", "web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80"),
+            PROBES_UNHEARD,
+        ),
+    ],
+    ids=["nobody", "the port of a VIP", "a port that waits for a node", "a monitor"],
+)
+def test_silence_counts_while_somebody_waits_for_what_is_observed(
+    tmp_path: Path, documents: tuple[str, ...], what: str
+):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, compile_owner)
+        found, _ = parse_model("\n".join(documents), {})
+        await model.write(lambda _: Changes(puts=tuple(found.values())))
+        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
+        now = OvnControl(OVN, model, options).condition()
+        assert (now.unheard > 0, now.unheard_of) == (bool(what), what)
+        await store.close()
+
+    asyncio.run(run())
 
 
 class UnreadableModel(Model):

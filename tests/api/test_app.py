@@ -62,6 +62,11 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Conditio
         (Condition(connected=False, writes=False), 503, "not ready: OVN is not reachable"),
         (Condition(connected=True, writes=True, unheard=29.0), 200, "ready"),
         (
+            Condition(connected=True, writes=True, unheard=31.0, unheard_of="which ports are plugged in"),
+            503,
+            "not ready: which ports are plugged in was not heard for 31 s",
+        ),
+        (
             Condition(connected=True, writes=True, unheard=31.0),
             503,
             "not ready: what health monitors see was not heard for 31 s",

@@ -26,8 +26,8 @@ from fairlead.reconciler.dataplanes import Central, Dataplanes
 from fairlead.reconciler.loop import Work
 
 SOUTHBOUND_PATIENCE = 30.0
-"""Seconds without news of probes, while there are members that are probed, after which a server is not ready: who died
-since then is still served by it."""
+"""Seconds without news of probes or ports, while somebody waits for them, after which a server is not ready: a member
+that died since then is still served, and the statuses of ports are old."""
 STANDBY_PATIENCE = 30.0
 """Seconds for which a server without the lock waits for what the one that has it should have written."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -98,10 +98,10 @@ class Metrics:
         for each, now in conditions:
             if not now.connected:
                 return PlainTextResponse(f"not ready: {each.dataplane.title} is not reachable\n", 503)
-        unheard = max((now.unheard for _, now in conditions), default=0.0)
-        if unheard > SOUTHBOUND_PATIENCE:
-            words = f"not ready: what health monitors see was not heard for {unheard:.0f} s\n"
-            return PlainTextResponse(words, 503)
+        for now in (condition for _, condition in conditions):
+            if now.unheard > SOUTHBOUND_PATIENCE:
+                words = f"not ready: {now.unheard_of} was not heard for {now.unheard:.0f} s\n"
+                return PlainTextResponse(words, 503)
         others = [each for each, now in conditions if not now.writes]
         if not others:
             return PlainTextResponse("ready\n")

@@ -23,7 +23,9 @@ class Condition:
     southbound: bool = False
     """Whether it is heard what health monitors see."""
     unheard: float = 0.0
-    """Seconds for which it was not heard although there are members with a health monitor."""
+    """Seconds for which facts were not heard although somebody waits for them."""
+    unheard_of: str = "what health monitors see"
+    """Which facts those are, in words for people."""
     probing: Mapping[str, int] = field(default_factory=dict)
     """How many chassis live (`alive`) and are `dead`, and how many probes cannot be read (`unreadable`)."""
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -24,6 +24,7 @@ LOG = logging.getLogger(__name__)
 SOUTHBOUND_PATIENCE = 2.0
 """Seconds that the first look at everything waits for what probes say, and for which ports are plugged in: without it
 the dead would serve for a moment, and every port would be DOWN."""
+PROBES_UNHEARD, PORTS_UNHEARD = "what health monitors see", "which ports are plugged in"
 
 
 class OvnControl:
@@ -69,15 +70,26 @@ class OvnControl:
         return ports_on(self._model.snapshot, chassis)
 
     def condition(self) -> Condition:
+        unheard, unheard_of = self._unheard()
         return Condition(
             connected=self.driver.connected,
             writes=self.driver.has_lock,
             southbound=self.southbound.connected,
-            unheard=self.southbound.silence if self._model.snapshot.watched else 0.0,
+            unheard=unheard,
+            unheard_of=unheard_of,
             probing=self.southbound.figures(),
             foreign=self.driver.foreign_changes,
             takeovers=self.central.succession.takeovers,
         )
+
+    def _unheard(self) -> tuple[float, str]:
+        """For how many seconds it was not heard what somebody waits for, and what that is."""
+        silence, snapshot = self.southbound.silence, self._model.snapshot
+        if silence and snapshot.watched:
+            return silence, PROBES_UNHEARD
+        if silence and waits_for_a_node(snapshot):
+            return silence, PORTS_UNHEARD
+        return 0.0, ""
 
     async def _ask_chassis(self) -> None:
         """Whether they live, while somebody wants to know: the one server that writes asks, unless others do."""
