@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead.config import (
-    SECTIONS,
-    BadConfiguration,
-    Configuration,
-    check_secrets,
-    is_local,
-    read_configuration,
-    render_template,
-)
+from fairlead.config import BadConfiguration, check_secrets, is_local, read_configuration, render_template
+from fairlead.options import SECTIONS, Configuration
 
 
 def test_the_template_is_a_file_that_works(tmp_path: Path):

@@ -11,9 +11,10 @@ from immutables import Map
 
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.compilers.providers import parse_names
-from fairlead.config import BadConfiguration, Configuration, OvnOptions
+from fairlead.config import BadConfiguration
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
+from fairlead.options import Configuration, OvnOptions
 from fairlead.server.listening import open_socket
 from fairlead.server.ovn import PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
 from fairlead.server.process import refuse_strangers

@@ -16,7 +16,8 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.client import Server, ServerError, is_url
-from fairlead.config import BadConfiguration, Configuration, check_secrets, read_configuration, render_template
+from fairlead.config import BadConfiguration, check_secrets, read_configuration, render_template
+from fairlead.options import Configuration
 
 DIFFERENT = 3
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.

@@ -1,4 +1,4 @@
-"""Configuration: one TOML file, overridden by environment variables. Every option is declared here, once.
+"""Configuration: one TOML file, overridden by environment variables. Every option is declared in `options`.
 
 `fairlead config` prints them all with their meaning and default, as a file that works. The environment variable of an
 option is FAIRLEAD_<SECTION>_<OPTION>. Options that do not exist are errors: a typing mistake must not be silent.
@@ -8,18 +8,29 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 from fairlead.client import is_url
-from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS, parse_names
+from fairlead.compilers.providers import parse_names
 from fairlead.drivers.ovsdb_remotes import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.parting import LONGEST_PARTING
-from fairlead.model.quota import LARGEST_QUOTA, PROBE_LIMITS, UNLIMITED
+from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 from fairlead.model.statistics import LONGEST_INTERVAL
+from fairlead.options import (
+    LONGEST_CHASSIS_TIMEOUT,
+    SECTIONS,
+    AgentOptions,
+    Configuration,
+    OvnOptions,
+    ProbeOptions,
+    QuotaOptions,
+    ServerOptions,
+)
+from fairlead.store.opening import check_url
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic")
@@ -32,230 +43,6 @@ LEVELS = ("debug", "info", "warning", "error")
 
 class BadConfiguration(Exception):
     """The message names the option, where it came from and what would be right."""
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Of a list with commas."""
-    return tuple(name for part in text.split(",") if (name := part.strip()))
-
-
-def _option(default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"meaning": meaning})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """Where the APIs listen and who may call."""
-
-    listen: str = _option(
-        "127.0.0.1:9876", "HOST:PORT, [IPv6]:PORT or unix:PATH. Other than loopback only with authentication."
-    )
-    authentication: str = _option(
-        "none", "none (everybody is administrator; loopback and unix sockets only) or http_basic."
-    )
-    password_file: str = _option(
-        "",
-        "For http_basic: lines of user:bcrypt hash:project:role,role; roles are admin, member, reader, and for load"
-        " balancers Octavia's own, such as load-balancer_observer. That of an agent ends in service:chassis,chassis.",
-    )
-    tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
-    tls_key: str = _option("", "PEM file of its private key.")
-    passwords_in_the_clear: str = _option(
-        "no", "yes: serve passwords without TLS where others can reach it. Whoever is on the way reads them."
-    )
-    hosts: str = _option(
-        "",
-        "Without authentication: what Host may be besides the listen address, HOST:PORT with commas, as for a forwarded"
-        " port. A web page whose own name is among them can do all that you can.",
-    )
-    connections: int = _option(800, "At once, of all callers; beyond, who has been silent longest is shown out.")
-    connections_per_address: int = _option(
-        200, "At once of one address (IPv6: of one /64; on a unix socket: of one user). Not for proxies."
-    )
-    proxies: str = _option(
-        "",
-        "Addresses or networks of proxies, with commas, that say in X-Forwarded-For and X-Forwarded-Proto for whom they"
-        " ask, and are believed; `unix` for whoever is on the unix socket. Nobody else is.",
-    )
-
-    @property
-    def more_hosts(self) -> tuple[str, ...]:
-        return _names(self.hosts)
-
-    @property
-    def trusted_proxies(self) -> tuple[str, ...]:
-        return _names(self.proxies)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
-    """Where the model is kept."""
-
-    path: str = _option("/var/lib/fairlead/fairlead.db", "The SQLite file; made when it is not there.")
-
-
-LONGEST_CHASSIS_TIMEOUT = 3600
-"""Seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OvnOptions:
-    """The databases of OVN: the Northbound is written, the Southbound is read."""
-
-    northbound: str = _option(
-        "unix:/var/run/ovn/ovnnb_db.sock",
-        "unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several, with commas, for a cluster.",
-    )
-    southbound: str = _option(
-        "unix:/var/run/ovn/ovnsb_db.sock",
-        "The same. What health monitors see, and which ports are plugged in, is read there; nothing is written.",
-    )
-    private_key: str = _option("", "For ssl: our private key, PEM.")
-    certificate: str = _option("", "For ssl: our certificate, PEM.")
-    ca: str = _option("", "For ssl: the certificate authority of the database, PEM.")
-    mark: str = _option(
-        "fairlead", "In external_ids of every row of ours. Two deployments on one OVN need two different ones."
-    )
-    gateway_chassis: str = _option(
-        "",
-        "Names of the chassis through which routers leave, with commas; each needs ovn-bridge-mappings for the physical"
-        " networks, and three are needed for one to take over. Without any, external gateways are refused.",
-    )
-    parting: int = _option(
-        3600,
-        f"Seconds, 0 to {LONGEST_PARTING}, for which OVN goes on translating what a removed member answers to clients"
-        " outside: then what is left of their connections ends.",
-    )
-
-    chassis_probe_interval: int = _option(
-        15,
-        "Seconds. While a health monitor watches, chassis are asked so often whether they live (NB_Global:nb_cfg, as"
-        " Neutron does, and not while somebody else asks); each time costs ovn-northd a look at everything. 0: never.",
-    )
-    chassis_timeout: int = _option(
-        45, "Seconds. A chassis that answers so much later than others is dead, and so are monitored members on it."
-    )
-
-    @property
-    def gateways(self) -> tuple[str, ...]:
-        return tuple(sorted({name for part in self.gateway_chassis.split(",") if (name := part.strip())}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """Defaults of new networks."""
-
-    mtu: int = _option(1442, "Bytes; 1500 of the underlay less 58 of geneve over IPv4.")
-    external_mtu: int = _option(1500, "Bytes of external networks: what the wires carry that chassis map to bridges.")
-
-
-def _quota(most: int, resource: str) -> Any:
-    return _option(most, f"{resource} of a project that has no quota of its own; -1 is any number.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaOptions:
-    """How many of each a project may have. Those of the network are Neutron's defaults; Octavia has none."""
-
-    load_balancer: int = _quota(100, "Load balancers")
-    listener: int = _quota(500, "Listeners")
-    pool: int = _quota(500, "Pools")
-    member: int = _quota(5000, "Members")
-    health_monitor: int = _quota(500, "Health monitors")
-    l7policy: int = _quota(500, "L7 policies")
-    l7rule: int = _quota(1000, "L7 rules")
-    network: int = _quota(100, "Networks")
-    subnet: int = _quota(100, "Subnets")
-    port: int = _quota(500, "Ports, those of VIPs and of routers' interfaces too,")
-    router: int = _quota(10, "Routers")
-    floatingip: int = _quota(50, "Floating IPs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeOptions:
-    """What health monitors may ask: each member is probed once in its monitor's delay, by the node that has it."""
-
-    least_delay: int = _option(PROBE_LIMITS.least_delay, "Seconds: the least delay of a health monitor.")
-    per_second: int = _option(
-        PROBE_LIMITS.per_second, "Probes a second of all members of a project together; -1 is any number."
-    )
-    per_second_of_port: int = _option(
-        PROBE_LIMITS.per_second_of_port, "Probes a second that one port gets, of all its services; -1 is any number."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderOptions:
-    """What tenants choose by `--provider`. Some clients switch features by the name, so there may be several."""
-
-    names: str = _option(
-        DEFAULT_NAMES,
-        f"NAME=IMPLEMENTATION, with commas; there is {', '.join(IMPLEMENTATIONS)}. A name that a load balancer has must"
-        " stay.",
-    )
-    default: str = _option(DEFAULT_NAME, "The name that a load balancer gets if none is asked for.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """`fairlead agent`, on a compute node: it counts for statistics. A server reads none of this."""
-
-    servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
-    user: str = _option(
-        "",
-        "Who tells, where a server asks; the role is service, for this node's chassis. Over http the password can be"
-        " read on the way.",
-    )
-    password_file: str = _option("", "The file that has the password and nothing else.")
-    ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")
-    interval: int = _option(10, "Seconds from look to look. What was counted between a look and a change is lost.")
-    state: str = _option("/var/lib/fairlead/agent.json", "The file in which the sums outlive a restart.")
-    bridge: str = _option("br-int", "The integration bridge.")
-    run_dir: str = _option("/var/run/openvswitch", "Where the sockets of Open vSwitch are.")
-    most_connections: int = _option(
-        200_000, "With more tracked at once those open are not counted: the switch stands still while it lists them."
-    )
-
-    @property
-    def server_urls(self) -> tuple[str, ...]:
-        return tuple(url for part in self.servers.split(",") if (url := part.strip()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    level: str = _option("info", "debug, info, warning or error.")
-    audit: str = _option(
-        "",
-        "File to which changes and failed log-ins are appended, a JSON object a line: who, from where, what, result."
-        " They are in the log as well. Made anew after it was moved away; SIGHUP does that at once.",
-    )
-    format: str = _option("text", "text: a line for people; json: an object a line, for programs that collect logs.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    server: ServerOptions = ServerOptions()
-    store: StoreOptions = StoreOptions()
-    ovn: OvnOptions = OvnOptions()
-    network: NetworkOptions = NetworkOptions()
-    quota: QuotaOptions = QuotaOptions()
-    probes: ProbeOptions = ProbeOptions()
-    providers: ProviderOptions = ProviderOptions()
-    agent: AgentOptions = AgentOptions()
-    log: LogOptions = LogOptions()
-
-
-SECTIONS: Mapping[str, Any] = {
-    "server": ServerOptions,
-    "store": StoreOptions,
-    "ovn": OvnOptions,
-    "network": NetworkOptions,
-    "quota": QuotaOptions,
-    "probes": ProbeOptions,
-    "providers": ProviderOptions,
-    "agent": AgentOptions,
-    "log": LogOptions,
-}
 
 
 def read_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
@@ -412,6 +199,10 @@ def _check(configuration: Configuration) -> None:
     except ValueError as error:
         raise BadConfiguration(f"providers: {error}") from None
     _check_agent(configuration.agent)
+    try:
+        check_url(configuration.store.where)
+    except ValueError as error:
+        raise BadConfiguration(f"store.url: {error}") from None
     if configuration.log.level not in LEVELS:
         raise BadConfiguration(f"log.level: '{configuration.log.level}' is not one of {', '.join(LEVELS)}")
     if configuration.log.format not in FORMATS:

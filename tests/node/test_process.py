@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fairlead.client import ServerError
-from fairlead.config import AgentOptions
 from fairlead.drivers.ovn_counters import Readings
 from fairlead.model.statistics import Datapath
 from fairlead.node.process import Agent
 from fairlead.node.protocol import Servers
+from fairlead.options import AgentOptions
 from node.test_counting import WEB, counted
 
 

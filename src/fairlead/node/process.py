@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fairlead.api.agent_messages import render_service
 from fairlead.client import Server, ServerError
-from fairlead.config import AgentOptions
 from fairlead.drivers.ovn_counters import Switch, SwitchError, SwitchSettings
 from fairlead.node.protocol import Servers
 from fairlead.node.state import read_boot, read_state, write_state
+from fairlead.options import AgentOptions
 
 LOG = logging.getLogger(__name__)
 

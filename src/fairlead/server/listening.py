@@ -19,8 +19,9 @@ from fairlead.api.acceptor import Acceptor, ClientConnections
 from fairlead.api.auth import Authenticate, BadPasswordFile, HttpBasic, anybody, read_password_file
 from fairlead.api.callers import names_of
 from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
-from fairlead.config import BadConfiguration, Configuration, ServerOptions, check_secrets, split_listen
+from fairlead.config import BadConfiguration, check_secrets, split_listen
 from fairlead.logs import reopen
+from fairlead.options import Configuration, ServerOptions
 
 LOG = logging.getLogger(__name__)
 FILES_BESIDE = 100

@@ -6,7 +6,6 @@ import logging
 import time
 from typing import Self
 
-from fairlead.config import Configuration, OvnOptions
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn import OvnDriver, OvnSettings
@@ -15,6 +14,7 @@ from fairlead.drivers.ovsdb import Tls
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.model.facts import ports_on
 from fairlead.model.plugged import waits_for_a_node
+from fairlead.options import Configuration, OvnOptions
 from fairlead.reconciler.dataplanes import Central, Condition
 from fairlead.server.central import CentralDataplane
 from fairlead.server.tasks import at_work

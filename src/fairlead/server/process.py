@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from fairlead.api.app import make_app
 from fairlead.api.door import Services
 from fairlead.api.loop_lag import LoopLag
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import Names, checked_by, dataplanes_of, parse_names
-from fairlead.config import BadConfiguration, Configuration, check_secrets
+from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
+from fairlead.options import Configuration
 from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.server.central import Control
 from fairlead.server.listening import host_names, listen, read_authentication
@@ -33,7 +33,7 @@ from fairlead.server.ovn import OvnControl
 from fairlead.server.tasks import at_work
 from fairlead.server.upkeep import forget_parted
 from fairlead.store.model import Model
-from fairlead.store.sqlite import SqliteStore
+from fairlead.store.opening import open_store
 
 LOG = logging.getLogger(__name__)
 CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}
@@ -47,7 +47,7 @@ async def serve(configuration: Configuration) -> None:
     providers = parse_names(configuration.providers.names, configuration.providers.default)
     dataplanes = dataplanes_of(providers)
     gc.disable()  # until the model is loaded: each new document would be looked through again and again
-    store = await SqliteStore.open(Path(configuration.store.path))
+    store = await open_store(configuration.store.where)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         empty = Snapshot(gateway_chassis=configuration.ovn.gateways, parting_seconds=configuration.ovn.parting)
