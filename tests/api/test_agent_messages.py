@@ -7,9 +7,9 @@ import pytest
 from fairlead.api.agent_messages import QUESTION, REPORT, read_services, render_question, render_report
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import CountedService, Datapath, Figures, Place, Zone, parse_place
+from fairlead.model.statistics import CountedService, CountingPlace, Datapath, Figures, Zone, parse_place
 
-PLACES: list[tuple[Place, str]] = [
+PLACES: list[tuple[CountingPlace, str]] = [
     (Datapath(1), "datapath:1"),
     (Datapath(2**32 - 1), "datapath:4294967295"),
     (Zone("44243bdb-e627-4f8f-a30e-da0b3fd45059_dnat"), "zone:44243bdb-e627-4f8f-a30e-da0b3fd45059_dnat"),
@@ -20,7 +20,7 @@ PLACES: list[tuple[Place, str]] = [
 @pytest.mark.parametrize(("place", "text"), PLACES, ids=[text for _, text in PLACES])
 @pytest.mark.parametrize("address", ["10.0.0.10", "fd00::10"])
 @pytest.mark.parametrize("transport", list(Transport))
-def test_a_question_is_read_as_it_was_written(place: Place, text: str, address: str, transport: Transport):
+def test_a_question_is_read_as_it_was_written(place: CountingPlace, text: str, address: str, transport: Transport):
     service = CountedService(place=place, transport=transport, address=parse_address(address), port=80)
     method, path, body = render_question("node1", [service])
     written = {"place": text, "transport": transport.value, "address": address, "port": 80}

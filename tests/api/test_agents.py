@@ -21,7 +21,7 @@ from fairlead.api.node_counts import MEMORY, MOST, NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.network import Network, Port
-from fairlead.model.statistics import Datapath, Figures, Place, Zone
+from fairlead.model.statistics import CountingPlace, Datapath, Figures, Zone
 from fairlead.model.writing import Changes
 from harness.api import ADMIN, NOON, Inside, inside
 from harness.documented import documented
@@ -76,10 +76,10 @@ class Scene:
 Story: TypeAlias = Callable[[Scene], Awaitable[None]]
 
 
-def locate(place: Place) -> str | None:
+def locate(place: CountingPlace) -> str | None:
     if place == Datapath(99):
         raise Unreachable("the Southbound database is not connected")
-    places: dict[Place, str] = {Datapath(1): NET, Zone("vm1"): "vm1", Datapath(2): "other"}
+    places: dict[CountingPlace, str] = {Datapath(1): NET, Zone("vm1"): "vm1", Datapath(2): "other"}
     return places.get(place)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from drivers.conftest import SCHEMA, Server, until
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn_southbound import DATABASE, SouthboundReader, SouthboundSettings, _View
+from fairlead.drivers.ovn_southbound import DATABASE, SouthboundReader, SouthboundSettings, _Tables
 from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
 from fairlead.drivers.ovsdb_remotes import parse_remotes
 from fairlead.drivers.ovsdb_values import Json
@@ -262,7 +262,7 @@ def test_a_row_that_is_made_offline_says_nothing_until_somebody_can_have_probed(
     async def story(south: Southbound) -> None:
         times = {"options": ["map", [["interval", "1"], ["timeout", "1"]]]}
         await south.write(*BINDINGS, monitor(FOUR, "offline", **times), monitor(OTHER, "offline", **times))
-        await until(lambda: len(south.reader._view._statuses) == 2)
+        await until(lambda: len(south.reader._tables._statuses) == 2)
         began = asyncio.get_running_loop().time()
         await south.write(say(FOUR, "online"))
         await south.hears(four=Health.ONLINE)
@@ -281,7 +281,7 @@ def test_a_row_that_is_made_offline_leaves_what_was_known(southbound: Server) ->
         await south.hears(four=Health.ERROR, other=Health.ONLINE)
         count = len(south.told)
         await south.write(forget(FOUR), forget(OTHER), monitor(FOUR, "offline"), monitor(OTHER, "offline"))
-        await until(lambda: len(south.reader._view._young) == 2)
+        await until(lambda: len(south.reader._tables._young) == 2)
         assert south.told[count:] == []
 
     run(southbound, story)
@@ -304,25 +304,25 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted(
 
 def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
     """OVN 26.03 probes with ICMP too; the database of this test knows no such word."""
-    view, row = _View(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
+    tables, row = _Tables(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
     good = {"ip": "10.0.0.12", "logical_port": "vm2", "port": 80, "protocol": "tcp", "status": "online"}
-    assert view.change({"Service_Monitor": {"a": {"initial": row}, "b": {"initial": good}}}) == {OTHER}
-    assert view.health(OTHER, None) is Health.ONLINE
-    assert view.unreadable == {"a": "'icmp' is not a valid Transport"}
+    assert tables.change({"Service_Monitor": {"a": {"initial": row}, "b": {"initial": good}}}) == {OTHER}
+    assert tables.health(OTHER, None) is Health.ONLINE
+    assert tables.unreadable == {"a": "'icmp' is not a valid Transport"}
 
 
 def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
     """Somebody wrote the same address in another form; both go."""
-    view = _View(0.0)
+    tables = _Tables(0.0)
     ours = {"ip": "fd00::11", "logical_port": "vm1", "port": 80, "protocol": "tcp", "status": "online"}
     theirs = {**ours, "ip": "fd00:0::11", "status": "offline"}
-    (endpoint,) = view.change({"Service_Monitor": {"a": {"initial": ours}, "b": {"insert": theirs}}})
-    assert view.health(endpoint, None) is Health.ONLINE
-    assert view.unreadable == {"b": "a second row for one endpoint"}
-    view.change({"Service_Monitor": {"b": {"delete": theirs}}})
-    assert view.health(endpoint, None) is Health.ONLINE
-    view.change({"Service_Monitor": {"a": {"delete": ours}}})
-    assert view.health(endpoint, None) is None
+    (endpoint,) = tables.change({"Service_Monitor": {"a": {"initial": ours}, "b": {"insert": theirs}}})
+    assert tables.health(endpoint, None) is Health.ONLINE
+    assert tables.unreadable == {"b": "a second row for one endpoint"}
+    tables.change({"Service_Monitor": {"b": {"delete": theirs}}})
+    assert tables.health(endpoint, None) is Health.ONLINE
+    tables.change({"Service_Monitor": {"a": {"delete": ours}}})
+    assert tables.health(endpoint, None) is None
 
 
 def test_a_row_that_is_made_anew_in_one_transaction(southbound: Server) -> None:
@@ -589,7 +589,7 @@ def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
     told: dict[Endpoint, Health | None] = {}
     seen = dict.fromkeys((Endpoint(name, parse_address("10.0.0.1"), 80, Transport.TCP) for name in "ab"), Health.ERROR)
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(HEALTH, told.update))
-    reader._view.health = lambda endpoint, _: seen[endpoint]  # type: ignore[method-assign]
+    reader._tables.health = lambda endpoint, _: seen[endpoint]  # type: ignore[method-assign]
     first, second = seen
     older = reader._tell_all([first, second])
     next(older)

@@ -30,7 +30,14 @@ from fairlead.api.fields import (
     word_of,
 )
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SERVICES, CountedService, Figures, Place, parse_place
+from fairlead.model.statistics import (
+    LONGEST_INTERVAL,
+    MOST_SERVICES,
+    CountedService,
+    CountingPlace,
+    Figures,
+    parse_place,
+)
 
 MOST_LISTENERS = 15_000
 """In one report. A body has 4 MiB and 100,000 values (`door.MOST_VALUES`), of which each listener takes five."""
@@ -72,7 +79,7 @@ def _each(parse_item: Parser[Mapping[str, object]], most: int) -> Parser[Mapping
 
 
 @reads({"type": "string", "maxLength": LONGEST_NAME, "pattern": "^(datapath:[0-9]{1,10}|zone:[^\\u0000]+)$"})
-def _place(value: object) -> Place:
+def _place(value: object) -> CountingPlace:
     place = text(LONGEST_NAME)(value)
     if not re.fullmatch(r"datapath:[0-9]{1,10}|zone:.+", place, re.DOTALL):
         raise ValueError("Value should be datapath:KEY or zone:NAME.")

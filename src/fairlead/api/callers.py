@@ -45,7 +45,7 @@ LINE_PATIENCE = 10.0
 WORDS = "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)s: %(status)s in %(milliseconds)s ms"
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 PROBES = frozenset({"/healthz", "/readyz"})
-"""They say "well" or "not well", to whoever asks for whatever host."""
+"""They say "well" or "not well" to every caller, for any Host."""
 PUBLIC = frozenset(
     {
         "",

@@ -24,7 +24,7 @@ from fairlead.model.kinds import owner_of
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.statistics import Place
+from fairlead.model.statistics import CountingPlace
 from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
@@ -81,7 +81,7 @@ class Services:
     """The last word of a door on whatever it is about to write; raises ApiError."""
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     """What the nodes have counted."""
-    locate: Callable[[Place], str | None] = lambda _: None
+    locate: Callable[[CountingPlace], str | None] = lambda _: None
     """The id of the network, router or port that this place of a node is. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
     """The ports that a node has; None for one that is not there. Raises DriverError."""

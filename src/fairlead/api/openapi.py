@@ -55,7 +55,7 @@ LIMITS = (
     f" A network with its subnets, or a load balancer with all that it holds, takes at most {LARGEST_DOCUMENT} bytes."
 )
 _ELSEWHERE = object_schema({"error": TEXT}, ["error"])
-"""Who is refused before he is at a door (by the Origin that he names) is told so in this form."""
+"""A caller who is refused before any door (because of their Origin) is told so in this form."""
 _WORDS = {
     200: "What is true now.",
     201: "It is made.",

@@ -43,7 +43,7 @@ class _Refused(Exception):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """`overdue` and `waits_since` are for whoever closes connections; the protocol closes what is malformed."""
+    """`overdue` and `waits_since` are for the code that closes connections; the protocol closes what is malformed."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -53,9 +53,9 @@ class _Chassis:
 
 
 class Bindings:
-    """The chassis that there are, and the ports that each has: of machines, and the gateways of routers.
+    """The chassis that there are, and the ports that each has: those of machines, and the gateways of routers.
 
-    A port that is in no row may be of another kind: nothing is known of it.
+    Nothing is known of a port that is in no row: it may be of another kind.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """What somebody else did to a row of ours, in words: which row, which column, what it was and what it is.
 
-Tenants choose some of the values, and so do whoever else writes there: each is cut to a length and cleaned.
+Tenants choose some of the values, and so does everybody else who writes there: each is cut to a length and cleaned.
 """
 
 from collections.abc import Iterator, Sequence

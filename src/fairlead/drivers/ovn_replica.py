@@ -170,7 +170,7 @@ class Replica:
         del self._entries[uuid]
 
     def _change_marks(self, entry: _Entry, uuid: str, difference: Json) -> None:
-        """The words that say whose it is; whoever takes away our mark takes the row out of our sight."""
+        """The words that say which owner has it. A row whose mark somebody takes away is no longer seen."""
         changed = {mark: text for mark, text in decode_map(difference).items() if is_mark(mark)}
         if changed:
             marks = patch_map(self._marks(entry), encode_map(changed))

@@ -27,7 +27,7 @@ from fairlead.model.addresses import parse_address
 from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import Datapath, Place
+from fairlead.model.statistics import CountingPlace, Datapath
 from fairlead.model.steps import Steps
 from fairlead.model.texts import shorten
 
@@ -51,7 +51,7 @@ _DONE = object()
 MOST_COMPLAINTS = 100
 """Reasons that are told: they bear what somebody else has written."""
 Observe = Callable[[Fact[Any], Any], Steps[None] | None]
-"""Takes the news of a fact; what it answers is gone through before anything else is told."""
+"""Takes the news of a fact. It may answer with work in steps, which is done before anything else is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,10 @@ class SouthboundReader:
     def __init__(self, settings: SouthboundSettings, observe: Observe) -> None:
         self._observe = observe
         self._patience = settings.patience
-        self._view = _View(settings.patience)
+        self._tables = _Tables(settings.patience)
         self._told: dict[Endpoint, Health] = {}
         self._untold: dict[Endpoint, Health | None] = {}
-        """What was found, and is told when the one who found it, or another, has looked at all."""
+        """What was found and not told yet: it is told when all endpoints of one work were looked at."""
         self._half_told: set[Endpoint] = set()
         """Whose news the observer had not taken in wholly when the connection ended: they are told again."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -104,20 +104,20 @@ class SouthboundReader:
     @property
     def counted(self) -> int:
         """The newest count (NB_Global:nb_cfg) that any chassis has confirmed."""
-        return self._view.nodes.counted
+        return self._tables.nodes.counted
 
     @property
     def counted_at(self) -> float:
         """When a newer count was confirmed last, on the clock of `time.monotonic`."""
-        return self._view.nodes.counted_at
+        return self._tables.nodes.counted_at
 
     def figures(self) -> Mapping[str, int]:
         """How many chassis live and are dead, and how many probes cannot be read."""
-        nodes = self._view.nodes
+        nodes = self._tables.nodes
         dead = len(nodes.dead)
-        return {"alive": len(nodes) - dead, "dead": dead, "unreadable": len(self._view.unreadable)}
+        return {"alive": len(nodes) - dead, "dead": dead, "unreadable": len(self._tables.unreadable)}
 
-    def locate(self, place: Place) -> str | None:
+    def locate(self, place: CountingPlace) -> str | None:
         """The name in the Northbound database of this place of a node, if there is one.
 
         A zone is called after a port, or after a datapath: by its UUID in OVN 23.03,
@@ -125,9 +125,9 @@ class SouthboundReader:
         """
         self.check_connected()
         if isinstance(place, Datapath):
-            return self._view.datapaths.by_key.get(place.key)
+            return self._tables.datapaths.by_key.get(place.key)
         name = place.name.removesuffix("_dnat").removesuffix("_snat")
-        return self._view.datapaths.by_uuid.get(name, name)
+        return self._tables.datapaths.by_uuid.get(name, name)
 
     def check_connected(self) -> None:
         """Raises Unreachable while the database was not read: what is known may be old."""
@@ -149,11 +149,11 @@ class SouthboundReader:
     def _see(self, event: Event) -> Steps[None] | None:
         match event:
             case Contents(tables=tables):
-                self._cancel_timers()  # each holds the view that it was made for
-                known = self._view.bindings
-                self._view = _View(self._patience)
-                self._view.moved.update(known.ports())
-                self._view.bindings.changed.update(known.names())
+                self._cancel_timers()  # each holds the tables that it was made for
+                known = self._tables.bindings
+                self._tables = _Tables(self._patience)
+                self._tables.moved.update(known.ports())
+                self._tables.bindings.changed.update(known.names())
                 self._untold.clear()
                 return self._take(tables, {*self._told, *self._half_told})
             case Changes(tables=tables):
@@ -168,7 +168,7 @@ class SouthboundReader:
         """What is true after a transaction is told, and nothing that is true in the middle of it."""
         touched = set(told)
         for part in in_parts(tables, PART):
-            touched.update(self._view.change(part))
+            touched.update(self._tables.change(part))
             yield
         if "Chassis_Private" in tables:
             touched.update(self._judge())
@@ -179,37 +179,37 @@ class SouthboundReader:
         self._complain()
 
     def _judge(self) -> Iterable[Endpoint]:
-        """A thousand nodes confirm a count one by one, and each look is at all of them: so there are not many looks."""
+        """A thousand nodes confirm a count one by one, and each look is at all of them: looks have a pause between."""
         loop = asyncio.get_running_loop()
         if self._judging is not None:
             return ()
         if loop.time() >= self._judged + JUDGE_PAUSE:
             self._judged = loop.time()
-            return self._view.judge()
+            return self._tables.judge()
         self._judging = loop.call_at(self._judged + JUDGE_PAUSE, self._judge_late)
         return ()
 
     def _judge_late(self) -> None:
         self._judging, self._judged = None, asyncio.get_running_loop().time()
-        self._tell_by_and_by(chain(self._tell_all(self._view.judge()), self._tell_of_chassis()))
+        self._tell_by_and_by(chain(self._tell_all(self._tables.judge()), self._tell_of_chassis()))
 
     def _tell_by_and_by(self, work: Iterator[None]) -> None:
         """What no message of the database has brought about."""
-        self._go_on(self._view, work)
+        self._go_on(self._tables, work)
 
-    def _go_on(self, view: "_View", work: Iterator[None]) -> None:
-        if view is self._view and next(work, _DONE) is not _DONE:
-            asyncio.get_running_loop().call_soon(self._go_on, view, work)
+    def _go_on(self, tables: "_Tables", work: Iterator[None]) -> None:
+        if tables is self._tables and next(work, _DONE) is not _DONE:
+            asyncio.get_running_loop().call_soon(self._go_on, tables, work)
 
     def _tell_all(self, touched: Iterable[Endpoint]) -> Steps[None]:
-        """At once, so that whoever hears it looks at each load balancer once. Of one that nobody can have probed yet,
-        what was known last holds.
+        """All news at once, so that the observer looks at each load balancer once. What was known last holds of an
+        endpoint that nobody can have probed yet.
 
-        While one such work rests another may look at the same endpoint: whoever looked last is believed.
+        While one such work rests another may look at the same endpoint: the later look is believed.
         """
         for endpoint in touched:
             told = self._told.get(endpoint)
-            health = self._view.health(endpoint, told)
+            health = self._tables.health(endpoint, told)
             if health is told and endpoint not in self._half_told:
                 self._untold.pop(endpoint, None)
             else:
@@ -233,29 +233,29 @@ class SouthboundReader:
         self._half_told.difference_update(news)
 
     def _tell_of_ports(self) -> Steps[None]:
-        view = self._view
-        while view.moved:
-            some = list(islice(view.moved, SOME))
-            view.moved.difference_update(some)
-            yield from self._observe(PLUGGED, {port: view.bindings.node_of(port) for port in some}) or ()
+        tables = self._tables
+        while tables.moved:
+            some = list(islice(tables.moved, SOME))
+            tables.moved.difference_update(some)
+            yield from self._observe(PLUGGED, {port: tables.bindings.node_of(port) for port in some}) or ()
             yield
 
     def _tell_of_chassis(self) -> Steps[None]:
-        view = self._view
-        while view.bindings.changed:
-            some = list(islice(view.bindings.changed, SOME))
-            news = {name: view.bindings.describe(name, view.nodes.dead) for name in some}
-            view.bindings.changed.difference_update(some)
+        tables = self._tables
+        while tables.bindings.changed:
+            some = list(islice(tables.bindings.changed, SOME))
+            news = {name: tables.bindings.describe(name, tables.nodes.dead) for name in some}
+            tables.bindings.changed.difference_update(some)
             yield from self._observe(CHASSIS, news) or ()
             yield
 
     def _wait_for_young(self) -> None:
         """One timer for all that are as young: ten thousand that ring at once would keep everybody waiting."""
-        loop, view = asyncio.get_running_loop(), self._view
+        loop, tables = asyncio.get_running_loop(), self._tables
         due: dict[float, list[str]] = {}
-        for uuid, seconds in view.born:
+        for uuid, seconds in tables.born:
             due.setdefault(seconds, []).append(uuid)
-        view.born.clear()
+        tables.born.clear()
         for seconds, uuids in due.items():
             number = next(self._numbers)
             self._timers[number] = loop.call_later(seconds, self._grow, number, uuids)
@@ -263,7 +263,7 @@ class SouthboundReader:
     def _grow(self, number: int, uuids: Iterable[str]) -> None:
         """Somebody has had the time to probe them: their status counts from now on."""
         del self._timers[number]
-        self._tell_by_and_by(self._tell_all(chain.from_iterable(map(self._view.grow, uuids))))
+        self._tell_by_and_by(self._tell_all(chain.from_iterable(map(self._tables.grow, uuids))))
 
     def _cancel_timers(self) -> None:
         for timer in (*self._timers.values(), *([self._judging] if self._judging else [])):
@@ -273,7 +273,7 @@ class SouthboundReader:
 
     def _complain(self) -> None:
         """Each reason is worth one line, however many rows have it."""
-        for complaint in set(self._view.unreadable.values()) - self._complaints:
+        for complaint in set(self._tables.unreadable.values()) - self._complaints:
             if len(self._complaints) >= MOST_COMPLAINTS:
                 return
             self._complaints.add(complaint)
@@ -300,7 +300,7 @@ class _Datapaths:
                 pass
 
 
-class _View:
+class _Tables:
     """The tables, as far as they matter; a change costs what it changes."""
 
     def __init__(self, patience: float) -> None:

@@ -7,7 +7,8 @@ What a caller may rely on:
   and nothing else is read from the connection meanwhile.
 * When `transact` returns, the changes it made have been delivered: ovsdb-server flushes a session's monitors before
   each reply (ovsdb/jsonrpc-server.c, ovsdb_jsonrpc_session_send; the tests look at it on the wire).
-* A transaction is sent once. Whoever gets ConnectionLost or TimeoutError reads the database to learn what became of it.
+* A transaction is sent once. A caller who gets ConnectionLost or TimeoutError reads the database to learn what became
+  of it.
 * A callback that raises leaves a replica in doubt: the connection is dropped and the next one begins with Contents.
 * A change of the schema ends the connection (we are not "db change aware", ovsdb-server(7), set_db_change_aware).
 """
@@ -370,7 +371,7 @@ class Client:
         link.request("lock", [name], self._begin_lock)
 
     def _begin_lock(self, reply: Reply) -> None:
-        """Whoever has to wait, or was robbed, stays in the queue and is told "locked" in its turn."""
+        """A client that has to wait, or whose lock was taken, stays in the queue and is told "locked" in its turn."""
         try:
             if read_result(reply)["locked"]:
                 self._win_lock()

@@ -1,6 +1,6 @@
 """Whether a change stays within the quotas of the projects that will have more by it.
 
-They hold at every way in, whoever calls. (Octavia itself looks away where nobody has to say who he is; here a limit
+They hold at every way in, whoever calls. (Octavia itself looks away where nobody has to say who they are; here a limit
 that is set is a limit.)
 """
 

@@ -1,4 +1,4 @@
-"""Who depends on whom, by kind: the owners besides its own whose rows may differ when a document has changed.
+"""Which owners depend on a document, by kind: those besides its own whose rows may differ when it has changed.
 
 Each function gets the snapshots before and after. It may name too many, never too few: what it misses stays wrong
 in the dataplane until the next look at everything.

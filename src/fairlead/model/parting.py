@@ -29,7 +29,7 @@ def pool_transport(pool: Pool) -> Transport:
 
 
 def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int) -> LoadBalancer:
-    """The load balancer that takes the place of `old`, and remembers for so long whom it has not any more."""
+    """The load balancer that replaces `old`. It remembers members that it no longer has for so many seconds."""
     if old is None:
         return new
     present = {each.endpoint for each in _members(new, now)}

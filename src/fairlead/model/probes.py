@@ -14,7 +14,7 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.quota import Place
+from fairlead.model.quota import ProbedAddress
 from fairlead.model.reach import is_unreachable
 from fairlead.model.snapshot import Snapshot, member_network, with_health
 
@@ -106,7 +106,7 @@ def endpoints(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
             yield from pool_endpoints(snapshot, balancer, monitor, pool)
 
 
-def probes_of_port(snapshot: Snapshot, probed: Map[Place, int], port: Port) -> int:
+def probes_of_port(snapshot: Snapshot, probed: Map[ProbedAddress, int], port: Port) -> int:
     """Millionths of a probe a second that a port gets from its project, at all of its addresses, however members name
     the place."""
     subnets = (subnet.id for subnet in snapshot.networks[port.network_id].subnets)
@@ -114,7 +114,7 @@ def probes_of_port(snapshot: Snapshot, probed: Map[Place, int], port: Port) -> i
     return sum(probed.get((port.project_id, place, fixed.address), 0) for place in places for fixed in port.fixed_ips)
 
 
-def find_place(snapshot: Snapshot, place: Place) -> Port | None:
+def find_probed_port(snapshot: Snapshot, place: ProbedAddress) -> Port | None:
     """The port of the project that is there."""
     project_id, where, address = place
     port = snapshot.ports.get(snapshot.addresses.get((snapshot.subnet_network.get(where, where), address), ""))

@@ -151,15 +151,15 @@ class ProbeLimits:
 
 
 PROBE_LIMITS = ProbeLimits()
-Place: TypeAlias = tuple[str, str, IPAddress]
+ProbedAddress: TypeAlias = tuple[str, str, IPAddress]
 """By which project a member is probed, and where: the subnet that it names, or else the network of the VIP, and the
 address there. Probes reach ports of their own project only, so each project's count for itself."""
 MILLION = 1_000_000
 
 
-def probe_rates(balancer: LoadBalancer | None) -> Mapping[Place, int]:
+def probe_rates(balancer: LoadBalancer | None) -> Mapping[ProbedAddress, int]:
     """Millionths of a probe a second at each place. Of what is disabled too: it needs no leave to be enabled again."""
-    rates: dict[Place, int] = {}
+    rates: dict[ProbedAddress, int] = {}
     for pool in balancer.pools if balancer else ():
         if pool.health_monitor is not None and balancer is not None:
             rate = MILLION // max(1, pool.health_monitor.delay)

@@ -18,7 +18,7 @@ from fairlead.model.indexes import Ids
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Segment
 from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.quota import Place, Quota, Usage
+from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken
 
@@ -104,7 +104,7 @@ class Snapshot:
     zone_users: Map[str, Ids] = Map()
     """Flavor, availability zone -> the load balancers that have it."""
     usage: Usage = Map()
-    probed: Map[Place, int] = Map()
+    probed: Map[ProbedAddress, int] = Map()
     """Where members are probed -> how often, by all who do: millionths of a probe a second."""
     probing: Map[str, int] = Map()
     """Project -> how often its monitors probe, all together, in the same unit."""

@@ -67,11 +67,11 @@ class Zone:
         return f"zone:{self.name}"
 
 
-Place: TypeAlias = Datapath | Zone
+CountingPlace: TypeAlias = Datapath | Zone
 """Where the switch of a node counts."""
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> CountingPlace:
     """As `str` writes it. Raises ValueError."""
     kind, _, name = text.partition(":")
     match kind:
@@ -87,15 +87,17 @@ def parse_place(text: str) -> Place:
 class CountedService:
     """A virtual address and port in one place of a node, for which the node's switch has counted."""
 
-    place: Place
+    place: CountingPlace
     transport: Transport
     address: IPAddress
     port: int
 
 
 def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, CountedService]]) -> list[str | None]:
-    """Whose each is; None for what is nobody's any more. Beside a service stands the id of the network, router or port
-    that its place is, if it is one."""
+    """The listener of each service; None for a service that no listener has any more.
+
+    Beside each service stands the id of the network, router or port that its place is, if it is one.
+    """
     asked = list(services)
     topology = Topology(snapshot)
     domains = {place: _domain(topology, place) for place in {place for place, _ in asked} if place is not None}
@@ -111,7 +113,7 @@ def _find_listener(topology: Topology, domain: Domain, service: CountedService) 
 
 
 def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
-    """Who has the address as a VIP, or as a floating IP that leads to his VIP."""
+    """The load balancers that have the address as a VIP, or as a floating IP that leads to their VIP."""
     snapshot, (networks, routers, place) = topology.snapshot, domain
     ports = [snapshot.addresses.get((network, address)) for network in networks]
     floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NO_IDS))

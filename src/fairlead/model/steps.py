@@ -1,5 +1,5 @@
 """Long work in short steps: a generator that yields wherever it can rest. It looks at a snapshot, which nobody changes
-meanwhile, so whoever runs it may serve others between two steps.
+meanwhile, so the caller may serve others between two steps.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -1,7 +1,7 @@
 """Which addresses of a network are taken, so that a free one is found without looking at those that are.
 
 An address is a number of four or sixteen octets. A block holds the 256 addresses, or the 256 smaller blocks, that
-differ in one octet: a number with a bit for each that is taken, or is full. Whoever looks for a free address leaves a
+differ in one octet: a number with a bit for each that is taken, or is full. A search for a free address leaves a
 full block by one step up, so a search costs two steps an octet, whatever is taken.
 """
 

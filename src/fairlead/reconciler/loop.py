@@ -185,11 +185,11 @@ class Reconciler:
         if self._looking.locked():
             self._memory.touched.add(owner)
         if owner not in self._queue:
-            self._complain_of_strife(owner, what, pause)
+            self._complain_of_dispute(owner, what, pause)
         self._queue.postpone(owner, now, now + pause)
         self._wake.set()
 
-    def _complain_of_strife(self, owner: Owner, what: str, pause: float) -> None:
+    def _complain_of_dispute(self, owner: Owner, what: str, pause: float) -> None:
         """Once for each repair that waits: the pauses grow, so the lines become few."""
         repairs = self._contention.repairs(owner)
         error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"

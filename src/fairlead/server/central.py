@@ -14,7 +14,7 @@ from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import Driver, DriverError
 from fairlead.reconciler.dataplanes import Central
 from fairlead.reconciler.loop import MassDelete, Reconciler
-from fairlead.reconciler.succession import Succession, Writer
+from fairlead.reconciler.takeover import Takeover, Writer
 from fairlead.server.tasks import at_work
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
@@ -90,7 +90,7 @@ class CentralDataplane:
             clock=time.monotonic,
             deleted=model.deleted,
         )
-        self.succession = Succession(driver, self.reconciler, time.monotonic, self._knows_all)
+        self.takeover = Takeover(driver, self.reconciler, time.monotonic, self._knows_all)
         self._model = model
         self._title = dataplane.title
         self._first_hear, self._hears = first_hear, hears
@@ -102,7 +102,7 @@ class CentralDataplane:
     async def __aenter__(self) -> Self:
         self.driver.start()
         self._tasks.push_async_callback(self.driver.close)
-        works = (self.reconciler.run, self._look_when_wanted, self.succession.run)
+        works = (self.reconciler.run, self._look_when_wanted, self.takeover.run)
         await self._tasks.enter_async_context(at_work(*works))
         return self
 

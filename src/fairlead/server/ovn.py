@@ -79,7 +79,7 @@ class OvnControl:
             unheard_of=unheard_of,
             probing=self.southbound.figures(),
             foreign=self.driver.foreign_changes,
-            takeovers=self.central.succession.takeovers,
+            takeovers=self.central.takeover.takeovers,
         )
 
     def _unheard(self) -> tuple[float, str]:

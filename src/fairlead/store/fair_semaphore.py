@@ -17,7 +17,7 @@ class TooMany(Exception):
 
 
 class Gone(Exception):
-    """Whoever waited has left."""
+    """The caller who waited has left."""
 
 
 class FairSemaphore:

@@ -1,7 +1,7 @@
 """The whole model in memory, kept equal to the store: the one way to read it, and the one way to change it.
 
-A change is a function of a snapshot. It is decided, checked (does it compile?) and written under compare-and-swap; if
-somebody else wrote first it is decided again from what is true now. So no update is lost and no lock is ever held in
+A change is a function of a snapshot. It is decided, checked (does it compile?) and written under compare-and-swap. If
+somebody else wrote first it is decided again from what is true now. So no update is lost, and no lock is ever held in
 the store. Readers get a frozen snapshot and never wait.
 """
 
@@ -99,7 +99,7 @@ class Model:
         return model
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """`subscriber` is called with the affected owners after every change, whoever made it, and must not wait."""
+        """`subscriber` is called with the affected owners after every change by anybody, and must not wait."""
         self._subscribers.append(subscriber)
 
     def observe(self, fact: Fact[_News], news: _News) -> Steps[None]:

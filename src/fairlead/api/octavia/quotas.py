@@ -16,7 +16,7 @@ from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.model.allowance import set_limits, take_limits_away
 from fairlead.model.kinds import PROBED
 from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.probes import find_place, probes_of_port
+from fairlead.model.probes import find_probed_port, probes_of_port
 from fairlead.model.quota import (
     BALANCING,
     LARGEST_QUOTA,
@@ -90,7 +90,7 @@ def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: LoadBalancer | N
         raise _met(f"Probes per second ({allowed.per_second})")
     if allowed.per_second_of_port != UNLIMITED:
         probed = PROBED.change(snapshot.probed, new.id, before, after)
-        for port in {port.id: port for place in grown if (port := find_place(snapshot, place))}.values():
+        for port in {port.id: port for place in grown if (port := find_probed_port(snapshot, place))}.values():
             if probes_of_port(snapshot, probed, port) > allowed.per_second_of_port * MILLION:
                 raise _met(f"Probes per second of port {port.id} ({allowed.per_second_of_port})")
     return True

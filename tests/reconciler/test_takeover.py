@@ -15,7 +15,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.loop import Reconciler
-from fairlead.reconciler.succession import FIRST_PATIENCE, LONGEST_PATIENCE, PEACE, Patience, Succession
+from fairlead.reconciler.takeover import FIRST_PATIENCE, LONGEST_PATIENCE, PEACE, Patience, Takeover
 from harness.story import read_story
 
 STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
@@ -65,7 +65,7 @@ class Services:
         self.driver = SecondDriver()
         self.reconciler = Reconciler(dataplane=OVN, driver=self.driver, snapshot=STATE.snapshot, clock=lambda: self.now)
         self.knows = True
-        self.succession = Succession(self.driver, self.reconciler, lambda: self.now, self.knows_all)
+        self.takeover = Takeover(self.driver, self.reconciler, lambda: self.now, self.knows_all)
 
     async def knows_all(self) -> bool:
         return self.knows
@@ -76,7 +76,7 @@ class Services:
         self.reconciler.retry_now()
         while await self.reconciler.step():
             pass
-        running = asyncio.create_task(self.succession.run())
+        running = asyncio.create_task(self.takeover.run())
         for _ in range(5):
             await asyncio.sleep(0)
         running.cancel()
@@ -95,7 +95,7 @@ def test_who_waits_in_vain_takes_the_lock_and_writes(services: Services):
         assert not services.driver.has_lock
         await services.look(FIRST_PATIENCE + 0.1)
         assert services.driver.has_lock
-        assert services.succession.takeovers == 1
+        assert services.takeover.takeovers == 1
         await services.look(FIRST_PATIENCE + 0.2)
         assert NET in services.driver.rows
         assert services.reconciler.awaited() is None
@@ -109,7 +109,7 @@ def test_a_writer_that_writes_anything_is_left_alone(services: Services):
         for second in range(60):
             await services.look(float(second))
             services.reconciler.note_foreign_change(Owner(Kind.NETWORK, f"other{second}"))
-        assert services.succession.takeovers == 0
+        assert services.takeover.takeovers == 0
 
     asyncio.run(run())
 
@@ -122,7 +122,7 @@ def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Ser
         await services.look(0.0)
         services.driver.on_ping = lambda: services.reconciler.note_foreign_change(NET)
         await services.look(1000.0)
-        assert services.succession.takeovers == 0
+        assert services.takeover.takeovers == 0
 
     asyncio.run(run())
 
@@ -137,7 +137,7 @@ def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(service
         services.driver.has_lock = False
         for second in range(1, 60):
             await services.look(float(second))
-        assert services.succession.takeovers == 0
+        assert services.takeover.takeovers == 0
 
     asyncio.run(run())
 
@@ -175,9 +175,9 @@ def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Se
         services.reconciler.mark([NET])
         for second in range(60):
             await services.look(float(second))
-        assert (services.driver.has_lock, services.succession.takeovers) == (False, 0)
+        assert (services.driver.has_lock, services.takeover.takeovers) == (False, 0)
         services.knows = True
         await services.look(60.0)
-        assert (services.driver.has_lock, services.succession.takeovers) == (True, 1)
+        assert (services.driver.has_lock, services.takeover.takeovers) == (True, 1)
 
     asyncio.run(run())

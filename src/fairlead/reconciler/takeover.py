@@ -1,15 +1,16 @@
 """When a server that stands by takes the place of the one that writes.
 
-A writer that ends loses its lock with its connection. One that is frozen keeps both: nobody probes a unix socket. So
-who waits in vain takes the lock. The one that had it is told when it thaws, and each of its transactions asserts the
-lock: nothing is written twice.
+A writer that ends loses its lock with its connection. A frozen writer keeps both: nobody probes a unix socket. So a
+server that waits in vain takes the lock. The frozen writer is told so when it goes on, and each of its transactions
+asserts the lock: nothing is written twice.
 
-Who cannot know all that the writer may know (the store, what probes say) wants rows of yesterday, and never takes it.
+A server that does not know all that the writer may know (the store, what probes say) never takes the lock: it would
+write old rows.
 
-Waiting in vain is: something that is wanted is not in the dataplane, this server could write it for all it knows, and
-for a while no row of ours has changed at all. The dataplane is asked for a sign of life first: whoever was frozen
-itself hears what has happened meanwhile, before it acts. Two servers that live and cannot agree must not take the lock
-from each other for ever: patience grows with each time, and shrinks again only when there was peace for long.
+A server waits in vain if something that is wanted is not in the dataplane, if this server could write it, and if no row
+of ours has changed for a while. It asks the dataplane for a sign of life first: if the server itself was frozen, it
+hears what has happened meanwhile before it acts. Two servers that live and disagree must not take the lock from each
+other for ever: patience grows with each takeover, and shrinks only after a long time without any.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ PAUSE = 1.0
 
 
 class Writer(Protocol):
-    """A driver of which one server's writes at a time."""
+    """A driver through which only one server writes at a time."""
 
     @property
     def has_lock(self) -> bool: ...
@@ -40,7 +41,7 @@ class Writer(Protocol):
         """Returns when the dataplane has answered, and all that it said before was heard. Raises DriverError."""
 
     async def take_lock(self) -> None:
-        """From whoever has it. Raises DriverError."""
+        """From the server that has it. Raises DriverError."""
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Patience:
         self.takeovers, self._last = self.takeovers + 1, now
 
 
-class Succession:
+class Takeover:
     def __init__(
         self,
         writer: Writer,
@@ -67,7 +68,7 @@ class Succession:
         clock: Callable[[], float],
         knows_all: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`knows_all` returns when what others have stored was heard, and whether anything could not be."""
+        """`knows_all` returns when this server has heard what others have stored: whether it could hear all."""
         self.takeovers = 0
         self._knows_all = knows_all
         self._writer = writer
