@@ -83,7 +83,7 @@ class BalancerStatus:
     down: frozenset[str] = frozenset()
     """The members that their health monitor calls down."""
     online: frozenset[str] = frozenset()
-    """And those that it has seen answer."""
+    """The members that it has seen answer."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
     """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
 
@@ -99,12 +99,12 @@ class BalancerStatus:
         return ProvisioningStatus.PENDING_CREATE if is_new else ProvisioningStatus.PENDING_UPDATE
 
     def is_immutable(self, part: Resource) -> bool:
-        """Whether it has to be waited for. What attempts fail for may be changed: that may be the cure."""
+        """Whether a caller has to wait for it. A part whose attempts fail may be changed: that may be the cure."""
         pending = (ProvisioningStatus.PENDING_CREATE, ProvisioningStatus.PENDING_UPDATE)
         return self.provisioning(part) in pending and not self.applied.stalled
 
     def of_balancer(self) -> OperatingStatus:
-        """DEGRADED too while nodes fail to apply it: who is served by others notices nothing."""
+        """DEGRADED too while some nodes fail to apply it: clients that other nodes serve notice nothing."""
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
         led_to = self._led_to()

@@ -60,7 +60,7 @@ class Unique:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Key -> the ids of the documents that name it, or of what they name with it. None as a key is no key.
+    """Key -> the ids of the documents that name it, or of what they name with it. None is no key.
 
     Several documents may name one thing with a key: it is there as long as one of them does.
     """
@@ -125,7 +125,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of networks that are taken, for who looks for a free one (`taken`)."""
+    """The addresses of networks that are taken, to look for a free one (`taken`)."""
 
     name: str
     addresses: Callable[[Any], tuple[str, frozenset[IPAddress]]]

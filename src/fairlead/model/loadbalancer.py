@@ -192,7 +192,7 @@ class Pool(Resource):
     members: tuple[Member, ...] = ()
     next_ordinal: int = 0
     tables: tuple[SlotTable, ...] = ()
-    """Whom each hash value leads to: one table for each IP version of the members, and one for the backups of each."""
+    """Which member each hash value leads to: a table for each IP version of the members, one more for their backups."""
     slots: tuple[int, ...] = ()
     """The one table of all members, in a document of before each IP version had its own; empty since."""
 

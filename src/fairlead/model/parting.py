@@ -1,7 +1,7 @@
 """Members that were removed: connections to them may go on for a while, and a dataplane may have to know them.
 
-It ends by itself: each is remembered until a moment that is written beside it, and a load balancer remembers a bounded
-number. The time is an argument; the server has the clock.
+Each is remembered until a moment that is written beside it, and a load balancer remembers a bounded number. The time is
+an argument; the server has the clock.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime,
 
 
 def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:
-    """No change for one that is gone, or of which nobody's time is over."""
+    """No change if the load balancer is gone, or if the time of no member is over."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return Changes()

@@ -50,7 +50,7 @@ def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
 
 
 def _seat_everybody(target: dict[int, int], size: int) -> None:
-    """Whoever is due less than half a slot gets one all the same, from those who have most: a member that takes
+    """A member that is due less than half a slot gets one all the same, from those that have most: one that takes
     connections must see some. Shares are then as coarse as the table is."""
     if len(target) <= size:
         for member in sorted(member for member, count in target.items() if count == 0):

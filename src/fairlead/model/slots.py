@@ -1,16 +1,16 @@
-"""Slot tables: which member each hash value leads to, and who has it while that one does not serve.
+"""Slot tables: which member each hash value leads to, and which one while that member does not serve.
 
 A table has 2^k slots, 16 to 256. Open vSwitch, seeing exactly 2^k equal buckets, uses the low bits of the hash as the
 number of the bucket, so a slot that keeps its member keeps every client that hashes to it. Each slot is a list of
-members in order of preference: the first few ranks are stored, everybody else follows by weighted rendezvous. Rules:
+members in order of preference: the first few ranks are stored, all other members follow by weighted rendezvous. Rules:
 
-* a slot leads to the first of its list that lives. So whoever dies moves only what they had, whoever returns moves only
-  what they get, in any order, and nothing remembers who was dead;
-* a change of the members takes slots only from those that changed, or gives slots only to them, and the lists of the
-  others keep their order. So it moves nobody else's clients, also while somebody is dead (more of that at `RANKS`);
-* shares follow the weights as closely as whole slots and these rules allow, also when one member does not serve;
-* a member that drains keeps in mind where it was at home, and is there again when it comes back;
-* a table only grows, by repeating itself: hash values keep their member, because the low bits stay the same.
+* A slot leads to the first member of its list that lives. So a member that dies moves only the clients that it had, and
+  one that returns moves only those that it gets. That holds in any order, and nothing remembers which were dead.
+* A change of the members takes slots only from those that changed, or gives slots only to them. The lists of the others
+  keep their order. So no other member's clients move, also while some member is dead (more of that at `RANKS`).
+* Shares follow the weights as closely as whole slots and these rules allow, also while one member does not serve.
+* A member that drains has its home slots remembered, and has them again when it comes back.
+* A table only grows, by repeating itself. Hash values keep their member, because the low bits stay the same.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ RANKS = 3
 two are, it may move what the first in a list left to the third, if shares would not be even: some slots in a hundred
 changes. With more down, what was left to the fourth may move too."""
 CANDIDATES = 24
-"""Of how many members one is chosen for a rank: the one that needs it most. It bounds the work for large pools."""
+"""How many members are compared when one is chosen for a rank: the one that needs it most. It bounds the work."""
 FAR = 3
 """Slots off its due that a member may be so that another gets exactly those back that it had."""
 NOBODY = -1
@@ -50,9 +50,9 @@ class SlotTable:
     version: int
     backup: bool = False
     ranks: tuple[tuple[int, ...], ...] = ()
-    """`ranks[0]` is the table: whom each slot leads to. `ranks[1]` has the slot while that one is down, and so on."""
+    """`ranks[0]` is the table: the member of each slot. `ranks[1]` has the slot while that one is down, and so on."""
     homes: tuple[int, ...] = ()
-    """Whose each slot was before its member drained or was disabled; empty when everybody is at home."""
+    """The member of each slot before that one drained or was disabled; empty when none has to come back."""
 
 
 def deal(
@@ -88,7 +88,7 @@ def deal(
 
 @lru_cache(maxsize=256)
 def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a table of which nobody has anything yet: the same for all pools of such members."""
+    """The ranks of a table in which no slot is taken yet: the same for all pools of such members."""
     weights = dict(after)
     size = max(smallest, choose_size(weights))
     dealing = _Dealing(SlotTable(version=0), (), size, {}, weights)
@@ -113,24 +113,24 @@ def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
 
 
 def winner(slot: int, living: Weights) -> int:
-    """The member that gets this slot of the largest table when nobody of its stored list lives.
+    """The member that gets this slot of the largest table when no member of its stored list lives.
 
-    Weighted rendezvous: each draws a number for the slot that depends on nothing else, and the highest wins. So who
-    comes takes only what they win, and who goes leaves only what they had.
+    Weighted rendezvous: each member draws a number for the slot that depends on nothing else, and the highest wins. So
+    a new member takes only the slots that it wins, and one that goes leaves only those that it had.
     """
     return max(living, key=lambda member: (living[member] * _draw(slot, member), member))
 
 
 @lru_cache(maxsize=2**17)
 def _draw(slot: int, member: int) -> float:
-    """-1/ln(u), u evenly in (0, 1): the highest of `weight * draw` is each member with a chance like its weight."""
+    """-1/ln(u), u evenly in (0, 1): the chance to have the highest `weight * draw` is proportional to the weight."""
     number = int.from_bytes(blake2s(f"{slot}/{member}".encode(), digest_size=6).digest())
     return -1 / log((number + 0.5) / 2**48)
 
 
 def choose_size(weights: Weights) -> int:
-    """The smallest table in which the worst ratio between two members' shares of their due is small enough: with all of
-    the members, and with any one of them less."""
+    """The size of the smallest table in which shares are even enough, with all members and with any one of them less:
+    the worst ratio between two members' shares is at most `WORST_RATIO`."""
     return _choose_size(tuple(sorted(weights.values())))
 
 
@@ -154,12 +154,12 @@ def worst_ratio(counts: Weights, weights: Weights) -> float:
 
 
 def apportion(weights: Weights, size: int) -> dict[int, int]:
-    """Whole slots by largest remainder (Hamilton's method): everybody gets its due rounded down or up.
+    """Whole slots by largest remainder (Hamilton's method): each member gets its due rounded down or up.
 
-    Of equal remainders that of the lighter member is rounded up, which is more even than the other way round, and lets
-    the counts depend on the weights alone: whoever chooses the size of a table does not know the ordinals.
+    Of equal remainders that of the lighter member is rounded up, which is more even than the other way round. Then the
+    counts depend on the weights alone: `choose_size` does not know the ordinals.
 
-    Whoever is due less than half a slot gets one all the same, from those who have most: a member that takes
+    A member that is due less than half a slot gets one all the same, from the members that have most: one that takes
     connections must see some. Shares are then as coarse as the table is.
     """
     total = sum(weights.values())
@@ -219,19 +219,19 @@ class _Dealing:
         self.lists = self.lists or [[] for _ in range(size)]
         self.less = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
         self.left = [slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)]
-        """Slots that somebody had, or had next, who goes or weighs less: who has them next may be chosen."""
+        """Slots whose first or second member goes or weighs less: their next member may be chosen."""
         self.counts = Counter([members[0] for members in self.lists if members])
         self.comers = [member for member in sorted(after) if member not in before]
         self.returning = frozenset(self.comers) & frozenset(self.homes)
         self.taken = set[int]()
-        """Slots that somebody got for good: whoever was at home there before is no more."""
+        """Slots that were given for good: they are no longer the home of the member that had them."""
 
     def surplus(self, member: int) -> int:
         """How many slots over its due the member has, times the sum of all weights."""
         return self.counts[member] * self.total - self.after[member] * self.size
 
     def come_home(self) -> None:
-        """Whoever returns gets the slots that it had, unless it or those who have them now would end far from their
+        """A member that returns gets the slots that it had, unless it or their present members would end far from their
         due: then something else has changed meanwhile."""
         for member in sorted(self.returning):
             most = self.after[member] * self.size // self.total + 1 + FAR
@@ -243,7 +243,8 @@ class _Dealing:
                     self._prefer(slot, member, 0)
 
     def give_free_slots(self) -> bool:
-        """What nobody is left for goes to those who lack most. Whether that was all: then there is nothing to even."""
+        """Slots without a member go to the members that lack most. Answers whether that was the whole table: then there
+        is nothing left to even out."""
         free = [slot for slot, members in enumerate(self.lists) if not members]
         if len(free) == self.size:
             got = apportion(self.after, self.size)
@@ -259,7 +260,8 @@ class _Dealing:
         return len(free) == self.size
 
     def even_out(self) -> None:
-        """Who comes or weighs more takes from those who have most; who weighs less gives to the next in their lists."""
+        """Members that come or weigh more take from those that have most; members that weigh less give to the next in
+        their lists."""
         grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
         for member in sorted(grown):
             self._take(member)
@@ -267,7 +269,8 @@ class _Dealing:
             self._give(member)
 
     def enter_ranks(self) -> None:
-        """In the lists that others lead, who comes or weighs more gets a place by its weight; who weighs less loses."""
+        """In the lists that others lead, members that come or weigh more get places by their weight; those that weigh
+        less lose places."""
         for member, weight in sorted(self.after.items()):
             more = weight - self.before.get(member, 0)
             if more > 0:
@@ -279,8 +282,9 @@ class _Dealing:
                     self._step_back(member, rank)
 
     def fill_ranks(self) -> None:
-        """Where a list is short: in the second rank the member that would have least for its weight if the first one
-        did not serve; in the others, of those that have not had their part of this beginning, the one used least."""
+        """Append members to short lists. In the second rank it is the member that would have least for its weight if
+        the first one did not serve. In the others it is the one used least, of the members that have not had their part
+        of lists with this beginning."""
         members = sorted(self.after)
         used = defaultdict[int, int](int)
         for rank in range(1, min(RANKS, len(members))):
@@ -345,8 +349,8 @@ class _Dealing:
             self.counts[members[0]] += 1
 
     def _take(self, member: int) -> None:
-        """Whoever returns takes what others only have while somebody is away; of what is their own, only if it would
-        lack more than a slot: so nobody loses a client by another's return who did not come from there."""
+        """A member that returns takes slots that others have only while some member is away. It takes slots from their
+        home members only if it would lack more than one: so a return moves no clients that belong elsewhere."""
         held: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] != member:
@@ -364,7 +368,7 @@ class _Dealing:
         self.taken.update(self._take_from(member, held))
 
     def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
-        """Slots of those who have most over their due, until one more would make nobody's share better."""
+        """Slots of the members that have most over their due, until one more would make no share better."""
         queues = {other: _spread(slots, len(slots))[::-1] for other, slots in held.items()}
         surplus = {other: self.surplus(other) for other in queues}
         got = list[int]()
@@ -378,7 +382,7 @@ class _Dealing:
         return got
 
     def _give(self, member: int) -> None:
-        """To the next in its lists, who has the slot already if the member is down. The order of the others stays."""
+        """To the next in its lists, which has the slot anyway while the member is down. The others keep their order."""
         heirs: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] == member and len(members) > 1:
@@ -391,7 +395,7 @@ class _Dealing:
             self._prefer(queues[heir].pop(), heir, 0)
 
     def _enter_second(self, member: int) -> None:
-        """So that shares are even when the first one does not serve."""
+        """Give it places in the second rank, so that shares are even when a list's first member does not serve."""
         groups: dict[int, dict[int, list[int]]] = {}
         for slot, members in enumerate(self.lists):
             if len(members) > 1 and members[0] != member:
@@ -412,8 +416,8 @@ class _Dealing:
                 surplus[member] += total
 
     def even_second(self) -> None:
-        """Shares are to be even when one member does not serve. Of the lists that somebody left who goes or weighs
-        less, the second rank may be given to anybody: who was there before is the one that changes."""
+        """Even out the shares while one member does not serve. In lists that a member has left, because it goes or
+        weighs less, the second rank may be given to any member: only clients of the one that changes are concerned."""
         groups: dict[int, dict[int, list[int]]] = {}
         for slot in self.left:
             members = self.lists[slot]
@@ -442,7 +446,7 @@ class _Dealing:
                 surplus[poor] += total
 
     def _enter(self, member: int, more: int, rank: int) -> None:
-        """Of all lists that begin alike the same part, at equal distances: so nobody else loses more than others."""
+        """The same part of all lists with the same beginning, at equal distances: no member loses more than another."""
         rows = sorted(
             [
                 (members[: rank + 1], slot)

@@ -84,7 +84,7 @@ class Snapshot:
     addresses: Map[tuple[str, IPAddress], str] = Map()
     """(network, address) -> the port that has it."""
     taken: Taken = Map()
-    """The same addresses, for who looks for a free one (`taken`)."""
+    """The same addresses, to look for a free one (`taken`)."""
     macs: Map[str, str] = Map()
     watched: Map[IPAddress, Ids] = Map()
     """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
