@@ -43,6 +43,7 @@ from pathlib import Path
 
 from immutables import Map
 
+from fairlead.api.octavia.options import say_feature
 from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
@@ -196,7 +197,7 @@ def render_state(state: State, dataplanes: tuple[Dataplane, ...], places: tuple[
 
 
 def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
-    """Every owner's rows as text, and the refusals of those that do not compile."""
+    """Every owner's rows as text, and the refusals of those that do not compile, as Octavia's clients read them."""
     lines: list[str] = []
     for owner in sorted(owners_with_rows(view), key=creation_order):
         if owner.kind not in dataplane.kinds:
@@ -204,7 +205,7 @@ def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
         try:
             rows = dataplane.compile(view, owner)
         except Unsupported as refusal:
-            lines.append(f"refused {owner}: {refusal}")
+            lines.append(f"refused {owner}: {refusal.provider} does not support {say_feature(refusal.asked)}")
         else:
             lines.extend(str(rows[key]) for key in sorted(rows))
     return "\n".join(lines)

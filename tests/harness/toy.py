@@ -12,6 +12,7 @@ from fairlead.compilers.providers import DATAPLANES, Names, Provider, dataplanes
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.dataplane.rows import NO_ROWS, Key, Rows
+from fairlead.model.abilities import Feature
 from fairlead.model.addresses import render_endpoint
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Transport, find_pool, transport
 from fairlead.model.network import Network
@@ -103,7 +104,7 @@ def compile_toy(view: Snapshot, owner: Owner) -> Rows:
 
 def _listener(view: Snapshot, balancer: LoadBalancer, listener: Listener) -> Iterator[ToyRow]:
     if transport(listener.protocol) is not Transport.TCP:
-        raise Unsupported(f"protocol {listener.protocol.value}", balancer.provider)
+        raise Unsupported(Feature("listener.protocol", listener.protocol.value), balancer.provider)
     endpoints = tuple(render_endpoint(vip.address, listener.port) for vip in balancer.vips)
     yield Service(name=listener.id, segment=balancer.vip.network_id, endpoints=endpoints)
     pool = find_pool(balancer, listener.default_pool_id)

@@ -188,7 +188,7 @@ def test_a_change_is_accepted_if_each_dataplane_of_its_provider_compiles_it():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     check = checked_by(TOYS)
     check(snapshot, OLD)
-    with pytest.raises(Unsupported, match="both does not support protocol UDP"):
+    with pytest.raises(Unsupported, match=r"both does not support listener\.protocol UDP"):
         check(snapshot, Owner(Kind.LOAD_BALANCER, "dns"))
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fairlead.compilers.ovn import OVN
+from fairlead.compilers.ovn.abilities import ABILITIES
 from fairlead.compilers.ovn.members import check_change
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Rows
+from fairlead.model.abilities import Abilities
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
@@ -26,6 +28,8 @@ class Provider:
     description: str
     dataplanes: frozenset[str]
     """The names of those that have the rows of its load balancers."""
+    abilities: Abilities = field(default_factory=Abilities)
+    """What its load balancers may ask for."""
     check: Check = lambda _, __: None
     """What a change may not ask for, although it may come to be so later. Raises Unsupported. The snapshot is the one
     before the change."""
@@ -51,6 +55,7 @@ IMPLEMENTATIONS: Mapping[str, Provider] = {
         description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
         " database.",
         dataplanes=frozenset({OVN.name}),
+        abilities=ABILITIES,
         check=check_change,
         availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
     ),

@@ -1,10 +1,12 @@
-"""The one refusal: what a compiler cannot do is said by the compiler, so no list of capabilities can drift from it."""
+"""The one refusal of a compiler. It speaks in the words of the model; a door says it in its own."""
+
+from fairlead.model.abilities import Feature
 
 
 class Unsupported(Exception):
-    """`option`, in words of the API, cannot be done by `provider`."""
+    """`provider` does not have what is asked for: a feature, or where none fits, a sentence's part for every door."""
 
-    def __init__(self, option: str, provider: str) -> None:
-        super().__init__(f"{provider} does not support {option}")
-        self.option = option
+    def __init__(self, asked: Feature | str, provider: str) -> None:
+        super().__init__(f"{provider} does not support {asked}")
+        self.asked = asked
         self.provider = provider

@@ -13,6 +13,7 @@ from fairlead.api.building import Door
 from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault, say
+from fairlead.api.octavia.options import say_feature
 from fairlead.api.octavia.quotas import NAMES, check_probes
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation
@@ -56,7 +57,7 @@ def make_door(services: Services) -> Starlette:
 
 
 def _say_unsupported(_: Request, error: Unsupported) -> ApiError:
-    return ApiError(501, f"Provider '{error.provider}' does not support a requested option: {error.option}")
+    return ApiError(501, f"Provider '{error.provider}' does not support a requested option: {say_feature(error.asked)}")
 
 
 DOOR = Door(

@@ -12,6 +12,7 @@ from fairlead.api.door import ApiError, JsonObject
 from fairlead.api.fields import Values
 from fairlead.api.octavia import texts
 from fairlead.api.octavia.errors import bad_request
+from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS
 from fairlead.model.loadbalancer import (
     ClientAuthentication,
     Http,
@@ -22,29 +23,6 @@ from fairlead.model.loadbalancer import (
     PoolTls,
 )
 
-_LISTENER_TLS: Mapping[str, str] = {
-    "default_tls_container_ref": "container_ref",
-    "sni_container_refs": "sni_container_refs",
-    "client_authentication": "client_authentication",
-    "client_ca_tls_container_ref": "client_ca_container_ref",
-    "client_crl_container_ref": "client_crl_container_ref",
-    "tls_versions": "versions",
-    "tls_ciphers": "ciphers",
-    "alpn_protocols": "alpn_protocols",
-}
-_HTTP: Mapping[str, str] = {
-    name: name for name in ("insert_headers", "hsts_max_age", "hsts_include_subdomains", "hsts_preload")
-}
-_POOL_TLS: Mapping[str, str] = {
-    "tls_enabled": "enabled",
-    "tls_container_ref": "container_ref",
-    "ca_tls_container_ref": "ca_container_ref",
-    "crl_container_ref": "crl_container_ref",
-    "tls_versions": "versions",
-    "tls_ciphers": "ciphers",
-    "alpn_protocols": "alpn_protocols",
-}
-"""Octavia's names of the attributes, and the model's."""
 _T = TypeVar("_T", ListenerTls, PoolTls)
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 DEFAULT_VERSIONS, LEAST_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
@@ -72,10 +50,10 @@ _INSERTING = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS
 def decode_listener_tls(listener: Listener, values: Values) -> Listener:
     """Raises ApiError for what does not fit together."""
     _check_lists(values)
-    tls = replace(listener.tls or _NO_LISTENER_TLS, **_changes(values, _LISTENER_TLS, _NO_LISTENER_TLS))
+    tls = replace(listener.tls or _NO_LISTENER_TLS, **_changes(values, LISTENER_TLS, _NO_LISTENER_TLS))
     if listener.protocol is ListenerProtocol.TERMINATED_HTTPS:
         tls = _with_defaults(tls)
-    http = replace(listener.http or _NO_HTTP, **_changes(values, _HTTP, _NO_HTTP))
+    http = replace(listener.http or _NO_HTTP, **_changes(values, LISTENER_HTTP, _NO_HTTP))
     _check_headers(listener.protocol, http)
     _check_references(listener.protocol, tls)
     _check_hsts(listener.protocol, http)
@@ -86,7 +64,7 @@ def decode_pool_tls(pool: Pool, values: Values) -> Pool:
     """Raises ApiError."""
     _check_lists(values)
     old = pool.tls or _NO_POOL_TLS
-    tls = replace(old, **_changes(values, _POOL_TLS, _NO_POOL_TLS))
+    tls = replace(old, **_changes(values, POOL_TLS, _NO_POOL_TLS))
     if tls.crl_container_ref and not tls.ca_container_ref:
         raise bad_request(
             "A CA reference cannot be removed when a certificate revocation list is present."
@@ -101,8 +79,8 @@ def decode_pool_tls(pool: Pool, values: Values) -> Pool:
 def encode_listener_tls(listener: Listener) -> JsonObject:
     tls, http = listener.tls or _NO_LISTENER_TLS, listener.http or _NO_HTTP
     return {
-        **{name: getattr(tls, field) for name, field in _LISTENER_TLS.items()},
-        **{name: getattr(http, field) for name, field in _HTTP.items()},
+        **{name: getattr(tls, field) for name, field in LISTENER_TLS.items()},
+        **{name: getattr(http, field) for name, field in LISTENER_HTTP.items()},
         "insert_headers": dict(http.insert_headers),
         "client_authentication": tls.client_authentication.value,
         "tls_versions": tls.versions or None,
@@ -113,7 +91,7 @@ def encode_listener_tls(listener: Listener) -> JsonObject:
 def encode_pool_tls(pool: Pool) -> JsonObject:
     tls = pool.tls or _NO_POOL_TLS
     return {
-        **{name: getattr(tls, field) for name, field in _POOL_TLS.items()},
+        **{name: getattr(tls, field) for name, field in POOL_TLS.items()},
         "tls_versions": tls.versions or None,
         "alpn_protocols": tls.alpn_protocols or None,
     }

@@ -17,11 +17,12 @@ network, with each VIP as an address of its own, answers ARP, neighbour solicita
 ports without a listener. It is the only one that answers: `neighbor_responder=none` silences the tenant's routers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import assert_never
 
+from fairlead.compilers.ovn.abilities import ABILITIES
 from fairlead.compilers.ovn.monitors import monitor_rows
 from fairlead.compilers.ovn.parting import parting_rows
 from fairlead.compilers.ovn.router import (
@@ -57,13 +58,13 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model import loadbalancer as lb
+from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.domain import AddressRanges, Domain, Topology
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.probes import TRANSPORTS
 from fairlead.model.quota import Quota
 from fairlead.model.slots import LARGEST, shortest_table
 from fairlead.model.snapshot import Snapshot, vip_network
@@ -71,27 +72,6 @@ from fairlead.model.snapshot import Snapshot, vip_network
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
 """Near the largest that ovn-nb(5) allows: what a tenant forbids for a listener no rule of anybody else permits."""
-_LISTENER_TLS = {
-    "container_ref": "default_tls_container_ref",
-    "sni_container_refs": "sni_container_refs",
-    "client_authentication": "client_authentication",
-    "client_ca_container_ref": "client_ca_tls_container_ref",
-    "client_crl_container_ref": "client_crl_container_ref",
-    "versions": "tls_versions",
-    "ciphers": "tls_ciphers",
-    "alpn_protocols": "alpn_protocols",
-}
-_HTTP = {name: name for name in ("insert_headers", "hsts_max_age", "hsts_include_subdomains", "hsts_preload")}
-_POOL_TLS = {
-    "enabled": "tls_enabled",
-    "container_ref": "tls_container_ref",
-    "ca_container_ref": "ca_tls_container_ref",
-    "crl_container_ref": "crl_container_ref",
-    "versions": "tls_versions",
-    "ciphers": "tls_ciphers",
-    "alpn_protocols": "alpn_protocols",
-}
-"""Fields of the model -> the options of the API, in which a refusal speaks."""
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
 
 
@@ -112,7 +92,7 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
             try:
                 return by_key(_load_balancer(snapshot, balancer))
             except Unsupported as refused:  # in the name that the tenant knows
-                raise Unsupported(refused.option, balancer.provider) from None
+                raise Unsupported(refused.asked, balancer.provider) from None
         case FloatingIP() as floating_ip:
             return by_key(floating_ip_rows(snapshot, floating_ip))
         case unknown:
@@ -280,7 +260,10 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
     serving: dict[lb.Transport, set[str]] = {}
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
-        transport = _transport(listener)
+        lacking = lacking_for_listener(ABILITIES, listener)
+        if lacking is not None:
+            raise Unsupported(lacking, PROVIDER)
+        transport = lb.transport(listener.protocol)
         serving.setdefault(transport, set())
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
@@ -339,22 +322,6 @@ def _admission(place: Place, listener: lb.Listener, address: IPAddress) -> Itera
     yield Acl(name=f"{name} outside", group=outside, match=match, priority=ACL_PRIORITY, direction="to-lport")
 
 
-def _transport(listener: lb.Listener) -> lb.Transport:
-    """The protocols that a switch can balance without looking inside. Raises Unsupported."""
-    match listener.protocol:
-        case lb.ListenerProtocol.TCP | lb.ListenerProtocol.HTTPS | lb.ListenerProtocol.UDP | lb.ListenerProtocol.SCTP:
-            pass
-        case other:
-            raise Unsupported(f"protocol {other.value}", PROVIDER)
-    if listener.l7policies:
-        raise Unsupported("L7 policies", PROVIDER)
-    if listener.connection_limit != -1:
-        raise Unsupported("connection_limit", PROVIDER)
-    _refuse_options(listener.tls, _LISTENER_TLS)
-    _refuse_options(listener.http, _HTTP)
-    return lb.transport(listener.protocol)
-
-
 def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:
     """What the choice of a member depends on; nothing said means the whole 5-tuple (`dp_hash`).
 
@@ -373,14 +340,9 @@ def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: 
 
 def _refuse_pool(pool: lb.Pool) -> None:
     """Whether a listener leads to it yet or not: what cannot be had is said when it is asked for."""
-    _refuse_options(pool.tls, _POOL_TLS)
-    _refuse_persistence(pool.persistence)
-    if pool.health_monitor is not None and pool.health_monitor.type not in TRANSPORTS:
-        raise Unsupported(f"health monitors of type {pool.health_monitor.type.value}", PROVIDER)
-    if pool.algorithm is lb.Algorithm.LEAST_CONNECTIONS:
-        raise Unsupported("lb_algorithm LEAST_CONNECTIONS", PROVIDER)
-    if pool.protocol in (lb.PoolProtocol.PROXY, lb.PoolProtocol.PROXYV2):
-        raise Unsupported(f"pool protocol {pool.protocol.value}", PROVIDER)
+    lacking = lacking_for_pool(ABILITIES, pool)
+    if lacking is not None:
+        raise Unsupported(lacking, PROVIDER)
     if sum(member.takes_connections for member in pool.members) > LARGEST:
         raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
 
@@ -389,22 +351,6 @@ def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:
     """ovn-nb(5): a VIP of one address family may not be mapped to a destination of another."""
     if not all(member.address.version in versions for member in pool.members):
         raise Unsupported("members whose IP version no VIP has", PROVIDER)
-
-
-def _refuse_options(value: lb.ListenerTls | lb.PoolTls | lb.Http | None, names: Mapping[str, str]) -> None:
-    """A switch sees no TLS and no HTTP: whatever is said about them is refused by the name that was used."""
-    for field, name in names.items():
-        if value is not None and getattr(value, field) != getattr(type(value)(), field):
-            raise Unsupported(name, PROVIDER)
-
-
-def _refuse_persistence(persistence: lb.SessionPersistence | None) -> None:
-    if persistence is None:
-        return
-    if not isinstance(persistence, lb.SourceIpPersistence):
-        raise Unsupported(f"session_persistence {persistence.type.value}", PROVIDER)
-    if persistence.granularity is not None:
-        raise Unsupported("persistence_granularity", PROVIDER)
 
 
 def _backends(pool: lb.Pool | None, vip: lb.Vip, down: frozenset[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ probe. What dies is taken out of the slot tables by the compiler of the load bal
 
 from collections.abc import Iterable, Iterator
 
+from fairlead.compilers.ovn.abilities import ABILITIES
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import LoadBalancer, LoadBalancerHealthCheck, OvnRow, VirtualService, pairs
 from fairlead.model import loadbalancer as lb
@@ -37,7 +38,7 @@ def check_probed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
     old = snapshot.load_balancers.get(balancer.id)
     known = set(_asked(old)) if old else set()
     for pool in balancer.pools:
-        watched = pool.health_monitor is not None and pool.health_monitor.type in TRANSPORTS  # others cannot be had
+        watched = pool.health_monitor is not None and pool.health_monitor.type in ABILITIES.monitors
         for member in pool.members if watched else ():
             if (pool.id, probed_address(member)) not in known:
                 port = find_port(snapshot, balancer, member)

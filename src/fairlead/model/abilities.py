@@ -1,0 +1,112 @@
+"""What a provider can do, as data in the words of the model, and what of it a listener or a pool asks for in vain.
+
+A compiler refuses by this, and a door can ask for it: there is no second list. What the model has and a provider heeds
+in every case (ports, names, weights) stands nowhere.
+"""
+
+from dataclasses import dataclass, fields
+
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Http,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    MonitorType,
+    PersistenceType,
+    Pool,
+    PoolProtocol,
+    PoolTls,
+    SourceIpPersistence,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What may be asked for: an attribute of the model, and which of its values, where not every value is the same."""
+
+    attribute: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.attribute} {self.value}".rstrip()
+
+
+def _below(name: str, values: type[ListenerTls] | type[PoolTls] | type[Http]) -> frozenset[str]:
+    return frozenset(f"{name}.{field.name}" for field in fields(values))
+
+
+LISTENER_OPTIONS = frozenset(
+    {
+        "listener.l7policies",
+        "listener.connection_limit",
+        *_below("listener.tls", ListenerTls),
+        *_below("listener.http", Http),
+    }
+)
+POOL_OPTIONS = frozenset({"pool.persistence.granularity", *_below("pool.tls", PoolTls)})
+EVERY_OPTION = LISTENER_OPTIONS | POOL_OPTIONS
+_NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """A new one can do all that the model has."""
+
+    listener_protocols: frozenset[ListenerProtocol] = frozenset(ListenerProtocol)
+    pool_protocols: frozenset[PoolProtocol] = frozenset(PoolProtocol)
+    algorithms: frozenset[Algorithm] = frozenset(Algorithm)
+    persistence: frozenset[PersistenceType] = frozenset(PersistenceType)
+    monitors: frozenset[MonitorType] = frozenset(MonitorType)
+    options: frozenset[str] = EVERY_OPTION
+    """The attributes that are heeded, of those that need not be said."""
+
+
+def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | None:
+    """The first that the listener asks for and is not there."""
+    if listener.protocol not in abilities.listener_protocols:
+        return Feature("listener.protocol", listener.protocol.value)
+    options = abilities.options
+    if listener.l7policies and "listener.l7policies" not in options:
+        return Feature("listener.l7policies")
+    if listener.connection_limit != -1 and "listener.connection_limit" not in options:
+        return Feature("listener.connection_limit")
+    found = None
+    if listener.tls is not None:
+        found = _said("listener.tls", listener.tls, _NO_LISTENER_TLS, options)
+    if found is None and listener.http is not None:
+        found = _said("listener.http", listener.http, _NO_HTTP, options)
+    return found
+
+
+def lacking_for_pool(abilities: Abilities, pool: Pool) -> Feature | None:
+    """Whether a listener leads to the pool or not."""
+    options, persistence, monitor = abilities.options, pool.persistence, pool.health_monitor
+    if pool.tls is not None and (found := _said("pool.tls", pool.tls, _NO_POOL_TLS, options)):
+        return found
+    if persistence is not None and persistence.type not in abilities.persistence:
+        return Feature("pool.persistence", persistence.type.value)
+    masked = isinstance(persistence, SourceIpPersistence) and persistence.granularity is not None
+    if masked and "pool.persistence.granularity" not in options:
+        return Feature("pool.persistence.granularity")
+    if monitor is not None and monitor.type not in abilities.monitors:
+        return Feature("pool.health_monitor", monitor.type.value)
+    if pool.algorithm not in abilities.algorithms:
+        return Feature("pool.algorithm", pool.algorithm.value)
+    if pool.protocol not in abilities.pool_protocols:
+        return Feature("pool.protocol", pool.protocol.value)
+    return None
+
+
+def _said(
+    name: str,
+    value: ListenerTls | PoolTls | Http,
+    nothing: ListenerTls | PoolTls | Http,
+    options: frozenset[str],
+) -> Feature | None:
+    """The first attribute of which anything is said, though it is not heeded."""
+    for field in fields(value):
+        attribute = f"{name}.{field.name}"
+        if getattr(value, field.name) != getattr(nothing, field.name) and attribute not in options:
+            return Feature(attribute)
+    return None

@@ -1,0 +1,164 @@
+"""What OVN's provider says that it can do is what its compiler does: there is no second list."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from fairlead.api.octavia.options import say_feature
+from fairlead.compilers.ovn import compile_owner
+from fairlead.compilers.providers import DEFAULT
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.abilities import EVERY_OPTION, Abilities, Feature, lacking_for_listener, lacking_for_pool
+from fairlead.model.l7 import L7Policy, Reject
+from fairlead.model.loadbalancer import (
+    HTTP_MONITORS,
+    Algorithm,
+    AppCookiePersistence,
+    ClientAuthentication,
+    Http,
+    HttpCookiePersistence,
+    HttpMonitor,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    LoadBalancer,
+    MonitorType,
+    PersistenceType,
+    PlainMonitor,
+    Pool,
+    PoolProtocol,
+    PoolTls,
+    SourceIpPersistence,
+)
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.writing import Changes, apply_changes
+from harness.story import BEGINNING, EMPTY, parse_model
+
+ABILITIES = DEFAULT["ovn"].abilities
+DOCUMENTS, _ = parse_model("network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080", {})
+WEB = Owner(Kind.LOAD_BALANCER, "web")
+PERSISTENCE = {
+    PersistenceType.APP_COOKIE: AppCookiePersistence(cookie_name="a"),
+    PersistenceType.HTTP_COOKIE: HttpCookiePersistence(),
+    PersistenceType.SOURCE_IP: SourceIpPersistence(),
+}
+COMMON: Any = {"project_id": "demo", "created_at": BEGINNING}
+
+
+def refusal(listener: dict[str, Any], pool: dict[str, Any]) -> Feature | str | None:
+    """What the compiler refuses in a load balancer with a listener and a pool of this kind."""
+    balancer = DOCUMENTS[WEB]
+    assert isinstance(balancer, LoadBalancer)
+    changed = replace(
+        balancer,
+        listeners=(replace(balancer.listeners[0], **listener),),
+        pools=(replace(balancer.pools[0], **pool),),
+    )
+    snapshot = apply_changes(EMPTY, Changes(puts=(*{**DOCUMENTS, WEB: changed}.values(),)), 1)
+    try:
+        compile_owner(snapshot, WEB)
+    except Unsupported as refused:
+        return refused.asked
+    return None
+
+
+def monitor(kind: MonitorType) -> PlainMonitor | HttpMonitor:
+    make: Callable[..., Any] = HttpMonitor if kind in HTTP_MONITORS else PlainMonitor
+    found: PlainMonitor | HttpMonitor = make(id="m", type=kind, delay=5, timeout=2, max_retries=2, **COMMON)
+    return found
+
+
+CHOICES: list[tuple[str, Iterable[StrEnum], frozenset[Any], Callable[[Any], tuple[dict[str, Any], dict[str, Any]]]]] = [
+    ("listener.protocol", ListenerProtocol, ABILITIES.listener_protocols, lambda value: ({"protocol": value}, {})),
+    ("pool.protocol", PoolProtocol, ABILITIES.pool_protocols, lambda value: ({}, {"protocol": value})),
+    ("pool.algorithm", Algorithm, ABILITIES.algorithms, lambda value: ({}, {"algorithm": value})),
+    (
+        "pool.persistence",
+        PersistenceType,
+        ABILITIES.persistence,
+        lambda value: ({}, {"persistence": PERSISTENCE[value]}),
+    ),
+    ("pool.health_monitor", MonitorType, ABILITIES.monitors, lambda value: ({}, {"health_monitor": monitor(value)})),
+]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "can", "asked"),
+    [(name, value, value in able, ask(value)) for name, values, able, ask in CHOICES for value in values],
+    ids=lambda part: str(part) if isinstance(part, str) else "",
+)
+def test_each_value_is_refused_just_if_the_provider_does_not_have_it(
+    attribute: str, value: StrEnum, can: bool, asked: tuple[dict[str, Any], dict[str, Any]]
+):
+    assert refusal(*asked) == (None if can else Feature(attribute, value.value))
+
+
+SAID: dict[str, Any] = {
+    "client_authentication": ClientAuthentication.OPTIONAL,
+    "insert_headers": (("X-Forwarded-For", "true"),),
+    "hsts_max_age": 1,
+}
+"""What is said of an attribute for which neither text nor flag will do."""
+
+
+def _saying(kind: type[Any]) -> dict[str, Any]:
+    """Each attribute -> a value in which it alone is said."""
+    nothing = kind()
+    return {each.name: replace(nothing, **{each.name: _said(nothing, each.name)}) for each in fields(kind)}
+
+
+def _said(nothing: Any, name: str) -> Any:
+    match getattr(nothing, name):
+        case False:
+            return True
+        case ():
+            return SAID.get(name, ("x",))
+        case _:
+            return SAID.get(name, "x")
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "listener.l7policies": ({"l7policies": (L7Policy(id="p", action=Reject(), **COMMON),)}, {}),
+    "listener.connection_limit": ({"connection_limit": 5}, {}),
+    "pool.persistence.granularity": ({}, {"persistence": SourceIpPersistence(granularity=BEGINNING)}),  # type: ignore[arg-type]
+    **{f"listener.tls.{name}": ({"tls": value}, {}) for name, value in _saying(ListenerTls).items()},
+    **{f"listener.http.{name}": ({"http": value}, {}) for name, value in _saying(Http).items()},
+    **{f"pool.tls.{name}": ({}, {"tls": value}) for name, value in _saying(PoolTls).items()},
+}
+
+
+def test_every_option_is_tried():
+    assert set(OPTIONS) == EVERY_OPTION
+
+
+@pytest.mark.parametrize("option", sorted(EVERY_OPTION))
+def test_each_option_is_refused_just_if_the_provider_does_not_heed_it(option: str):
+    assert refusal(*OPTIONS[option]) == (None if option in ABILITIES.options else Feature(option))
+
+
+@pytest.mark.parametrize("option", sorted(EVERY_OPTION))
+def test_an_option_more_is_one_that_is_not_refused(option: str):
+    balancer = DOCUMENTS[WEB]
+    assert isinstance(balancer, LoadBalancer)
+    listener, pool = OPTIONS[option]
+    asked: tuple[Listener, Pool] = replace(balancer.listeners[0], **listener), replace(balancer.pools[0], **pool)
+    for options, lacking in ((EVERY_OPTION, None), (EVERY_OPTION - {option}, Feature(option))):
+        able = Abilities(options=options)
+        found = lacking_for_listener(able, asked[0]) or lacking_for_pool(able, asked[1])
+        assert found == lacking
+
+
+def test_octavia_has_a_word_for_each_of_them():
+    words = {say_feature(Feature(option)) for option in EVERY_OPTION}
+    assert all(words)
+    assert "default_tls_container_ref" in words
+    assert {say_feature(Feature(name, "X")) for name, *_ in CHOICES} == {
+        "protocol X",
+        "pool protocol X",
+        "lb_algorithm X",
+        "session_persistence X",
+        "health monitors of type X",
+    }
