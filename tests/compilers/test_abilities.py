@@ -35,7 +35,7 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes, apply_changes
-from harness.story import BEGINNING, EMPTY, parse_model
+from harness.story import BEGINNING, EMPTY, WORDS, parse_model, tell_feature
 
 ABILITIES = DEFAULT["ovn"].abilities
 DOCUMENTS, _ = parse_model("network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080", {})
@@ -162,3 +162,8 @@ def test_octavia_has_a_word_for_each_of_them():
         "session_persistence X",
         "health monitors of type X",
     }
+
+
+def test_stories_tell_refusals_in_octavias_words():
+    for attribute in WORDS:
+        assert tell_feature(Feature(attribute, "X")) == say_feature(Feature(attribute, "X"))

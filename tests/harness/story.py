@@ -43,10 +43,10 @@ from pathlib import Path
 
 from immutables import Map
 
-from fairlead.api.octavia.options import say_feature
 from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.model.abilities import Feature
 from fairlead.model.addresses import IPAddress, parse_address, parse_network
 from fairlead.model.chassis import Chassis
 from fairlead.model.kinds import owner_of
@@ -205,10 +205,23 @@ def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
         try:
             rows = dataplane.compile(view, owner)
         except Unsupported as refusal:
-            lines.append(f"refused {owner}: {refusal.provider} does not support {say_feature(refusal.asked)}")
+            lines.append(f"refused {owner}: {refusal.provider} does not support {tell_feature(refusal.asked)}")
         else:
             lines.extend(str(rows[key]) for key in sorted(rows))
     return "\n".join(lines)
+
+
+WORDS = {
+    "listener.protocol": "protocol",
+    "listener.connection_limit": "connection_limit",
+    "pool.algorithm": "lb_algorithm",
+    "pool.health_monitor": "health monitors of type",
+}
+"""Octavia's: stories tell refusals as its clients read them. The door needs packages that pure tests have not."""
+
+
+def tell_feature(asked: Feature | str) -> str:
+    return asked if isinstance(asked, str) else f"{WORDS[asked.attribute]} {asked.value}".rstrip()
 
 
 def _sections(text: str) -> tuple[str, dict[str, dict[Where, str]]]:
