@@ -19,9 +19,10 @@ from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
-from fairlead.api.octavia import catalog, limits, specs
+from fairlead.api.octavia import catalog, specs
 from fairlead.api.octavia.quotas import QUOTA_PUT
 from fairlead.api.openapi import Operation, operations
+from fairlead.model import sizes
 from harness.api import Inside, play
 from harness.documented import Documented
 from harness.served import make_whole
@@ -139,10 +140,10 @@ def test_limits_are_stated_where_they_are_enforced(doors):
     body = doors["load-balancer"][1]["paths"][f"{octavia.PREFIX}/loadbalancers"]["post"]["requestBody"]
     tree = body["content"]["application/json"]["schema"]["properties"]["loadbalancer"]["properties"]
     listeners = tree["listeners"]["anyOf"][0]
-    assert listeners["maxItems"] == limits.LISTENERS
+    assert listeners["maxItems"] == sizes.LISTENERS
     assert listeners["items"]["properties"]["protocol_port"] == {"type": "integer", "minimum": 1, "maximum": 65535}
     pool = listeners["items"]["properties"]["default_pool"]["anyOf"][0]["properties"]
-    assert pool["members"]["anyOf"][0]["maxItems"] == limits.MEMBERS
+    assert pool["members"]["anyOf"][0]["maxItems"] == sizes.MEMBERS
 
 
 def test_a_wrong_answer_is_found(doors):

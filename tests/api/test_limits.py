@@ -12,6 +12,7 @@ from fairlead.api.network import gateways
 from fairlead.api.network.limits import BULK, ROUTES, TAGS
 from fairlead.api.octavia import limits
 from fairlead.changes.subnets import MOST_SUBNETS
+from fairlead.model import sizes
 from harness.caller import Caller
 
 INTERFACES = 6
@@ -51,14 +52,14 @@ def member(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_a_load_balancer_has_so_many_listeners_and_pools(caller: Caller, net: str):
-    listeners = [listener(port) for port in range(1, limits.LISTENERS + 1)]
-    pools = [pool(number) for number in range(limits.POOLS)]
+    listeners = [listener(port) for port in range(1, sizes.LISTENERS + 1)]
+    pools = [pool(number) for number in range(sizes.POOLS)]
     body = {"vip_network_id": net, "listeners": listeners, "pools": pools}
     made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", **body)["id"]
     one_more = listener(9999, loadbalancer_id=made)
-    words = f"at most {limits.LISTENERS} listeners"
+    words = f"at most {sizes.LISTENERS} listeners"
     refused(caller, "POST", f"{BALANCER}/listeners", {"listener": one_more}, words)
-    words = f"at most {limits.POOLS} pools"
+    words = f"at most {sizes.POOLS} pools"
     refused(caller, "POST", f"{BALANCER}/pools", {"pool": pool(9999, loadbalancer_id=made)}, words)
     more = {**body, "listeners": [*listeners, listener(9999)]}
     words = "listeners. Value: '[{'protocol"
@@ -69,13 +70,13 @@ def test_a_load_balancer_has_so_many_members(caller: Caller, net: str):
     body = {"vip_network_id": net, "pools": [pool(0), pool(1)]}
     made = caller.make(f"{BALANCER}/loadbalancers", "loadbalancer", **body)["pools"]
     members = [f"{BALANCER}/pools/{each['id']}/members" for each in made]
-    batch = [member(number) for number in range(limits.MEMBERS)]
+    batch = [member(number) for number in range(sizes.MEMBERS)]
     assert caller.send("PUT", members[0], json={"members": batch}).status_code == 202
-    words = f"at most {limits.MEMBERS} members"
+    words = f"at most {sizes.MEMBERS} members"
     for path in members:
         refused(caller, "POST", path, {"member": member(9999)}, words)
     refused(caller, "PUT", f"{members[0]}?additive_only=true", {"members": [member(9999)]}, words)
-    refused(caller, "PUT", members[1], {"members": [*batch, member(9999)]}, f"at most {limits.MEMBERS} items")
+    refused(caller, "PUT", members[1], {"members": [*batch, member(9999)]}, f"at most {sizes.MEMBERS} items")
 
 
 def test_a_document_has_a_size(caller: Caller, net: str):

@@ -16,7 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.node_counts import NodeCounts
+from fairlead.changes.balancers import OnItsWay
 from fairlead.changes.identity import Identity
+from fairlead.changes.probe_limits import check_probes
+from fairlead.changes.refusal import Refused
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
 from fairlead.model.allowance import within_quota
@@ -77,8 +80,6 @@ class Services:
     """Of projects that have no quota of their own."""
     probes: ProbeLimits = PROBE_LIMITS
     """Of every project."""
-    admit: Callable[[Snapshot, Changes], Changes] = lambda _, changes: changes
-    """The last word of a door on whatever it is about to write; raises ApiError."""
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     """What the nodes have counted."""
     locate: Callable[[CountingPlace], str | None] = lambda _: None
@@ -89,29 +90,29 @@ class Services:
     """Seconds for which a request waits for what is on its way to the dataplane."""
 
     async def write(self, change: Change) -> Snapshot:
-        """`Model.write`, if no document gets too large and no project has too much. Raises ApiError 400 too, and
-        QuotaExceeded.
+        """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.
+        Raises ApiError 400 too, QuotaExceeded and Refused.
 
-        A change that may not be made yet (`Pending`) is decided again when there is news, and once more in the end.
+        A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end.
         """
         loop = asyncio.get_running_loop()
 
         async def decide(snapshot: Snapshot) -> Changes:
             changes = await decided(change(snapshot))
             await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
-            changes = _bounded(changes)
-            return self.admit(snapshot, within_quota(self.limits, snapshot, changes))
+            changes = within_quota(self.limits, snapshot, _bounded(changes))
+            return check_probes(self.probes, snapshot, changes)
 
         deadline = loop.time() + self.patience
         while True:
             try:
                 return await self.model.write(decide)
-            except Pending as pending:
-                if loop.time() >= deadline:
+            except Refused as refused:
+                if not isinstance(refused.why, OnItsWay) or loop.time() >= deadline:
                     raise
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
-                        await self.news(pending.owner, pending.generation)
+                        await self.news(refused.why.owner, refused.why.generation)
 
 
 class ApiError(Exception):
@@ -122,15 +123,6 @@ class ApiError(Exception):
         self.status = status
         self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
         self.kind = kind
-
-
-class Pending(ApiError):
-    """This generation of the owner is on its way to the dataplane, and until it is there nothing may be changed."""
-
-    def __init__(self, message: str, owner: Owner, generation: int) -> None:
-        super().__init__(409, message)
-        self.owner = owner
-        self.generation = generation
 
 
 def _bounded(changes: Changes) -> Changes:

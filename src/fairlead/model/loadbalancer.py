@@ -12,6 +12,8 @@ from fairlead.model.network import Resource
 from fairlead.model.shared_slots import assign_slots
 from fairlead.model.slots import LARGEST, SMALLEST, SlotTable, deal, lend
 
+UNNUMBERED = -1
+
 
 class ListenerProtocol(StrEnum):
     """Octavia's listener protocols. What a provider cannot do, its compiler refuses."""
@@ -33,6 +35,9 @@ class PoolProtocol(StrEnum):
     SCTP = "SCTP"
     TCP = "TCP"
     UDP = "UDP"
+
+
+DATAGRAMS = frozenset({PoolProtocol.UDP, PoolProtocol.SCTP})
 
 
 class Algorithm(StrEnum):
@@ -109,8 +114,9 @@ SessionPersistence: TypeAlias = HttpCookiePersistence | AppCookiePersistence | S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Resource):
-    ordinal: int
-    """Names the member in its pool's slot table; given when the member is made and never given again in this pool."""
+    ordinal: int = UNNUMBERED
+    """Names the member in its pool's slot table; given when the member is first stored, and never given again in this
+    pool."""
     address: IPAddress
     port: int
     weight: int = 1

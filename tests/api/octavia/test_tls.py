@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from api.octavia.world import SUBNET, Door
-from fairlead.api.octavia.tls import DEFAULT_CIPHERS
+from fairlead.changes.tls_checks import DEFAULT_CIPHERS
 
 REF = "https://secrets/v1/containers/1"
 TERMINATED = {"protocol": "TERMINATED_HTTPS", "default_tls_container_ref": REF}

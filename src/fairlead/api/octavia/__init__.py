@@ -1,7 +1,5 @@
 """The load-balancer door: Octavia v2, under each prefix that its clients use."""
 
-from dataclasses import replace
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,9 +10,9 @@ from starlette.routing import Mount
 from fairlead.api.building import Door
 from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
-from fairlead.api.octavia.errors import FAULT, fault, say
+from fairlead.api.octavia.errors import FAULT, NAMES, fault
 from fairlead.api.octavia.options import say_feature
-from fairlead.api.octavia.quotas import NAMES, check_probes
+from fairlead.api.octavia.refusals import say
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation
 from fairlead.changes.refusal import Refused
@@ -40,10 +38,7 @@ def make_door(services: Services) -> Starlette:
     def version_route(path: str) -> Operation:
         return Operation("GET", path, version, gives={200: {"type": "object"}})
 
-    resources, machines = (
-        resource_routes(replace(services, admit=partial(check_probes, services.probes))),
-        machine_routes(),
-    )
+    resources, machines = resource_routes(services), machine_routes()
     documented = [
         Operation("GET", "/", versions, gives={200: {"type": "object"}}),
         version_route("/v2"),

@@ -1,16 +1,14 @@
 """Who asks for a change, what a new object gets that no body says, and what a null means, once for every way in."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from fairlead.api.fields import Values
 from fairlead.api.octavia import specs
-from fairlead.changes.identity import Identity
-from fairlead.compilers.providers import Names
-from fairlead.model.owner import Owner
-from fairlead.model.status import Applied
+from fairlead.changes.asker import Asker
+from fairlead.model.loadbalancer import LoadBalancer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,21 +16,20 @@ class Origin:
     project_id: str
     now: datetime
     new_id: Callable[[], str]
-    provider: str
 
     def resource(self) -> dict[str, Any]:
         """What every new object begins with."""
         return {"id": self.new_id(), "project_id": self.project_id, "created_at": self.now}
 
+    def on(self, balancer: LoadBalancer) -> "Origin":
+        """What is made on a load balancer belongs to its project, whoever makes it."""
+        return replace(self, project_id=balancer.project_id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """`applied` says what of a load balancer has arrived: what is still on its way is not changed again."""
-
-    identity: Identity
+    asker: Asker
     origin: Origin
-    applied: Callable[[Owner], Applied]
-    providers: Names
 
 
 def common(values: Values) -> dict[str, Any]:

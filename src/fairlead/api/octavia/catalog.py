@@ -6,9 +6,8 @@ Both follow the same rules under two sets of names, so there is one code for bot
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from immutables import Map
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,11 +15,11 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, JsonObject, Services, json_response
 from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
 from fairlead.api.octavia import limits, specs
-from fairlead.api.octavia.errors import bad_request, invalid_option, missing_subresource, not_found
+from fairlead.api.octavia.errors import invalid_option, missing_subresource, not_found
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
-from fairlead.compilers.providers import VIP_NETWORKS, Names, Provider
-from fairlead.compilers.unsupported import Unsupported
+from fairlead.changes.offers import check_profile
+from fairlead.compilers.providers import Provider
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
 from fairlead.model.indexes import Ids
 from fairlead.model.owner import Kind, Owner
@@ -118,77 +117,6 @@ ZONES = Family(
     capabilities=lambda provider: provider.availability_zone_capabilities,
     users=lambda snapshot: snapshot.zone_users,
 )
-
-
-class Chosen(NamedTuple):
-    """What a new load balancer gets by what it names."""
-
-    provider: str
-    flavor_id: str | None
-    availability_zone: str | None
-    vip_networks: frozenset[str] | None
-    """Where its VIP may be; None is anywhere."""
-    reads: tuple[Owner, ...]
-
-
-def choose(providers: Names, snapshot: Snapshot, values: Values) -> Chosen:
-    """The flavor's provider, the one that is named, or the default one. Raises ApiError 400."""
-    wanted, flavor_id, zone = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))
-    reads = []
-    vip_networks: frozenset[str] | None = None
-    if flavor_id is not None:
-        provider, _ = _provider_of(providers, FLAVORS, snapshot, flavor_id, "Invalid flavor_id.")
-        reads.append(Owner(Kind.FLAVOR, flavor_id))
-        if wanted not in (None, provider):
-            raise ApiError(400, f"Flavor '{flavor_id}' is not compatible with provider '{wanted}'")
-        wanted = provider
-    chosen: str = wanted or providers.default
-    find_provider(providers, chosen)
-    if zone is not None:
-        provider, metadata = _provider_of(providers, ZONES, snapshot, zone, "Invalid availability zone.")
-        vip_networks = frozenset(metadata[VIP_NETWORKS]) if VIP_NETWORKS in metadata else None
-        reads.append(Owner(Kind.AVAILABILITY_ZONE, zone))
-        if not providers.are_one(provider, chosen):
-            raise ApiError(400, f"Availability zone '{zone}' is not compatible with provider '{chosen}'")
-    return Chosen(chosen, flavor_id, zone, vip_networks, tuple(reads))
-
-
-def find_provider(providers: Names, name: str) -> Provider:
-    """Raises ApiError 400."""
-    if name not in providers:
-        raise ApiError(400, f"Provider '{name}' is not enabled.")
-    return providers[name]
-
-
-def _provider_of(
-    providers: Names, family: Family, snapshot: Snapshot, key: str, unknown: str
-) -> tuple[str, JsonObject]:
-    offer = family.offers(snapshot).get(key)
-    if offer is None:
-        raise bad_request(unknown)
-    if not offer.enabled:
-        raise ApiError(400, f"The selected {family.root} is not allowed in this deployment: {key}")
-    profile = family.profiles(snapshot)[offer.profile_id]
-    return profile.provider, _check_profile(providers, family, profile)  # the provider may have known more before
-
-
-def _check_profile(providers: Names, family: Family, profile: Profile) -> JsonObject:
-    """What it says. Raises ApiError 400 for what is no JSON object or no provider, Unsupported for what the provider
-    cannot."""
-    option = family.metadata
-    try:
-        metadata = msgspec.json.decode(profile.metadata.encode())
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise invalid_option(profile.metadata, option) from None
-    if not isinstance(metadata, dict):
-        raise invalid_option(profile.metadata, option)
-    known = family.capabilities(find_provider(providers, profile.provider))
-    for name in sorted(metadata.keys() - known.keys()):
-        raise Unsupported(f"{option} {name}", profile.provider)
-    networks = metadata.get(VIP_NETWORKS, [])
-    if not isinstance(networks, list) or not all(isinstance(each, str) for each in networks):
-        raise invalid_option(networks, f"{option} {VIP_NETWORKS}; it is a list of ids")
-    return metadata
 
 
 def catalog_routes(services: Services) -> list[Operation]:
@@ -366,7 +294,7 @@ class _Profiles(_Views):
     async def create(self, request: Request) -> Response:
         values = await read_body(request)
         profile = self._family.make_profile(id=self._services.new_id(), **self._attributes(values))
-        _check_profile(self._services.providers, self._family, profile)
+        check_profile(self._services.providers, profile)
         await self._services.write(lambda _: Changes(puts=(profile,)))
         return self._answer(profile, 201)
 
@@ -386,7 +314,7 @@ class _Profiles(_Views):
             if set(values) - {"name"}:
                 self._refuse_use(old, profile.id)
             changed: Any = replace(profile, **self._attributes(values))
-            _check_profile(self._services.providers, self._family, changed)
+            check_profile(self._services.providers, changed)
             return Changes(puts=(changed,), rests_on_absence=True)
 
         return self._answer(self._find(await self._services.write(change), request))

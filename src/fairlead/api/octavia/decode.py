@@ -1,41 +1,64 @@
-"""Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in."""
+"""Bodies of the Octavia API to values of the model. What a null means is decided here, once for every way in.
 
-import re
-from collections.abc import Container
+Whether the values fit together is for the rules to say (`fairlead.changes`); here is refused what no value can hold.
+"""
+
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fairlead.api.door import ApiError
 from fairlead.api.fields import Values, Written
 from fairlead.api.octavia.caller import Origin, common, given
-from fairlead.api.octavia.errors import bad_request
-from fairlead.api.octavia.monitors import decode_monitor
+from fairlead.api.octavia.errors import COOKIES_OF_DATAGRAMS, bad_request
 from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
-from fairlead.model.addresses import IPAddress, is_destination
+from fairlead.changes.persistence import TimeoutOfStreams
+from fairlead.changes.refusal import Refused
+from fairlead.changes.vips import AlsoAsked, AskedVip
 from fairlead.model.loadbalancer import (
+    DATAGRAMS,
+    HTTP_MONITORS,
     Algorithm,
     AppCookiePersistence,
+    HealthMonitor,
     HttpCookiePersistence,
+    HttpMonitor,
     Listener,
     Member,
     PersistenceType,
+    PlainMonitor,
     Pool,
-    PoolProtocol,
     SessionPersistence,
     SourceIpPersistence,
     Timeouts,
-    with_members,
-    with_slots,
 )
 
-COOKIE_NAME = re.compile(r"[!#$%&'*+\-.0-9^_`a-z|~]+", re.ASCII | re.IGNORECASE)
-"""RFC 6265, section 4.1.1: a token, as RFC 9110, section 5.6.2, has it."""
-_DATAGRAMS = (PoolProtocol.UDP, PoolProtocol.SCTP)
 _TIMEOUTS = {
     "timeout_client_data": "client_data",
     "timeout_member_connect": "member_connect",
     "timeout_member_data": "member_data",
     "timeout_tcp_inspect": "tcp_inspect",
 }
+_NO_TIMEOUTS = Timeouts()
+_HTTP_DEFAULTS: Mapping[str, Any] = {"http_method": "GET", "url_path": "/", "expected_codes": "200"}
+"""What monitors of other types may not have, not even as a null in a PUT."""
+
+
+def decode_vip(values: Values, origin: Origin, balancer_id: str) -> AskedVip:
+    more = values.get("additional_vips") or ()
+    return AskedVip(
+        balancer_id=balancer_id,
+        project_id=origin.project_id,
+        new_port_id=origin.new_id(),
+        port_id=values.get("vip_port_id"),
+        subnet_id=values.get("vip_subnet_id"),
+        network_id=values.get("vip_network_id"),
+        address=values.get("vip_address"),
+        more=tuple(
+            AlsoAsked(subnet_id=each["subnet_id"], address=each.get("ip_address"), port_id=each.get("port_id"))
+            for each in more
+        ),
+    )
 
 
 def decode_listener(values: Values, origin: Origin, default_pool_id: str | None) -> Listener:
@@ -43,26 +66,27 @@ def decode_listener(values: Values, origin: Origin, default_pool_id: str | None)
         **origin.resource(),
         protocol=values["protocol"],
         port=values["protocol_port"],
-        default_pool_id=default_pool_id,
     )
-    return update_listener(listener, given(values))
+    return edit_listener(listener, {**given(values), "default_pool_id": default_pool_id})
 
 
-def update_listener(listener: Listener, values: Values) -> Listener:
+def edit_listener(listener: Listener, values: Values) -> Listener:
     changes = common(values)
     if "connection_limit" in values:
         limit = values["connection_limit"]
         changes["connection_limit"] = -1 if limit is None else limit
     if "allowed_cidrs" in values:
         changes["allowed_cidrs"] = tuple(dict.fromkeys(values["allowed_cidrs"] or ()))
-    defaults = Timeouts()
+    if "default_pool_id" in values:
+        changes["default_pool_id"] = values["default_pool_id"]
     timeouts = {
-        field: getattr(defaults, field) if values[name] is None else values[name]
+        field: getattr(_NO_TIMEOUTS, field) if values[name] is None else values[name]
         for name, field in _TIMEOUTS.items()
         if name in values
     }
-    changed = replace(listener, **changes, timeouts=replace(listener.timeouts, **timeouts))
-    return decode_listener_tls(changed, values)
+    if timeouts:
+        changes["timeouts"] = replace(listener.timeouts, **timeouts)
+    return replace(listener, **changes, **decode_listener_tls(listener, values))
 
 
 def decode_pool(values: Values, origin: Origin) -> Pool:
@@ -71,44 +95,37 @@ def decode_pool(values: Values, origin: Origin) -> Pool:
         protocol=values["protocol"],
         algorithm=values["lb_algorithm"],
     )
-    pool = update_pool(pool, given(values))
-    members: dict[tuple[IPAddress, int], Member] = {}
-    for body in values.get("members") or ():
-        member = decode_member(body, origin, len(members))
-        refuse_duplicate(members, member)
-        members[where(member)] = member
-    if values.get("healthmonitor") is not None:
-        pool = replace(pool, health_monitor=decode_monitor(values["healthmonitor"], origin, pool.protocol))
-    return with_members(pool, tuple(members.values()))
+    pool = edit_pool(pool, given(values))
+    members = tuple([decode_member(body, origin) for body in values.get("members") or ()])
+    monitor = values.get("healthmonitor")
+    return replace(pool, members=members, health_monitor=None if monitor is None else decode_monitor(monitor, origin))
 
 
-def update_pool(pool: Pool, values: Values) -> Pool:
+def edit_pool(pool: Pool, values: Values) -> Pool:
     changes = common(values)
     if "lb_algorithm" in values:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
     if "session_persistence" in values:
         wanted = values["session_persistence"]
         changes["persistence"] = None if wanted is None else _persistence(wanted, pool)
-    return with_slots(decode_pool_tls(replace(pool, **changes), values))
+    return replace(pool, **changes, **decode_pool_tls(pool, values))
 
 
-def decode_member(values: Values, origin: Origin, ordinal: int) -> Member:
+def decode_member(values: Values, origin: Origin) -> Member:
     written: Written = values["address"]
-    _refuse_address(written, "member address")
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
         **origin.resource(),
-        ordinal=ordinal,
         address=written.address,
         address_text=written.text,
         port=values["protocol_port"],
         subnet_id=values.get("subnet_id"),
     )
-    return update_member(member, given(values))
+    return edit_member(member, given(values))
 
 
-def update_member(member: Member, values: Values) -> Member:
+def edit_member(member: Member, values: Values) -> Member:
     changes = common(values)
     if "weight" in values:
         changes["weight"] = 1 if values["weight"] is None else values["weight"]
@@ -116,8 +133,6 @@ def update_member(member: Member, values: Values) -> Member:
         changes["backup"] = bool(values["backup"])
     if "monitor_address" in values:
         written: Written | None = values["monitor_address"]
-        if written is not None:
-            _refuse_address(written, "member monitor_address")
         changes["monitor_address"] = written.address if written else None
         changes["monitor_address_text"] = written.text if written else ""
     if "monitor_port" in values:
@@ -125,62 +140,72 @@ def update_member(member: Member, values: Values) -> Member:
     return replace(member, **changes)
 
 
-def _refuse_address(written: Written, option: str) -> None:
-    """Raises ApiError. Link-local ones include that of the metadata service, with other people's credentials."""
-    if not is_destination(written.address):
-        raise ApiError(400, f"{written.address} is not a valid option for {option}")
+def decode_monitor(values: Values, origin: Origin) -> HealthMonitor:
+    kind = HttpMonitor if values["type"] in HTTP_MONITORS else PlainMonitor
+    monitor: HealthMonitor = kind(
+        **origin.resource(),
+        type=values["type"],
+        delay=values["delay"],
+        timeout=values["timeout"],
+        max_retries=values["max_retries"],
+    )
+    return edit_monitor(monitor, given(values))
 
 
-def where(member: Member) -> tuple[IPAddress, int]:
-    """What only one member of a pool may have."""
-    return member.address, member.port
+def edit_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
+    """A null is the default, where there is one."""
+    changes: dict[str, Any] = common(values)
+    for name in ("delay", "timeout", "max_retries"):
+        if name in values:
+            if values[name] is None:
+                raise ApiError(400, f"None is not a valid option for {name}")
+            changes[name] = values[name]
+    if "max_retries_down" in values:
+        changes["max_retries_down"] = values["max_retries_down"] or 3
+    for name, default in _HTTP_DEFAULTS.items():
+        if name in values:
+            if not isinstance(monitor, HttpMonitor):
+                raise ApiError(400, f"{name} is not a valid option for health monitors of type {monitor.type.value}")
+            changes[name] = default if values[name] is None else values[name]
+    changes |= {name: values[name] for name in ("http_version", "domain_name") if name in values}
+    return replace(monitor, **changes)
 
 
-def refuse_duplicate(taken: Container[tuple[IPAddress, int]], new: Member) -> None:
-    if where(new) in taken:
-        raise ApiError(
-            409, f"Another member on this pool is already using ip {new.address} on protocol_port {new.port}"
-        )
-
-
-def _persistence(values: Values, pool: Pool) -> SessionPersistence | None:
+def _persistence(values: Values, pool: Pool) -> SessionPersistence:
     """What a pool keeps clients by from now on; a type that is not said stays as it is. Raises ApiError."""
     old = pool.persistence
     kind: PersistenceType | None = values.get("type") or (old.type if old else None)
     cookie, timeout, granularity = (
         values.get(name) for name in ("cookie_name", "persistence_timeout", "persistence_granularity")
     )
-    if pool.protocol in _DATAGRAMS:
-        _refuse_cookies(kind, cookie)
-    elif timeout is not None or granularity is not None:
-        raise bad_request("persistence_timeout and persistence_granularity is only for UDP and SCTP protocol pools.")
+    is_of_datagrams = pool.protocol in DATAGRAMS
+    if not is_of_datagrams and (timeout is not None or granularity is not None):
+        raise Refused(TimeoutOfStreams())
+    if cookie and kind is not PersistenceType.APP_COOKIE and is_of_datagrams:
+        raise _cookie_of_datagrams(kind)
     if kind is None:
         raise bad_request("Invalid session_persistence provided.")
     if cookie and kind is not PersistenceType.APP_COOKIE:
         raise bad_request('Field "cookie_name" can only be specified with session persistence of type "APP_COOKIE".')
-    if cookie and not COOKIE_NAME.fullmatch(cookie):
-        raise bad_request('Supplied "cookie_name" is invalid.')
     match kind:
         case PersistenceType.HTTP_COOKIE:
             return HttpCookiePersistence()
-        case PersistenceType.APP_COOKIE:
-            if not cookie:
-                raise bad_request(
-                    'Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.'
-                )
+        case PersistenceType.APP_COOKIE if cookie:
             return AppCookiePersistence(cookie_name=cookie)
+        case PersistenceType.APP_COOKIE if is_of_datagrams:
+            raise bad_request(COOKIES_OF_DATAGRAMS.format(kind.value))
+        case PersistenceType.APP_COOKIE:
+            raise bad_request(
+                'Field "cookie_name" must be specified when using the "APP_COOKIE" session persistence type.'
+            )
         case PersistenceType.SOURCE_IP:
             return SourceIpPersistence(timeout=timeout, granularity=granularity)
 
 
-def _refuse_cookies(kind: PersistenceType | None, cookie: str | None) -> None:
-    """Datagrams carry none."""
-    if cookie and kind is PersistenceType.SOURCE_IP:
-        raise bad_request(
-            "session_persistence SOURCE_IP type for UDP and SCTP protocols only accepts: type, persistence_timeout,"
-            " persistence_granularity."
-        )
-    if cookie:
-        raise bad_request("Cookie names are not supported for UDP/SCTP pools.")
-    if kind in (PersistenceType.HTTP_COOKIE, PersistenceType.APP_COOKIE):
-        raise bad_request(f"Session persistence of type {kind.value} is not supported for UDP/SCTP protocol pools.")
+def _cookie_of_datagrams(kind: PersistenceType | None) -> ApiError:
+    return bad_request(
+        "session_persistence SOURCE_IP type for UDP and SCTP protocols only accepts: type, persistence_timeout,"
+        " persistence_granularity."
+        if kind is PersistenceType.SOURCE_IP
+        else "Cookie names are not supported for UDP/SCTP pools."
+    )

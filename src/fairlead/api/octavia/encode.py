@@ -9,9 +9,10 @@ import msgspec
 
 from fairlead.api.door import JsonObject, Services
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
-from fairlead.api.octavia import limits, specs
+from fairlead.api.octavia import specs
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
+from fairlead.model import sizes
 from fairlead.model.balancer_status import BalancerStatus
 from fairlead.model.l7 import L7Action, L7Policy, L7Rule, RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
 from fairlead.model.loadbalancer import (
@@ -66,27 +67,27 @@ MEMBER = _shown(specs.MEMBER_POST, "request_sriov", vnic_type=TEXT)
 HEALTH_MONITOR = _shown(specs.HEALTH_MONITOR_POST, "pool_id", pools=_ONE, http_version=or_null({"enum": [1.0, 1.1]}))
 L7_RULE = _shown(specs.L7_RULE_POST)
 L7_POLICY = _shown(
-    specs.L7_POLICY_POST, listener_id=IDENTITY, rules=_ids_of(limits.RULES), position={"type": "integer", "minimum": 1}
+    specs.L7_POLICY_POST, listener_id=IDENTITY, rules=_ids_of(sizes.RULES), position={"type": "integer", "minimum": 1}
 )
 POOL = _shown(
     specs.POOL_POST,
     *("healthmonitor", "listener_id", "loadbalancer_id"),
     healthmonitor_id=IDENTITY,
     loadbalancers=_ONE,
-    listeners=_ids_of(limits.LISTENERS),
-    members=_ids_of(limits.MEMBERS),
+    listeners=_ids_of(sizes.LISTENERS),
+    members=_ids_of(sizes.MEMBERS),
 )
 LISTENER = _shown(
     specs.LISTENER_POST,
     *("default_pool", "loadbalancer_id"),
     loadbalancers=_ONE,
-    l7policies=_ids_of(limits.POLICIES),
+    l7policies=_ids_of(sizes.POLICIES),
 )
 LOAD_BALANCER = _shown(
     specs.LOAD_BALANCER_POST,
     vip_vnic_type=TEXT,
-    listeners=_ids_of(limits.LISTENERS),
-    pools=_ids_of(limits.POOLS),
+    listeners=_ids_of(sizes.LISTENERS),
+    pools=_ids_of(sizes.POOLS),
 )
 ABSENT = frozenset({"healthmonitor_id"})
 """Attributes that are not there when there is nothing to show."""
@@ -105,20 +106,20 @@ def whole(shown: Shown, **nested: Schema) -> Schema:
     return object_schema(attributes, attributes.keys() - ABSENT)
 
 
-_POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), limits.RULES))
+_POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), sizes.RULES))
 _MONITOR_IN_TREE = or_null(whole(_without(HEALTH_MONITOR, {"pools"})))
 _POOL_IN_TREE = whole(
     _without(POOL, _NAMED_BY_PLACE),
-    members=array_schema(whole(MEMBER), limits.MEMBERS),
+    members=array_schema(whole(MEMBER), sizes.MEMBERS),
     healthmonitor=_MONITOR_IN_TREE,
 )
 LOAD_BALANCER_TREE: Shown = {
     **LOAD_BALANCER,
     "listeners": array_schema(
-        whole(_without(LISTENER, _NAMED_BY_PLACE), l7policies=array_schema(_POLICY_IN_TREE, limits.POLICIES)),
-        limits.LISTENERS,
+        whole(_without(LISTENER, _NAMED_BY_PLACE), l7policies=array_schema(_POLICY_IN_TREE, sizes.POLICIES)),
+        sizes.LISTENERS,
     ),
-    "pools": array_schema(_POOL_IN_TREE, limits.POOLS),
+    "pools": array_schema(_POOL_IN_TREE, sizes.POOLS),
 }
 
 

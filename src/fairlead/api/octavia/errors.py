@@ -4,17 +4,31 @@ Octavia itself answers some errors in a second form (pecan's); clients look for 
 gives that one.
 """
 
+from collections.abc import Mapping
+
 from starlette.responses import Response
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import NULL, BadField, MissingField, Schema, UnknownField, object_schema
-from fairlead.changes import addresses
-from fairlead.changes.refusal import Refusal
+from fairlead.model.quota import Counted
 
 FAULT: Schema = object_schema(
     {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": {"type": "string"}, "debuginfo": NULL},
     ["faultcode", "faultstring", "debuginfo"],
 )
+
+NAMES: Mapping[Counted, str] = {
+    Counted.LOAD_BALANCER: "Load Balancer",
+    Counted.LISTENER: "Listener",
+    Counted.POOL: "Pool",
+    Counted.MEMBER: "Member",
+    Counted.HEALTH_MONITOR: "Health Monitor",
+    Counted.L7POLICY: "L7 Policy",
+    Counted.L7RULE: "L7 Rule",
+    Counted.PORT: "Port",
+}
+"""Octavia's (common/data_models.py, `_name`); and of what Neutron counts, the port of a VIP."""
+COOKIES_OF_DATAGRAMS = "Session persistence of type {} is not supported for UDP/SCTP protocol pools."
 
 
 def fault(status: int, message: str) -> Response:
@@ -39,10 +53,6 @@ def invalid_option(value: object, option: str) -> ApiError:
     return ApiError(400, f"{_shown(value)} is not a valid option for {option}")
 
 
-def no_children(protocol: str) -> ApiError:
-    return ApiError(400, f"Protocol {protocol} listeners cannot have child objects.")
-
-
 def forbidden() -> ApiError:
     return ApiError(403, "Policy does not allow this request to be performed.")
 
@@ -65,21 +75,6 @@ def missing_field(error: MissingField) -> ApiError:
 def unknown_field(argument: str, error: UnknownField) -> ApiError:
     what = "attribute" if len(error.names) == 1 else "attributes"
     return ApiError(400, f"Unknown {what} for argument {'.'.join([argument, *error.path])}: {', '.join(error.names)}")
-
-
-def say(why: Refusal) -> ApiError:
-    """A refusal of the rules in Octavia's words."""
-    match why:
-        case addresses.AddressOutsideSubnet():
-            return bad_request(f"VIP address {why.address} is not a valid IP for subnet {why.subnet_id} ({why.cidr}).")
-        case addresses.AddressTaken():
-            return ApiError(409, f"The VIP IP address is already in use: {why.address}")
-        case addresses.NoFreeAddress():
-            return ApiError(409, f"No more IP addresses available on subnet {why.subnet_id}.")
-        case addresses.NoSubnetOnNetwork():
-            which = "" if why.address is None else " for VIP address specified"
-            return bad_request(f"Supplied network does not contain a subnet{which}.")
-    raise TypeError(f"there are no words for {why}")
 
 
 def _shown(value: object) -> str:

@@ -6,8 +6,9 @@ from typing import Any, TypeAlias
 
 from fairlead.api.door import JsonObject
 from fairlead.api.fields import Spec, Values
-from fairlead.api.octavia import changes, encode, healthmonitors, l7policies, specs
+from fairlead.api.octavia import encode, requests, specs
 from fairlead.api.octavia.caller import Caller
+from fairlead.changes import finding, l7, listeners, members, monitors, pools
 from fairlead.changes.identity import Identity
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.snapshot import Snapshot
@@ -40,7 +41,7 @@ class Part:
     find: Callable[[Snapshot, Names, Identity], Chain]
     """The load balancer, and what leads to the part."""
     encode: Callable[..., JsonObject]
-    create: Callable[[Snapshot, Values, Caller, Names], Steps[changes.Made]]
+    create: Callable[[Snapshot, Values, Caller, Names], Steps[requests.Made]]
     update: Callable[[Snapshot, Values, Caller, Names], Steps[Changes]]
     delete: Callable[[Snapshot, Caller, Names], Steps[Changes]]
 
@@ -55,11 +56,11 @@ LISTENER = Part(
     shown=encode.LISTENER,
     index=lambda snapshot: snapshot.listener_owner,
     within=lambda balancer: ((listener,) for listener in balancer.listeners),
-    find=lambda snapshot, names, who: changes.find_listener(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: finding.find_listener(snapshot, names["id"], who),
     encode=encode.encode_listener,
-    create=lambda snapshot, values, caller, _: changes.create_listener(snapshot, values, caller),
-    update=lambda snapshot, values, caller, names: changes.update_listener(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: changes.delete_listener(snapshot, caller, names["id"]),
+    create=lambda snapshot, values, caller, _: requests.create_listener(snapshot, values, caller),
+    update=lambda snapshot, values, caller, names: requests.update_listener(snapshot, values, caller, names["id"]),
+    delete=lambda snapshot, caller, names: listeners.delete_listener(snapshot, caller.asker, names["id"]),
 )
 POOL = Part(
     root="pool",
@@ -71,17 +72,17 @@ POOL = Part(
     shown=encode.POOL,
     index=lambda snapshot: snapshot.pool_owner,
     within=lambda balancer: ((pool,) for pool in balancer.pools),
-    find=lambda snapshot, names, who: changes.find_pool(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: finding.find_pool(snapshot, names["id"], who),
     encode=encode.encode_pool,
-    create=lambda snapshot, values, caller, _: changes.create_pool(snapshot, values, caller),
-    update=lambda snapshot, values, caller, names: changes.update_pool(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: changes.delete_pool(snapshot, caller, names["id"]),
+    create=lambda snapshot, values, caller, _: requests.create_pool(snapshot, values, caller),
+    update=lambda snapshot, values, caller, names: requests.update_pool(snapshot, values, caller, names["id"]),
+    delete=lambda snapshot, caller, names: pools.delete_pool(snapshot, caller.asker, names["id"]),
 )
 
 
 def _find_member(snapshot: Snapshot, names: Names, who: Identity) -> Chain:
-    balancer, pool = changes.find_pool(snapshot, names["pool_id"], who)
-    return balancer, pool, changes.find_member(pool, names["id"])
+    balancer, pool = finding.find_pool(snapshot, names["pool_id"], who)
+    return balancer, pool, finding.find_member(pool, names["id"])
 
 
 MEMBER = Part(
@@ -93,15 +94,15 @@ MEMBER = Part(
     put=specs.MEMBER_PUT,
     shown=encode.MEMBER,
     index=None,
-    parent=lambda snapshot, names, who: changes.find_pool(snapshot, names["pool_id"], who),
+    parent=lambda snapshot, names, who: finding.find_pool(snapshot, names["pool_id"], who),
     below=lambda found: ((found[-1], member) for member in found[-1].members),
     find=_find_member,
     encode=encode.encode_member,
-    create=lambda snapshot, values, caller, names: changes.create_member(snapshot, values, caller, names["pool_id"]),
-    update=lambda snapshot, values, caller, names: changes.update_member(
+    create=lambda snapshot, values, caller, names: requests.create_member(snapshot, values, caller, names["pool_id"]),
+    update=lambda snapshot, values, caller, names: requests.update_member(
         snapshot, values, caller, names["pool_id"], names["id"]
     ),
-    delete=lambda snapshot, caller, names: changes.delete_member(snapshot, caller, names["pool_id"], names["id"]),
+    delete=lambda snapshot, caller, names: members.delete_member(snapshot, caller.asker, names["pool_id"], names["id"]),
 )
 HEALTH_MONITOR = Part(
     root="healthmonitor",
@@ -113,11 +114,11 @@ HEALTH_MONITOR = Part(
     shown=encode.HEALTH_MONITOR,
     index=lambda snapshot: snapshot.monitor_owner,
     within=lambda balancer: ((pool, pool.health_monitor) for pool in balancer.pools if pool.health_monitor),
-    find=lambda snapshot, names, who: healthmonitors.find_monitor(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: finding.find_monitor(snapshot, names["id"], who),
     encode=encode.encode_monitor,
-    create=lambda snapshot, values, caller, _: healthmonitors.create(snapshot, values, caller),
-    update=lambda snapshot, values, caller, names: healthmonitors.update(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: healthmonitors.delete(snapshot, caller, names["id"]),
+    create=lambda snapshot, values, caller, _: requests.create_monitor(snapshot, values, caller),
+    update=lambda snapshot, values, caller, names: requests.update_monitor(snapshot, values, caller, names["id"]),
+    delete=lambda snapshot, caller, names: monitors.delete_monitor(snapshot, caller.asker, names["id"]),
 )
 L7_POLICY = Part(
     root="l7policy",
@@ -129,12 +130,19 @@ L7_POLICY = Part(
     shown=encode.L7_POLICY,
     index=lambda snapshot: snapshot.l7policy_owner,
     within=lambda balancer: ((listener, policy) for listener in balancer.listeners for policy in listener.l7policies),
-    find=lambda snapshot, names, who: l7policies.find(snapshot, names["id"], who),
+    find=lambda snapshot, names, who: finding.find_policy(snapshot, names["id"], who),
     encode=encode.encode_policy,
-    create=lambda snapshot, values, caller, _: l7policies.create(snapshot, values, caller),
-    update=lambda snapshot, values, caller, names: l7policies.update(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: l7policies.delete(snapshot, caller, names["id"]),
+    create=lambda snapshot, values, caller, _: requests.create_policy(snapshot, values, caller),
+    update=lambda snapshot, values, caller, names: requests.update_policy(snapshot, values, caller, names["id"]),
+    delete=lambda snapshot, caller, names: l7.delete_policy(snapshot, caller.asker, names["id"]),
 )
+
+
+def _find_rule(snapshot: Snapshot, names: Names, who: Identity) -> Chain:
+    found = finding.find_policy(snapshot, names["l7policy_id"], who)
+    return *found, finding.find_rule(found[-1], names["id"])
+
+
 L7_RULE = Part(
     root="rule",
     plural="rules",
@@ -144,16 +152,14 @@ L7_RULE = Part(
     put=specs.L7_RULE_PUT,
     shown=encode.L7_RULE,
     index=None,
-    parent=lambda snapshot, names, who: l7policies.find(snapshot, names["l7policy_id"], who),
+    parent=lambda snapshot, names, who: finding.find_policy(snapshot, names["l7policy_id"], who),
     below=lambda found: ((*found[1:], rule) for rule in found[-1].rules),
-    find=lambda snapshot, names, who: l7policies.find_rule(snapshot, names["l7policy_id"], names["id"], who),
+    find=_find_rule,
     encode=encode.encode_rule,
-    create=lambda snapshot, values, caller, names: l7policies.create_rule(
-        snapshot, values, caller, names["l7policy_id"]
-    ),
-    update=lambda snapshot, values, caller, names: l7policies.update_rule(
+    create=lambda snapshot, values, caller, names: requests.create_rule(snapshot, values, caller, names["l7policy_id"]),
+    update=lambda snapshot, values, caller, names: requests.update_rule(
         snapshot, values, caller, names["l7policy_id"], names["id"]
     ),
-    delete=lambda snapshot, caller, names: l7policies.delete_rule(snapshot, caller, names["l7policy_id"], names["id"]),
+    delete=lambda snapshot, caller, names: l7.delete_rule(snapshot, caller.asker, names["l7policy_id"], names["id"]),
 )
 PARTS = (LISTENER, POOL, MEMBER, HEALTH_MONITOR, L7_POLICY, L7_RULE)

@@ -8,10 +8,11 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null
 from fairlead.api.listing import LARGEST_PAGE
-from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family, find_provider
+from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import Plain, unpaged
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Handler, Operation
+from fairlead.changes.offers import find_provider
 from fairlead.compilers.providers import Names
 
 _DESCRIBED: Mapping[str, Schema] = {"name": TEXT, "description": TEXT}

@@ -1,49 +1,31 @@
 """Quotas: how many load balancers, and how many of each of their parts, a project may have (`model/allowance.py`)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, Services, identity, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import Field, Spec, Values, integer, object_schema
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import bad_request, forbidden, not_found
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import TEXT, Operation, read_body
 from fairlead.model.allowance import set_limits, take_limits_away
-from fairlead.model.kinds import PROBED
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.probes import find_probed_port, probes_of_port
 from fairlead.model.quota import (
     BALANCING,
     LARGEST_QUOTA,
-    MILLION,
     NETWORKING,
     UNLIMITED,
     Counted,
-    ProbeLimits,
     Quota,
     has_own,
     limits_of,
-    probe_rates,
 )
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
-NAMES: Mapping[Counted, str] = {
-    Counted.LOAD_BALANCER: "Load Balancer",
-    Counted.LISTENER: "Listener",
-    Counted.POOL: "Pool",
-    Counted.MEMBER: "Member",
-    Counted.HEALTH_MONITOR: "Health Monitor",
-    Counted.L7POLICY: "L7 Policy",
-    Counted.L7RULE: "L7 Rule",
-    Counted.PORT: "Port",
-}
-"""Octavia's (common/data_models.py, `_name`); and of what Neutron counts, the port of a VIP."""
 _ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
 """Older names that are given and taken beside the others."""
 ATTRIBUTES: Mapping[str, Counted] = {**{what.value: what for what in BALANCING}, **_ALSO}
@@ -51,53 +33,6 @@ QUOTA_PUT: Spec = dict.fromkeys(sorted(ATTRIBUTES), Field(integer(UNLIMITED, LAR
 _SHOWN = {"project_id": TEXT, "tenant_id": TEXT, **{name: field.parse.schema for name, field in QUOTA_PUT.items()}}
 _LIST = Plain(plural="quotas", links="quotas_links", key="project_id", attributes=_SHOWN)
 _ONE = object_schema({"quota": object_schema(_SHOWN, _SHOWN)}, ["quota"])
-
-
-def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> Changes:
-    """Raises ApiError: 400 for a monitor that probes too often, 403 when a project or a port would get too many probes.
-
-    What a load balancer asks already may stay as it is, whatever the limits are by now.
-    """
-    limited = False
-    for balancer in changes.puts:
-        if isinstance(balancer, LoadBalancer):
-            old = snapshot.load_balancers.get(balancer.id)
-            _check_delays(allowed.least_delay, old, balancer)
-            limited = _check_rates(allowed, snapshot, old, balancer) or limited
-    return replace(changes, rests_on_absence=True) if limited else changes
-
-
-def _check_delays(least: int, old: LoadBalancer | None, new: LoadBalancer) -> None:
-    delays = {pool.id: pool.health_monitor.delay for pool in old.pools if pool.health_monitor} if old else {}
-    for pool in new.pools:
-        monitor = pool.health_monitor
-        if monitor is not None and max(1, monitor.delay) < least and monitor.delay != delays.get(pool.id):
-            raise bad_request(
-                f"The request delay value {monitor.delay} should be larger than {least} for {monitor.type.value} health"
-                " monitor type."
-            )
-
-
-def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: LoadBalancer | None, new: LoadBalancer) -> bool:
-    """Whether more is asked than before, and a limit was looked at."""
-    before, after = probe_rates(old), probe_rates(new)
-    more = sum(after.values()) - sum(before.values())
-    grown = [place for place, rate in after.items() if rate > before.get(place, 0)]
-    if not grown:
-        return False
-    total = snapshot.probing.get(new.project_id, 0) + more
-    if more > 0 and allowed.per_second != UNLIMITED and total > allowed.per_second * MILLION:
-        raise _met(f"Probes per second ({allowed.per_second})")
-    if allowed.per_second_of_port != UNLIMITED:
-        probed = PROBED.change(snapshot.probed, new.id, before, after)
-        for port in {port.id: port for place in grown if (port := find_probed_port(snapshot, place))}.values():
-            if probes_of_port(snapshot, probed, port) > allowed.per_second_of_port * MILLION:
-                raise _met(f"Probes per second of port {port.id} ({allowed.per_second_of_port})")
-    return True
-
-
-def _met(resource: str) -> ApiError:
-    return ApiError(403, f"Quota has been met for resources: {resource}")
 
 
 def quota_routes(services: Services) -> list[Operation]:

@@ -3,7 +3,7 @@
 from fairlead.api.door import Services
 from fairlead.api.fields import Parser, Schema, Values, array_schema, list_of, object_schema
 from fairlead.api.listing import LARGEST_PAGE
-from fairlead.api.octavia import encode, limits, specs
+from fairlead.api.octavia import encode, specs
 from fairlead.api.octavia.catalog import catalog_routes
 from fairlead.api.octavia.lists import list_query, show_one
 from fairlead.api.octavia.parts import MEMBER, PARTS, Part
@@ -12,6 +12,7 @@ from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
 from fairlead.api.octavia.views import Views
 from fairlead.api.openapi import FLAG, LINKS, Handler, Operation
+from fairlead.model import sizes
 
 _STATS = {200: object_schema({"stats": object_schema(encode.STATISTICS, encode.STATISTICS)}, ["stats"])}
 
@@ -71,7 +72,7 @@ def _part_routes(views: Views, part: Part) -> list[Operation]:
 def _member_batch(views: Views) -> Operation:
     each = specs.nested(specs.MEMBER_POST)
     batch: Parser[tuple[Values, ...]] = specs.under(
-        "members", list_of(each, limits.MEMBERS), "a list", argument="members_"
+        "members", list_of(each, sizes.MEMBERS), "a list", argument="members_"
     )
     additive = {"additive_only": FLAG}
     return Operation("PUT", MEMBER.path, views.replace_members, takes=batch, gives={202: None}, query=additive)

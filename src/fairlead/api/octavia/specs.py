@@ -31,7 +31,9 @@ from fairlead.api.fields import (
 )
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
+from fairlead.changes.tls_checks import TLS_VERSIONS
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model import sizes
 from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
 from fairlead.model.loadbalancer import (
     Algorithm,
@@ -125,7 +127,7 @@ _CREATED: Spec = {"project_id": Field(text(limits.LONGEST_PROJECT)), "tenant_id"
 _TLS: Spec = {
     "alpn_protocols": Field(texts.alpn_protocols),
     "tls_ciphers": Field(text(limits.LONGEST_CIPHERS)),
-    "tls_versions": Field(texts.some_of(*texts.TLS_VERSIONS)),
+    "tls_versions": Field(texts.some_of(*TLS_VERSIONS)),
 }
 
 MEMBER_PUT: Spec = {
@@ -133,7 +135,7 @@ MEMBER_PUT: Spec = {
     "backup": Field(boolean),
     "monitor_address": Field(texts.written_address),
     "monitor_port": Field(integer(1, 65535)),
-    "weight": Field(integer(0, limits.LARGEST_WEIGHT)),
+    "weight": Field(integer(0, sizes.LARGEST_WEIGHT)),
 }
 MEMBER_POST: Spec = {
     **MEMBER_PUT,
@@ -151,8 +153,8 @@ HEALTH_MONITOR_PUT: Spec = {
     "expected_codes": Field(texts.expected_codes),
     "http_method": Field(texts.one_of(*texts.HTTP_METHODS)),
     "http_version": Field(texts.http_version),
-    "max_retries": Field(integer(1, limits.MOST_RETRIES)),
-    "max_retries_down": Field(integer(1, limits.MOST_RETRIES)),
+    "max_retries": Field(integer(1, sizes.MOST_RETRIES)),
+    "max_retries_down": Field(integer(1, sizes.MOST_RETRIES)),
     "timeout": Field(integer(0, limits.LARGEST_NUMBER)),
     "url_path": Field(texts.url_path),
 }
@@ -160,7 +162,7 @@ HEALTH_MONITOR_IN_TREE: Spec = {
     **HEALTH_MONITOR_PUT,
     **_CREATED,
     "delay": Field(integer(0, limits.LARGEST_NUMBER), required=True),
-    "max_retries": Field(integer(1, limits.MOST_RETRIES), required=True),
+    "max_retries": Field(integer(1, sizes.MOST_RETRIES), required=True),
     "timeout": Field(integer(0, limits.LARGEST_NUMBER), required=True),
     "type": Field(word_of(MonitorType), required=True),
 }
@@ -188,7 +190,7 @@ POOL_IN_TREE: Spec = {
     **POOL_PUT,
     **_CREATED,
     "healthmonitor": Field(nested(HEALTH_MONITOR_IN_TREE)),
-    "members": Field(list_of(nested(MEMBER_POST), limits.MEMBERS)),
+    "members": Field(list_of(nested(MEMBER_POST), sizes.MEMBERS)),
     "protocol": Field(word_of(PoolProtocol)),
     "session_persistence": Field(nested(SESSION_PERSISTENCE)),
 }
@@ -229,7 +231,7 @@ L7_POLICY_IN_TREE: Spec = {
     **_CREATED,
     "action": Field(word_of(L7ActionType), required=True),
     "redirect_pool": Field(nested(POOL_IN_TREE)),
-    "rules": Field(list_of(nested(L7_RULE_POST), limits.RULES)),
+    "rules": Field(list_of(nested(L7_RULE_POST), sizes.RULES)),
 }
 L7_POLICY_POST: Spec = {
     **{name: field for name, field in L7_POLICY_IN_TREE.items() if name != "redirect_pool"},
@@ -238,7 +240,7 @@ L7_POLICY_POST: Spec = {
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
     **_TLS,
-    "allowed_cidrs": Field(list_of(texts.cidr, limits.CIDRS)),
+    "allowed_cidrs": Field(list_of(texts.cidr, sizes.CIDRS)),
     "client_authentication": Field(word_of(ClientAuthentication)),
     "client_ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
     "client_crl_container_ref": Field(text(limits.LONGEST_TEXT)),
@@ -259,7 +261,7 @@ LISTENER_IN_TREE: Spec = {
     **LISTENER_PUT,
     **_CREATED,
     "default_pool": Field(nested(POOL_IN_TREE)),
-    "l7policies": Field(list_of(nested(L7_POLICY_IN_TREE), limits.POLICIES)),
+    "l7policies": Field(list_of(nested(L7_POLICY_IN_TREE), sizes.POLICIES)),
     "protocol": Field(word_of(ListenerProtocol), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
@@ -278,11 +280,11 @@ ADDITIONAL_VIP: Spec = {
 LOAD_BALANCER_POST: Spec = {
     **LOAD_BALANCER_PUT,
     **_CREATED,
-    "additional_vips": Field(list_of(nested(ADDITIONAL_VIP), limits.VIPS)),
+    "additional_vips": Field(list_of(nested(ADDITIONAL_VIP), sizes.VIPS)),
     "availability_zone": Field(text(limits.LONGEST_TEXT)),
     "flavor_id": Field(uuid),
-    "listeners": Field(list_of(nested(LISTENER_IN_TREE), limits.LISTENERS)),
-    "pools": Field(list_of(nested(POOL_IN_TREE), limits.POOLS)),
+    "listeners": Field(list_of(nested(LISTENER_IN_TREE), sizes.LISTENERS)),
+    "pools": Field(list_of(nested(POOL_IN_TREE), sizes.POOLS)),
     "provider": Field(text(limits.LONGEST_PROVIDER)),
     "vip_address": Field(texts.address),
     "vip_network_id": Field(uuid),

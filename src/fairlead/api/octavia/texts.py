@@ -9,6 +9,7 @@ from typing import TypeVar
 from fairlead.api import fields
 from fairlead.api.fields import Parser, array_schema, object_schema, reads, text
 from fairlead.api.octavia import limits
+from fairlead.changes.tls_checks import ALPN_PROTOCOLS, CLIENT_HEADERS, FORWARDED_HEADERS
 from fairlead.model.addresses import IPNetwork
 
 _T = TypeVar("_T")
@@ -26,23 +27,9 @@ URL = (
 )
 URL_PATH = rf"^/{_PATH_CHARACTERS}*{_QUERY}$"
 """RFC 3986, section 3: the characters that each component may have."""
-TLS_VERSIONS = ("SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
-ALPN_PROTOCOLS = ("h2", "http/1.1", "http/1.0")
 HTTP_METHODS = ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 HTTP_VERSIONS = ("1.0", "1.1")
 REDIRECT_CODES = (301, 302, 303, 307, 308)
-FORWARDED_HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
-CLIENT_HEADERS = (
-    "X-SSL-Client-Verify",
-    "X-SSL-Client-Has-Cert",
-    "X-SSL-Client-DN",
-    "X-SSL-Client-CN",
-    "X-SSL-Issuer",
-    "X-SSL-Client-SHA1",
-    "X-SSL-Client-Not-Before",
-    "X-SSL-Client-Not-After",
-)
-"""Of the certificate that a client has shown."""
 
 
 def matching(pattern: str, reason: str, longest: int = limits.LONGEST_TEXT) -> Parser[str]:

@@ -9,14 +9,17 @@ from starlette.responses import Response
 
 from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.listing import Item, Lazy
-from fairlead.api.octavia import changes, encode
+from fairlead.api.octavia import encode, requests
 from fairlead.api.octavia.caller import Caller, Origin
-from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
 from fairlead.api.openapi import Handler, read_body
 from fairlead.api.steps import in_steps
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancers import delete_load_balancer, fail_over
+from fairlead.changes.finding import NotTheirs, find_listener, find_load_balancer
 from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.balancer_status import BalancerStatus
 from fairlead.model.loadbalancer import Listener, LoadBalancer
@@ -46,16 +49,13 @@ class Views:
         return Views(self._services, self._snapshot)
 
     def _caller(self, request: Request, project_id: str | None = None) -> Caller:
-        """Who asks, and what what he makes will get. Raises ApiError 403 when he asks for another project."""
-        who = identity(request)
-        project = project_id or who.project_id
+        """Who asks, and what what they make will get. Raises Refused when they ask for another project."""
+        who, services = identity(request), self._services
+        project, now = project_id or who.project_id, services.now()
         if not who.may_change(project):
-            raise forbidden()
-        services = self._services
-        origin = Origin(
-            project_id=project, now=services.now(), new_id=services.new_id, provider=services.providers.default
-        )
-        return Caller(identity=who, origin=origin, applied=services.applied, providers=services.providers)
+            raise Refused(NotTheirs(project_id=project))
+        asker = Asker(identity=who, now=now, applied=services.applied, providers=services.providers)
+        return Caller(asker=asker, origin=Origin(project_id=project, now=now, new_id=services.new_id))
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
         """Those that the caller may see; of these ids only, where the query names some."""
@@ -105,7 +105,7 @@ class Views:
         caller = self._caller(request, values.get("tenant_id") or values.get("project_id"))
         made = self._services.new_id()
         snapshot = await self._services.write(
-            lambda old: in_steps(changes.create_load_balancer(old, values, caller, made))
+            lambda old: in_steps(requests.create_load_balancer(old, values, caller, made))
         )
         where = encode.status_in(self._services, snapshot, snapshot.load_balancers[made])
         return json_response({"loadbalancer": await in_steps(encode.encode_tree(where))}, 201)
@@ -115,31 +115,31 @@ class Views:
 
     async def update_load_balancer(self, request: Request) -> Response:
         balancer_id = request.path_params["id"]
-        changes.find_load_balancer(self._snapshot, balancer_id, identity(request))
+        find_load_balancer(self._snapshot, balancer_id, identity(request))
         values = await read_body(request)
         caller = self._caller(request)
         snapshot = await self._services.write(
-            lambda old: in_steps(changes.update_load_balancer(old, values, caller, balancer_id))
+            lambda old: in_steps(requests.update_load_balancer(old, values, caller, balancer_id))
         )
         return self._load_balancer(snapshot, request)
 
     async def delete_load_balancer(self, request: Request) -> Response:
         caller, balancer_id = self._caller(request), request.path_params["id"]
         cascade = request.query_params.get("cascade", "").lower() in ("true", "1")
-        await self._services.write(lambda old: changes.delete_load_balancer(old, caller, balancer_id, cascade=cascade))
+        await self._services.write(lambda old: delete_load_balancer(old, caller.asker, balancer_id, cascade=cascade))
         return Response(status_code=NO_CONTENT)
 
     async def show_statuses(self, request: Request) -> Response:
-        balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
+        balancer = find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
         return json_response({"statuses": await in_steps(encode.encode_statuses(self._status(balancer)))})
 
     async def show_load_balancer_stats(self, request: Request) -> Response:
         """Summed over its listeners."""
-        balancer = changes.find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
+        balancer = find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
         return self._statistics(balancer, balancer.listeners)
 
     async def show_listener_stats(self, request: Request) -> Response:
-        balancer, listener = changes.find_listener(self._snapshot, request.path_params["id"], identity(request))
+        balancer, listener = find_listener(self._snapshot, request.path_params["id"], identity(request))
         return self._statistics(balancer, [listener])
 
     def _statistics(self, balancer: LoadBalancer, listeners: Iterable[Listener]) -> Response:
@@ -152,12 +152,12 @@ class Views:
     async def fail_over(self, request: Request) -> Response:
         """There is no instance to move; what was asked for is a dataplane that is known to be right."""
         caller, balancer_id = self._caller(request), request.path_params["id"]
-        await self._services.write(lambda old: changes.fail_over(old, caller, balancer_id))
+        await self._services.write(lambda old: fail_over(old, caller.asker, balancer_id))
         self._services.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))
         return Response(status_code=ACCEPTED)
 
     def _load_balancer(self, snapshot: Snapshot, request: Request) -> Response:
-        balancer = changes.find_load_balancer(snapshot, request.path_params["id"], identity(request))
+        balancer = find_load_balancer(snapshot, request.path_params["id"], identity(request))
         where = encode.status_in(self._services, snapshot, balancer)
         return json_response({"loadbalancer": encode.encode_load_balancer(where)})
 
@@ -234,6 +234,6 @@ class Views:
         bodies = await read_body(request)
         caller = self._caller(request)
         await self._services.write(
-            lambda old: in_steps(changes.replace_members(old, bodies, caller, pool_id, additive=additive))
+            lambda old: in_steps(requests.replace_members(old, bodies, caller, pool_id, additive=additive))
         )
         return Response(status_code=ACCEPTED)

@@ -3,10 +3,11 @@
 It is held by a port, one a subnet, made with the first monitor that needs it. It goes with its subnet.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 
-from fairlead.api.door import ApiError
 from fairlead.changes.addresses import choose_mac, free_address
+from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FixedIP, Port, PortUse, find_subnet
 from fairlead.model.probes import (
@@ -17,8 +18,15 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAddressForProbes(Refusal):
+    """The subnet has none left."""
+
+    subnet_id: str
+
+
 def make_probe_ports(snapshot: Snapshot, balancer: LoadBalancer, now: datetime) -> tuple[Port, ...]:
-    """The ports that are missing. Raises ApiError 409 where a subnet has no address left."""
+    """The ports that are missing. Raises Refused where a subnet has no address left."""
     ports: list[Port] = []
     for subnet_id, network_id in sorted(sourceless_subnets(snapshot, balancer).items()):
         port = _make(snapshot, network_id, subnet_id, now)
@@ -33,7 +41,7 @@ def _make(snapshot: Snapshot, network_id: str, subnet_id: str, now: datetime) ->
     identity = probe_port_id(subnet_id)
     address = free_address(snapshot, network_id, subnet, identity) if subnet else None
     if address is None:
-        raise ApiError(409, f"No more IP addresses available on subnet {subnet_id}: health monitors need one.")
+        raise Refused(NoAddressForProbes(subnet_id=subnet_id))
     return Port(
         id=identity,
         project_id=network.project_id,

@@ -1,0 +1,276 @@
+"""What the rules refuse, in Octavia's words and with its codes: one entry for each class of refusal."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairlead.api.door import ApiError
+from fairlead.api.octavia.errors import (
+    COOKIES_OF_DATAGRAMS,
+    NAMES,
+    bad_request,
+    disallowed,
+    forbidden,
+    invalid_option,
+    missing_subresource,
+    not_found,
+)
+from fairlead.changes import (
+    addresses,
+    balancer_checks,
+    balancers,
+    finding,
+    l7_checks,
+    listener_checks,
+    monitor_checks,
+    monitors,
+    offers,
+    persistence,
+    pool_checks,
+    pools,
+    probe_limits,
+    probe_ports,
+    tls_checks,
+    vips,
+)
+from fairlead.changes.l7_checks import RuleProblem
+from fairlead.changes.refusal import Refusal
+from fairlead.compilers.providers import VIP_NETWORKS
+from fairlead.model.catalog import FlavorProfile, Profile
+from fairlead.model.l7 import L7RuleType
+from fairlead.model.loadbalancer import DATAGRAMS, PersistenceType
+from fairlead.model.owner import Kind
+from fairlead.model.quota import Counted
+
+_ROOTS = {Kind.FLAVOR: "flavor", Kind.AVAILABILITY_ZONE: "availability_zone"}
+_OPTIONS = {Kind.FLAVOR: "flavor_id", Kind.AVAILABILITY_ZONE: "availability zone"}
+_MANY = {
+    Counted.LISTENER: "listeners",
+    Counted.POOL: "pools",
+    Counted.L7POLICY: "L7 policies on a listener",
+    Counted.MEMBER: "members in all",
+}
+_PARTS = {Counted.LOAD_BALANCER: "Load Balancer", Counted.POOL: "Pool", Counted.L7POLICY: "L7Policy"}
+"""As Octavia calls what is immutable."""
+_RULE: Mapping[RuleProblem, str] = {
+    RuleProblem.NO_VALUE: "Invalid L7 Rule: L7 rule type requires a value",
+    RuleProblem.NO_KEY: "Invalid L7 Rule: L7 rule type requires a key",
+    RuleProblem.BAD_KEY: "Invalid characters in key",
+    RuleProblem.BAD_VALUE: "Invalid characters in {value_of}",
+    RuleProblem.BAD_COMPARISON: "Invalid L7 Rule: invalid comparison type for rule type",
+    RuleProblem.BAD_EXPRESSION: "Unable to parse regular expression: {reason}",
+    RuleProblem.NO_FIELD_OR_VALUE: "Invalid L7 Rule: L7rule type {type} needs to specify a key and a value.",
+    RuleProblem.BAD_FIELD: "Invalid L7 Rule: Invalid L7rule distinguished name field.",
+    RuleProblem.KEY_NOT_USED: 'Invalid L7 Rule: L7rule type {type} does not use the "key" field.',
+    RuleProblem.NOT_TRUE: "Invalid L7 Rule: L7rule value {value} is not a boolean True string.",
+    RuleProblem.NOT_A_NUMBER: "Invalid L7 Rule: L7rule type {type} needs a int value, which is >= 0",
+    RuleProblem.ONLY_EQUAL: "Invalid L7 Rule: L7rule type {type} only supports the EQUAL_TO compare type.",
+}
+
+
+def say(why: Refusal) -> ApiError:
+    """Raises TypeError for a refusal without words."""
+    words = WORDS.get(type(why))
+    if words is None:
+        raise TypeError(f"there are no words for {why}")
+    return words(why)
+
+
+def _immutable(why: balancers.OnItsWay) -> ApiError:
+    return ApiError(409, f"{_PARTS[why.what]} {why.id} is immutable and cannot be updated.")
+
+
+def _wrong_rule(why: l7_checks.WrongRule) -> ApiError:
+    rule = why.rule
+    has_key = rule.type in (L7RuleType.HEADER, L7RuleType.COOKIE)
+    value_of = f"{rule.type.value.lower()} value" if has_key else "comparison value"
+    words = _RULE[why.problem].format(type=rule.type.value, value=rule.value, reason=why.reason, value_of=value_of)
+    return ApiError(400, f"Error parsing L7Rule: {words}")
+
+
+def _wrong_monitor(why: monitor_checks.WrongMonitorType) -> ApiError:
+    if why.protocol not in DATAGRAMS:
+        return bad_request(f"The {why.type.value} type is only supported for pools of type UDP/SCTP.")
+    types = "/".join(each.value for each in monitor_checks.OF_DATAGRAMS)
+    return bad_request(
+        f"The associated pool protocol is {why.protocol.value}, so only a {types} health monitor is supported."
+    )
+
+
+def _no_client_ca(why: tls_checks.NoClientCa) -> ApiError:
+    if why.authentication is None:
+        return bad_request(
+            "A client authentication CA reference is required to specify a client authentication revocation list."
+        )
+    setting = why.authentication.value
+    return bad_request(f"Client authentication setting {setting} requires a client CA container reference.")
+
+
+def _other_provider(why: offers.OfferOfOtherProvider) -> ApiError:
+    what = "Flavor" if why.kind is Kind.FLAVOR else "Availability zone"
+    return ApiError(400, f"{what} '{why.key}' is not compatible with provider '{why.provider}'")
+
+
+def _met(why: probe_limits.TooManyProbes) -> ApiError:
+    of = f" of port {why.port_id}" if why.port_id else ""
+    return ApiError(403, f"Quota has been met for resources: Probes per second{of} ({why.per_second})")
+
+
+def _data(profile: Profile) -> str:
+    """The attribute in which a profile says what it says."""
+    return "flavor_data" if isinstance(profile, FlavorProfile) else "availability_zone_data"
+
+
+_BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    finding.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
+    finding.NotTheirs: lambda _: forbidden(),
+    balancers.OnItsWay: _immutable,
+    balancers.WholeOnItsWay: lambda why: ApiError(
+        409, f"Invalid state {why.status.value} of loadbalancer resource {why.id}"
+    ),
+    balancers.HasParts: lambda why: bad_request(f"Cannot delete Load Balancer {why.balancer_id} - it has children"),
+    balancers.VipStays: lambda why: bad_request(f"The VIP of Load Balancer {why.balancer_id} cannot be changed."),
+    balancer_checks.TooMany: lambda why: bad_request(f"A load balancer can have at most {why.most} {_MANY[why.what]}."),
+    balancer_checks.IdTaken: lambda why: ApiError(409, f"The id {why.id} is already in use."),
+    offers.UnknownProvider: lambda why: ApiError(400, f"Provider '{why.name}' is not enabled."),
+    offers.UnknownOffer: lambda why: bad_request(f"Invalid {_OPTIONS[why.kind]}."),
+    offers.OfferDisabled: lambda why: ApiError(
+        400, f"The selected {_ROOTS[why.kind]} is not allowed in this deployment: {why.key}"
+    ),
+    offers.OfferOfOtherProvider: _other_provider,
+    offers.NetworkNotOffered: lambda _: bad_request(
+        "Supplied VIP network_id is not allowed by the configuration of this deployment."
+    ),
+    offers.BadProfile: lambda why: invalid_option(why.profile.metadata, _data(why.profile)),
+    offers.BadVipNetworks: lambda why: invalid_option(
+        why.value, f"{_data(why.profile)} {VIP_NETWORKS}; it is a list of ids"
+    ),
+    offers.UnknownCapability: lambda why: ApiError(
+        501,
+        f"Provider '{why.profile.provider}' does not support a requested option: {_data(why.profile)} {why.name}",
+    ),
+    probe_limits.TooManyProbes: _met,
+}
+_LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    listener_checks.PortInUse: lambda why: ApiError(
+        409,
+        f"Another Listener on this Load Balancer is already using protocol {why.protocol.value} and protocol_port"
+        f" {why.port}",
+    ),
+    listener_checks.WrongPoolProtocol: lambda why: bad_request(
+        f"The pool protocol '{why.pool.value}' is invalid while the listener protocol is '{why.listener.value}'."
+    ),
+    listener_checks.LeadsNowhere: lambda why: ApiError(
+        400, f"Protocol {why.protocol.value} listeners cannot have child objects."
+    ),
+    listener_checks.CidrOfOtherVersion: lambda why: bad_request(
+        f"CIDR {why.cidr} IP version incompatible with all VIPs {[str(vip) for vip in why.vips]} IP version."
+    ),
+    l7_checks.WrongRule: _wrong_rule,
+    l7_checks.TooManyRules: lambda why: ApiError(409, f"Too many rules on L7 policy {why.policy_id}"),
+}
+_POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    pools.HasDefaultPool: lambda _: ApiError(409, "This listener already has a default pool"),
+    pools.PoolInUse: lambda why: ApiError(409, f"Pool {why.pool_id} is in use by L7 policy {why.policy_id}"),
+    pool_checks.MemberExists: lambda why: ApiError(
+        409, f"Another member on this pool is already using ip {why.address} on protocol_port {why.port}"
+    ),
+    pool_checks.NoDestination: lambda why: ApiError(
+        400,
+        f"{why.address} is not a valid option for {'member monitor_address' if why.is_probed else 'member address'}",
+    ),
+    persistence.CookiesOfDatagrams: lambda why: bad_request(
+        "Cookie names are not supported for UDP/SCTP pools."
+        if why.type is PersistenceType.APP_COOKIE
+        else COOKIES_OF_DATAGRAMS.format(why.type.value)
+    ),
+    persistence.TimeoutOfStreams: lambda _: bad_request(
+        "persistence_timeout and persistence_granularity is only for UDP and SCTP protocol pools."
+    ),
+    persistence.BadCookieName: lambda _: bad_request('Supplied "cookie_name" is invalid.'),
+    monitors.HasMonitor: lambda _: ApiError(409, "This pool already has a health monitor"),
+    monitor_checks.WrongMonitorType: _wrong_monitor,
+    monitor_checks.ProbesTooOften: lambda why: bad_request(
+        f"The request delay value {why.delay} should be larger than {why.least} for {why.type.value} health monitor"
+        " type."
+    ),
+    monitor_checks.NoHttpVersion: lambda _: bad_request(
+        "'http_version' must be specified when 'domain_name' is provided."
+    ),
+    monitor_checks.HttpWithoutHost: lambda _: ApiError(
+        400, "http_version 1.0 is not a valid option for health monitors HTTP 1.1 domain name health check"
+    ),
+    probe_ports.NoAddressForProbes: lambda why: ApiError(
+        409, f"No more IP addresses available on subnet {why.subnet_id}: health monitors need one."
+    ),
+}
+_TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    tls_checks.HeadersNotInserted: lambda why: ApiError(
+        400, f"insert-headers is not a valid option for a {why.protocol.value} protocol listener."
+    ),
+    tls_checks.UnknownHeaders: lambda why: ApiError(400, f"{list(why.names)} is not a valid option for insert_headers"),
+    tls_checks.HeadersOfCertificates: lambda why: ApiError(
+        400, f"{list(why.names)} is not a valid option for {why.protocol.value} protocol listener."
+    ),
+    tls_checks.BadHeaderSwitch: lambda why: ApiError(
+        400, f"{why.value} is not a valid option for insert_headers {why.name}; it is true or false."
+    ),
+    tls_checks.TlsOfDatagrams: lambda why: bad_request(f"{why.protocol.value} protocol listener does not support TLS."),
+    tls_checks.CertificateNotUsed: lambda why: bad_request(
+        f"Certificate container references are not allowed on {why.protocol.value} protocol listeners."
+    ),
+    tls_checks.NoCertificate: lambda why: bad_request(
+        "An SNI or default certificate container reference must be provided "
+        + ("with a client CA container reference." if why.for_clients else "for TERMINATED_HTTPS protocol listeners.")
+    ),
+    tls_checks.NoClientCa: _no_client_ca,
+    tls_checks.NoMemberCa: lambda why: bad_request(
+        "A CA reference cannot be removed when a certificate revocation list is present."
+        if why.was_there
+        else "A CA certificate reference is required to specify a revocation list."
+    ),
+    tls_checks.HstsWithoutAge: lambda _: bad_request(
+        "HSTS configuration options hsts_include_subdomains and hsts_preload only make sense if hsts_max_age is set as"
+        " well."
+    ),
+    tls_checks.HstsWithoutTls: lambda _: bad_request(
+        "The HSTS feature can only be used for listeners using the TERMINATED_HTTPS protocol."
+    ),
+    tls_checks.BadCiphers: lambda _: bad_request(
+        "Invalid characters in cipher string. Only alphanumeric, -, +, !, :, @, =, _, and . are allowed."
+    ),
+    tls_checks.OldTlsVersions: lambda why: bad_request(
+        f"Requested TLS versions are less than the minimum: {', '.join(why.versions)} < {why.least}"
+    ),
+}
+_VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    addresses.AddressOutsideSubnet: lambda why: bad_request(
+        f"VIP address {why.address} is not a valid IP for subnet {why.subnet_id} ({why.cidr})."
+    ),
+    addresses.AddressTaken: lambda why: ApiError(409, f"The VIP IP address is already in use: {why.address}"),
+    addresses.NoFreeAddress: lambda why: ApiError(409, f"No more IP addresses available on subnet {why.subnet_id}."),
+    addresses.NoSubnetOnNetwork: lambda why: bad_request(
+        f"Supplied network does not contain a subnet{'' if why.address is None else ' for VIP address specified'}."
+    ),
+    vips.NoSuchNetwork: lambda why: missing_subresource("Network", why.id),
+    vips.NoSuchSubnet: lambda why: missing_subresource("Subnet", why.id),
+    vips.NoSuchPort: lambda why: missing_subresource("Port", why.id),
+    vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
+    vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
+    vips.PortHasHost: lambda why: bad_request(f"Port {why.port_id} is bound to host {why.host}: a workload has it."),
+    vips.WhichAddress: lambda why: bad_request(
+        "VIP port's subnet could not be determined. Please specify either a VIP subnet or address."
+        if why.several
+        else "Specified VIP address not found on the specified VIP port."
+    ),
+    vips.AddressNotTheirs: lambda _: disallowed("(rule:create_port and (rule:create_port:fixed_ips:ip_address))"),
+    vips.SubnetsOfSeveralNetworks: lambda _: bad_request("All VIP subnets must belong to the same network."),
+    vips.PortsOfSeveralVips: lambda _: bad_request(
+        "port_id of additional_vips: all VIPs are on one port; name it as vip_port_id."
+    ),
+    vips.PortWithoutAddress: lambda why: bad_request(
+        f"Port {why.port_id} has no such address on subnet {why.subnet_id}."
+    ),
+    vips.SubnetTwice: lambda _: bad_request("Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet."),
+    vips.SubnetElsewhere: lambda _: bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network."),
+}
+WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {**_BALANCERS, **_LISTENERS, **_POOLS, **_TLS, **_VIPS}

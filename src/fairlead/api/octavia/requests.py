@@ -1,0 +1,228 @@
+"""What each request asks of the rules: bodies become values of the model, on what the snapshot has by now.
+
+Each is a function of a snapshot. They write nothing. All raise ApiError for what no value can hold, and Refused.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from fairlead.api.fields import Values
+from fairlead.api.octavia import decode, l7, specs
+from fairlead.api.octavia.caller import Caller, Origin, common
+from fairlead.api.octavia.errors import bad_request, not_found
+from fairlead.changes import balancers, listeners, members, monitors, offers, pools, vips
+from fairlead.changes import l7 as policies
+from fairlead.changes.finding import find_member, find_monitor, find_rule
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+Made: TypeAlias = tuple[Changes, str]
+"""And the id of the part that is new."""
+
+
+def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
+    asker, origin = caller.asker, caller.origin
+    named = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))
+    offer = offers.choose(asker.providers, snapshot, *named)
+    specs.refuse_not_yet(values, offer.provider)
+    vip = vips.choose_vip(snapshot, asker, decode.decode_vip(values, origin, balancer_id))
+    offers.check_network(offer, vip.port.network_id)
+    balancer = LoadBalancer(
+        id=balancer_id,
+        project_id=origin.project_id,
+        created_at=origin.now,
+        **{"admin_state_up": True, **common(values)},
+        provider=offer.provider,
+        vip=vip.vips[0],
+        flavor_id=offer.flavor_id,
+        availability_zone=offer.availability_zone,
+    )
+    balancer = yield from _with_tree(balancer, values, origin)
+    return (yield from balancers.create_load_balancer(snapshot, asker, balancer, vip, offer.reads))
+
+
+def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
+    balancer = balancers.find_to_change(snapshot, balancer_id, caller.asker)
+    specs.refuse_not_yet(values, balancer.provider)
+    return (yield from balancers.replace_load_balancer(snapshot, caller.asker, replace(balancer, **common(values))))
+
+
+def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
+    balancer = balancers.find_to_change(snapshot, values["loadbalancer_id"], caller.asker)
+    origin = caller.origin.on(balancer)
+    named = yield from _pools_of([values], origin)
+    listener = yield from _listener_with(values, origin, named)
+    made = listeners.create_listener(snapshot, caller.asker, balancer.id, listener, named.values())
+    return (yield from made), listener.id
+
+
+def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Steps[Changes]:
+    _, listener = listeners.find_listener_to_change(snapshot, listener_id, caller.asker)
+    return (yield from listeners.update_listener(snapshot, caller.asker, decode.edit_listener(listener, values)))
+
+
+def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
+    balancer_id, listener_id = values.get("loadbalancer_id"), values.get("listener_id") or None
+    if not balancer_id and listener_id is None:
+        raise bad_request("Must provide at least one of: loadbalancer_id, listener_id")
+    if listener_id is not None:
+        balancer, listener = listeners.find_listener_to_change(snapshot, listener_id, caller.asker)
+        if balancer_id not in (None, balancer.id):
+            raise bad_request(f"Listener {listener.id} is not on Load Balancer {balancer_id}.")
+    else:
+        balancer = balancers.find_to_change(snapshot, values["loadbalancer_id"], caller.asker)
+    pool = decode.decode_pool(values, caller.origin.on(balancer))
+    return (yield from pools.create_pool(snapshot, caller.asker, balancer.id, pool, listener_id)), pool.id
+
+
+def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Changes]:
+    _, pool = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
+    return (yield from pools.update_pool(snapshot, caller.asker, decode.edit_pool(pool, values)))
+
+
+def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Made]:
+    balancer, _ = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
+    member = decode.decode_member(values, caller.origin.on(balancer))
+    return (yield from members.create_member(snapshot, caller.asker, pool_id, member)), member.id
+
+
+def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Steps[Changes]:
+    _, pool = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
+    changed = decode.edit_member(find_member(pool, member_id), values)
+    return (yield from members.update_member(snapshot, caller.asker, pool_id, changed))
+
+
+def replace_members(
+    snapshot: Snapshot, bodies: Sequence[Values], caller: Caller, pool_id: str, *, additive: bool
+) -> Steps[Changes]:
+    """The batch update: known by address and port, changed where given, made where new, gone where not named."""
+    balancer, pool = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
+    wanted = yield from _merged(pool, bodies, caller.origin.on(balancer), additive=additive)
+    return (yield from members.replace_members(snapshot, caller.asker, pool_id, wanted))
+
+
+def _merged(pool: Pool, bodies: Sequence[Values], origin: Origin, *, additive: bool) -> Steps[list[Member]]:
+    known = {(member.address, member.port): member for member in pool.members}
+    named: dict[tuple[IPAddress, int], Member] = {}
+    new = list[Member]()
+    for values in bodies:
+        key = (values["address"].address, values["protocol_port"])
+        if key not in known:
+            new.append(decode.decode_member(values, origin))
+        elif key in named:
+            raise bad_request("Member must be updated only once in the same request.")
+        else:
+            named[key] = decode.edit_member(known[key], values)
+        yield
+    kept = [named.get(key, member) for key, member in known.items() if additive or key in named]
+    return [*kept, *new]
+
+
+def create_monitor(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
+    balancer, pool = pools.find_pool_to_change(snapshot, values["pool_id"], caller.asker)
+    monitor = decode.decode_monitor(values, caller.origin.on(balancer))
+    return (yield from monitors.create_monitor(snapshot, caller.asker, pool.id, monitor)), monitor.id
+
+
+def update_monitor(snapshot: Snapshot, values: Values, caller: Caller, monitor_id: str) -> Steps[Changes]:
+    _, pool, monitor = find_monitor(snapshot, monitor_id, caller.asker.identity)
+    pools.find_pool_to_change(snapshot, pool.id, caller.asker)
+    return (yield from monitors.update_monitor(snapshot, caller.asker, decode.edit_monitor(monitor, values)))
+
+
+def create_policy(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
+    balancer, listener = listeners.find_listener_to_change(snapshot, values["listener_id"], caller.asker)
+    policy = l7.decode_policy(values, caller.origin.on(balancer), values.get("redirect_pool_id"))
+    made = policies.create_policy(snapshot, caller.asker, listener.id, policy, values.get("position"))
+    return (yield from made), policy.id
+
+
+def update_policy(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Changes]:
+    """A null as a position is the last one."""
+    _, listener, policy = policies.find_policy_to_change(snapshot, policy_id, caller.asker)
+    position = values.get("position") or (len(listener.l7policies) if "position" in values else None)
+    changed = l7.edit_policy(policy, values)
+    return (yield from policies.update_policy(snapshot, caller.asker, changed, position))
+
+
+def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Made]:
+    balancer, _, _ = policies.find_policy_to_change(snapshot, policy_id, caller.asker)
+    rule = l7.decode_rule(values, caller.origin.on(balancer))
+    return (yield from policies.create_rule(snapshot, caller.asker, policy_id, rule)), rule.id
+
+
+def update_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str, rule_id: str) -> Steps[Changes]:
+    _, _, policy = policies.find_policy_to_change(snapshot, policy_id, caller.asker)
+    changed = l7.edit_rule(find_rule(policy, rule_id), values)
+    return (yield from policies.update_rule(snapshot, caller.asker, policy_id, changed))
+
+
+# Trees
+
+
+def _with_tree(balancer: LoadBalancer, values: Values, origin: Origin) -> Steps[LoadBalancer]:
+    """The listeners and pools of a single-call create. A pool that is only a name refers to one that is spelled out."""
+    bodies = _list(values, "listeners")
+    named = yield from _pools_of(bodies, origin, _list(values, "pools"))
+    for body in bodies:
+        if body.get("default_pool_id"):
+            raise not_found("Pool", body["default_pool_id"])
+    made = list[Listener]()
+    for body in bodies:
+        made.append((yield from _listener_with(body, origin, named)))
+    return replace(balancer, listeners=tuple(made), pools=tuple(named.values()))
+
+
+def _pools_of(bodies: Iterable[Values], origin: Origin, more: Iterable[Values] = ()) -> Steps[dict[str, Pool]]:
+    """By name, the pools that are spelled out: in a list of their own, for a listener, or for a policy."""
+    nested = []
+    for body in bodies:
+        nested.append(body.get("default_pool"))
+        nested += [policy.get("redirect_pool") for policy in _list(body, "l7policies")]
+    found: dict[str, Pool] = {}
+    for body in [*more, *(body for body in nested if body is not None and set(body) != {"name"})]:
+        pool = _nested_pool(body, origin)
+        if pool.name in found:
+            raise bad_request("Pool names must be unique when creating a fully populated loadbalancer.")
+        found[pool.name] = pool
+        yield
+    return found
+
+
+def _listener_with(values: Values, origin: Origin, named: dict[str, Pool]) -> Steps[Listener]:
+    if values.get("default_pool_id") and values.get("default_pool") is not None:
+        raise bad_request("Only one of default_pool and default_pool_id may be given.")
+    pool_id = _named_pool(named, values.get("default_pool")) or values.get("default_pool_id")
+    listener = decode.decode_listener(values, origin, pool_id)
+    for body in _list(values, "l7policies"):
+        redirect = _named_pool(named, body.get("redirect_pool")) or body.get("redirect_pool_id")
+        listener = policies.placed(listener, l7.decode_policy(body, origin, redirect), body.get("position"))
+        yield
+    yield
+    return listener
+
+
+def _nested_pool(values: Values, origin: Origin) -> Pool:
+    if not values.get("name"):
+        raise bad_request("Pools must be named when creating a fully populated loadbalancer.")
+    for attribute in ("protocol", "lb_algorithm"):
+        if values.get(attribute) is None:
+            raise bad_request(f"Pool definition for '{values['name']}' missing required attribute: {attribute}")
+    return decode.decode_pool(values, origin)
+
+
+def _named_pool(named: dict[str, Pool], reference: Values | None) -> str | None:
+    if reference is None:
+        return None
+    name = reference.get("name")
+    if name not in named:
+        raise bad_request(f"Pool '{name}' was referenced but no full definition was found.")
+    return named[name].id
+
+
+def _list(values: Values, name: str) -> Sequence[Values]:
+    return values.get(name) or ()

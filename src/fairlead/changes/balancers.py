@@ -1,0 +1,215 @@
+"""Changes of a whole load balancer, and what must be true of any load balancer, whichever door it came through.
+
+Whatever changes a part makes the whole load balancer as it is wanted and hands it to `put`, as a door does that knows
+whole load balancers only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancer_checks import IdTaken, check_ids, check_sizes
+from fairlead.changes.finding import NotTheirs, check_may_change, find_load_balancer
+from fairlead.changes.listener_checks import check_listeners, complete_listener
+from fairlead.changes.offers import find_provider
+from fairlead.changes.pool_checks import check_new_members, complete_pool
+from fairlead.changes.probe_ports import make_probe_ports
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.vips import VipPort
+from fairlead.model import loadbalancer as lb
+from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import Port, Resource, release
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.parting import remember_removed
+from fairlead.model.quota import Counted
+from fairlead.model.snapshot import Aggregate, Snapshot, balancer_status
+from fairlead.model.status import ProvisioningStatus
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes, apply_changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnItsWay(Refusal):
+    """This generation of the load balancer is on its way to the dataplane, and with it this part (or the whole): until
+    it is there nothing of it may be changed. Who waits may ask again."""
+
+    owner: Owner
+    generation: int
+    what: Counted
+    id: str
+    status: ProvisioningStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeOnItsWay(OnItsWay):
+    """The same, for a change of the load balancer itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasParts(Refusal):
+    """It goes with its listeners and pools only if that is asked for."""
+
+    balancer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VipStays(Refusal):
+    """A load balancer keeps the addresses that it was made with."""
+
+    balancer_id: str
+
+
+# Requests
+
+
+def create_load_balancer(
+    snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, vip: VipPort, reads: Sequence[Owner] = ()
+) -> Steps[Changes]:
+    """The whole tree in one write. Two hundred pools are two hundred slot tables: it rests after each.
+
+    `vip` is where its addresses come from (`vips.choose_vip`); `reads` are documents that the choice depends on.
+    """
+    if not asker.identity.may_change(wanted.project_id):
+        raise Refused(NotTheirs(project_id=wanted.project_id))
+    if wanted.id in snapshot.load_balancers:
+        raise Refused(IdTaken(id=wanted.id))
+    wanted = replace(wanted, vip=vip.vips[0], additional_vips=vip.vips[1:], owns_vip_port=vip.is_new)
+    changes = yield from put(snapshot, asker, wanted, vip.port)
+    return replace(changes, reads=(*changes.reads, *reads))
+
+
+def replace_load_balancer(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:
+    """The whole tree instead of the one that is stored under its id. A part that has a stored one's id is that one,
+    changed; its members keep their slots as far as they can."""
+    check_on_its_way(snapshot, asker, find_to_change(snapshot, wanted.id, asker))
+    return (yield from put(snapshot, asker, wanted))
+
+
+def delete_load_balancer(snapshot: Snapshot, asker: Asker, balancer_id: str, *, cascade: bool) -> Changes:
+    """The VIP's port goes too, if it was made for the VIP; one that was given is given back."""
+    balancer = find_to_change(snapshot, balancer_id, asker)
+    if not cascade and (balancer.listeners or balancer.pools):
+        raise Refused(HasParts(balancer_id=balancer_id))
+    check_on_its_way(snapshot, asker, balancer)
+    gone, back = [Owner(Kind.LOAD_BALANCER, balancer_id)], list[Aggregate]()
+    port = snapshot.ports.get(balancer.vip.port_id)
+    if port is not None and balancer.owns_vip_port:
+        gone.append(Owner(Kind.PORT, port.id))
+        back.extend(release(snapshot.floating_ips[each]) for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
+    elif port is not None:
+        back.append(replace(port, device_id="", device_owner=""))
+    return Changes(puts=tuple(back), deletes=tuple(gone))
+
+
+def fail_over(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
+    """There is no instance to move: it is written once more as it is, and is PENDING until that has arrived."""
+    balancer = find_load_balancer(snapshot, balancer_id, asker.identity)
+    if not asker.identity.is_admin:
+        raise Refused(NotTheirs(project_id=balancer.project_id))
+    check_on_its_way(snapshot, asker, balancer)
+    return Changes(puts=(replace(balancer, updated_at=asker.now),))
+
+
+# For these and for changes of parts
+
+
+def find_to_change(snapshot: Snapshot, balancer_id: str, asker: Asker) -> lb.LoadBalancer:
+    """Raises Refused."""
+    balancer = find_load_balancer(snapshot, balancer_id, asker.identity)
+    check_may_change(balancer, asker.identity)
+    return balancer
+
+
+def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port) -> Steps[Changes]:
+    """The load balancer as it is wanted, new or instead of the stored one, and the ports that change with it.
+
+    Completes it: numbers and slots of members, what TLS needs, the ports from which members are probed, who has left.
+    Raises Refused, and Unsupported, for what cannot be so.
+    """
+    old = snapshot.load_balancers.get(wanted.id)
+    wanted = yield from _complete(old, wanted)
+    if ports:
+        snapshot = apply_changes(snapshot, Changes(puts=ports), snapshot.revision)
+    yield from _check(snapshot, asker, old, wanted)
+    probe_ports = make_probe_ports(snapshot, wanted, asker.now)
+    yield
+    if old is not None:
+        wanted = remember_removed(old, wanted, asker.now, snapshot.parting_seconds)
+        wanted = replace(wanted, updated_at=asker.now)
+    return _giving_addresses(*ports, *probe_ports, wanted)
+
+
+def put_part(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:
+    """A load balancer with a part that has changed. What is wrong with a request is said before it has to wait."""
+    changes = yield from put(snapshot, asker, wanted)
+    check_part_on_its_way(snapshot, asker, snapshot.load_balancers[wanted.id])
+    return changes
+
+
+def check_on_its_way(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> None:
+    """Raises Refused while it is. What failed may be changed. The same for a part."""
+    where = _status(snapshot, asker, balancer)
+    if where.is_immutable(balancer):
+        raise Refused(
+            WholeOnItsWay(
+                owner=Owner(Kind.LOAD_BALANCER, balancer.id),
+                generation=where.generation,
+                what=Counted.LOAD_BALANCER,
+                id=balancer.id,
+                status=where.provisioning(balancer),
+            )
+        )
+
+
+def check_part_on_its_way(
+    snapshot: Snapshot,
+    asker: Asker,
+    balancer: lb.LoadBalancer,
+    what: Counted = Counted.LOAD_BALANCER,
+    part: Resource | None = None,
+) -> None:
+    """Without a part, of the load balancer that a part is changed of."""
+    which = part or balancer
+    where = _status(snapshot, asker, balancer)
+    if where.is_immutable(which):
+        owner, status = Owner(Kind.LOAD_BALANCER, balancer.id), where.provisioning(which)
+        raise Refused(OnItsWay(owner=owner, generation=where.generation, what=what, id=which.id, status=status))
+
+
+def _status(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> BalancerStatus:
+    return balancer_status(snapshot, balancer, asker.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+
+
+def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.LoadBalancer]:
+    """What has not changed is the same object, and is not looked at."""
+    known_pools = {pool.id: pool for pool in old.pools} if old else {}
+    known_listeners = {listener.id: listener for listener in old.listeners} if old else {}
+    pools, listeners = list[lb.Pool](), list[lb.Listener]()
+    for pool in wanted.pools:
+        known_pool = known_pools.get(pool.id)
+        pools.append(pool if pool is known_pool else complete_pool(known_pool, pool))
+        yield
+    for listener in wanted.listeners:
+        known = known_listeners.get(listener.id)
+        listeners.append(listener if listener is known else complete_listener(known, listener))
+        yield
+    return replace(wanted, pools=tuple(pools), listeners=tuple(listeners))
+
+
+def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[None]:
+    """What must be true of any load balancer, whatever provides it."""
+    check_sizes(wanted)
+    check_ids(snapshot, wanted)
+    if old is not None and wanted.vips != old.vips:
+        raise Refused(VipStays(balancer_id=old.id))
+    yield
+    yield from check_listeners(wanted)
+    yield from check_new_members(snapshot, asker.identity, old, wanted)
+    find_provider(asker.providers, wanted.provider).check(snapshot, wanted)
+
+
+def _giving_addresses(*puts: Aggregate) -> Changes:
+    """The networks of which addresses are taken must not change meanwhile."""
+    networks = dict.fromkeys(put.network_id for put in puts if isinstance(put, Port))
+    return Changes(puts=puts, reads=tuple(Owner(Kind.NETWORK, network_id) for network_id in networks))

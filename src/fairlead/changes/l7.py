@@ -1,0 +1,79 @@
+"""Changes of the L7 policies of a listener, and of their rules."""
+
+from dataclasses import replace
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancers import check_part_on_its_way
+from fairlead.changes.finding import check_may_change, find_policy, find_rule
+from fairlead.changes.l7_checks import check_policy
+from fairlead.changes.listeners import find_listener_to_change, update_listener
+from fairlead.model.l7 import L7Policy, L7Rule
+from fairlead.model.loadbalancer import Listener, LoadBalancer
+from fairlead.model.quota import Counted
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+
+def find_policy_to_change(snapshot: Snapshot, policy_id: str, asker: Asker) -> tuple[LoadBalancer, Listener, L7Policy]:
+    """Raises Refused."""
+    found = find_policy(snapshot, policy_id, asker.identity)
+    check_may_change(found[0], asker.identity)
+    return found
+
+
+def create_policy(
+    snapshot: Snapshot, asker: Asker, listener_id: str, policy: L7Policy, position: int | None = None
+) -> Steps[Changes]:
+    _, listener = find_listener_to_change(snapshot, listener_id, asker)
+    return (yield from update_listener(snapshot, asker, placed(listener, policy, position)))
+
+
+def update_policy(snapshot: Snapshot, asker: Asker, policy: L7Policy, position: int | None = None) -> Steps[Changes]:
+    """It takes the place of the one with its id; without a position it stays where it is."""
+    _, listener, old = find_policy_to_change(snapshot, policy.id, asker)
+    where = listener.l7policies.index(old) + 1 if position is None else position
+    changed = replace(policy, updated_at=asker.now)
+    return (yield from update_listener(snapshot, asker, placed(listener, changed, where)))
+
+
+def delete_policy(snapshot: Snapshot, asker: Asker, policy_id: str) -> Steps[Changes]:
+    _, listener, policy = find_policy_to_change(snapshot, policy_id, asker)
+    rest = tuple(other for other in listener.l7policies if other is not policy)
+    return (yield from update_listener(snapshot, asker, replace(listener, l7policies=rest)))
+
+
+def create_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule: L7Rule) -> Steps[Changes]:
+    _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
+    return (yield from _put_rules(snapshot, asker, policy, (*policy.rules, rule)))
+
+
+def update_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule: L7Rule) -> Steps[Changes]:
+    """It takes the place of the one with its id."""
+    _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
+    old, changed = find_rule(policy, rule.id), replace(rule, updated_at=asker.now)
+    rules = tuple(changed if other is old else other for other in policy.rules)
+    return (yield from _put_rules(snapshot, asker, policy, rules))
+
+
+def delete_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule_id: str) -> Steps[Changes]:
+    _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
+    gone = find_rule(policy, rule_id)
+    rules = tuple(other for other in policy.rules if other is not gone)
+    return (yield from _put_rules(snapshot, asker, policy, rules))
+
+
+def placed(listener: Listener, policy: L7Policy, position: int | None) -> Listener:
+    """The listener with the policy at this position, counted from 1, or behind the others; those after it move on."""
+    others = [other for other in listener.l7policies if other.id != policy.id]
+    others.insert(len(others) if position is None else position - 1, policy)
+    return replace(listener, l7policies=tuple(others))
+
+
+def _put_rules(snapshot: Snapshot, asker: Asker, old: L7Policy, rules: tuple[L7Rule, ...]) -> Steps[Changes]:
+    """Whether the policy is on its way is looked at before the load balancer."""
+    policy = replace(old, rules=rules)
+    check_policy(old, policy)
+    balancer, _, _ = find_policy_to_change(snapshot, old.id, asker)
+    check_part_on_its_way(snapshot, asker, balancer, Counted.L7POLICY, old)
+    return (yield from update_policy(snapshot, asker, policy))

@@ -1,0 +1,117 @@
+"""What must be true of an L7 policy and of its rules."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType
+from fairlead.model.sizes import RULES
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""The name of a header or of a cookie (RFC 9110, section 5.6.2; RFC 6265, section 4.1.1)."""
+_COOKIE_VALUE = re.compile(r"[!-~]+")
+_HEADER_VALUE = re.compile(r"[!-~]+|\"[\t -~]*\"")
+"""Of visible characters; with blanks only inside double quotes (RFC 9110, section 5.6.4)."""
+_DN_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+"""RFC 4512, section 1.4: the name of an attribute of a distinguished name."""
+
+
+class RuleProblem(Enum):
+    NO_VALUE = auto()
+    NO_KEY = auto()
+    BAD_KEY = auto()
+    BAD_VALUE = auto()
+    """With characters that no header, cookie or path has."""
+    BAD_COMPARISON = auto()
+    BAD_EXPRESSION = auto()
+    NO_FIELD_OR_VALUE = auto()
+    BAD_FIELD = auto()
+    KEY_NOT_USED = auto()
+    NOT_TRUE = auto()
+    """It can only be compared with true."""
+    NOT_A_NUMBER = auto()
+    ONLY_EQUAL = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongRule(Refusal):
+    problem: RuleProblem
+    rule: L7Rule
+    reason: str = ""
+    """Why an expression is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyRules(Refusal):
+    policy_id: str
+    most: int
+
+
+def check_policy(old: L7Policy | None, policy: L7Policy) -> None:
+    """A new or changed one. Raises Refused."""
+    known = {rule.id: rule for rule in old.rules} if old else {}
+    for rule in policy.rules:
+        if rule is not known.get(rule.id):
+            check_rule(rule)
+    if len(policy.rules) > RULES:
+        raise Refused(TooManyRules(policy_id=policy.id, most=RULES))
+
+
+def check_rule(rule: L7Rule) -> None:
+    """Raises Refused."""
+    problem = _problem(rule)
+    if problem is not None:
+        raise Refused(problem if isinstance(problem, WrongRule) else WrongRule(problem=problem, rule=rule))
+
+
+def _problem(rule: L7Rule) -> RuleProblem | WrongRule | None:
+    if not rule.value:
+        return RuleProblem.NO_VALUE
+    match rule.type:
+        case L7RuleType.HEADER | L7RuleType.COOKIE:
+            if not rule.key:
+                return RuleProblem.NO_KEY
+            if not _TOKEN.fullmatch(rule.key):
+                return RuleProblem.BAD_KEY
+            return _wrong_value(rule, _COOKIE_VALUE if rule.type is L7RuleType.COOKIE else _HEADER_VALUE)
+        case L7RuleType.FILE_TYPE if rule.compare_type not in (L7Comparison.REGEX, L7Comparison.EQUAL_TO):
+            return RuleProblem.BAD_COMPARISON
+        case L7RuleType.HOST_NAME | L7RuleType.PATH | L7RuleType.FILE_TYPE:
+            return _wrong_value(rule, _HEADER_VALUE)
+        case L7RuleType.SSL_DN_FIELD:
+            return _wrong_field(rule)
+        case L7RuleType.SSL_CONN_HAS_CERT | L7RuleType.SSL_VERIFY_RESULT:
+            return _wrong_certificate(rule)
+
+
+def _wrong_value(rule: L7Rule, allowed: re.Pattern[str]) -> RuleProblem | WrongRule | None:
+    if rule.compare_type is L7Comparison.REGEX:
+        return _wrong_expression(rule)
+    return None if allowed.fullmatch(rule.value) else RuleProblem.BAD_VALUE
+
+
+def _wrong_expression(rule: L7Rule) -> WrongRule | None:
+    try:
+        re.compile(rule.value)
+    except (re.error, OverflowError, RecursionError) as error:
+        return WrongRule(problem=RuleProblem.BAD_EXPRESSION, rule=rule, reason=str(error))
+    return None
+
+
+def _wrong_field(rule: L7Rule) -> RuleProblem | WrongRule | None:
+    if not rule.key:
+        return RuleProblem.NO_FIELD_OR_VALUE
+    if not _DN_FIELD.fullmatch(rule.key):
+        return RuleProblem.BAD_FIELD
+    return _wrong_expression(rule) if rule.compare_type is L7Comparison.REGEX else None
+
+
+def _wrong_certificate(rule: L7Rule) -> RuleProblem | None:
+    if rule.key:
+        return RuleProblem.KEY_NOT_USED
+    if rule.type is L7RuleType.SSL_CONN_HAS_CERT and rule.value.lower() != "true":
+        return RuleProblem.NOT_TRUE
+    if rule.type is L7RuleType.SSL_VERIFY_RESULT and not (rule.value.isascii() and rule.value.isdecimal()):
+        return RuleProblem.NOT_A_NUMBER
+    return RuleProblem.ONLY_EQUAL if rule.compare_type is not L7Comparison.EQUAL_TO else None

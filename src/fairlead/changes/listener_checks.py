@@ -1,0 +1,92 @@
+"""What must be true of a listener, by itself and beside the others of its load balancer."""
+
+from dataclasses import dataclass
+
+from fairlead.changes.finding import NoSuch
+from fairlead.changes.l7_checks import check_policy
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.tls_checks import complete_listener_tls
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.quota import Counted
+from fairlead.model.steps import Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortInUse(Refusal):
+    """Another listener has the port already."""
+
+    protocol: lb.ListenerProtocol
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongPoolProtocol(Refusal):
+    """The listener may not lead to a pool of this protocol."""
+
+    listener: lb.ListenerProtocol
+    pool: lb.PoolProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadsNowhere(Refusal):
+    """A listener of this protocol answers by itself: it has no pools and no policies."""
+
+    protocol: lb.ListenerProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CidrOfOtherVersion(Refusal):
+    """No VIP is of the IP version of those who may connect."""
+
+    cidr: IPNetwork
+    vips: tuple[IPAddress, ...]
+
+
+def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Listener:
+    """A new or changed listener, with what TLS needs and nobody said. Raises Refused."""
+    old_policies = {policy.id: policy for policy in known.l7policies} if known else {}
+    for policy in listener.l7policies:
+        old = old_policies.get(policy.id)
+        if policy is not old:
+            check_policy(old, policy)
+    return complete_listener_tls(listener)
+
+
+def check_listeners(balancer: lb.LoadBalancer) -> Steps[None]:
+    """Raises Refused."""
+    ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
+    for listener in balancer.listeners:
+        other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
+        if other is not listener:
+            raise Refused(PortInUse(protocol=other.protocol, port=other.port))
+        _check_pools_of(balancer, listener)
+        _check_cidrs(balancer, listener)
+        yield
+
+
+def check_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:
+    """Whether the listener may lead to pools of this protocol. Raises Refused."""
+    if listener.protocol is lb.ListenerProtocol.PROMETHEUS:
+        raise Refused(LeadsNowhere(protocol=listener.protocol))
+    if protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
+        raise Refused(WrongPoolProtocol(listener=listener.protocol, pool=protocol))
+
+
+def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+    redirects = [policy.redirect_pool_id for policy in listener.l7policies]
+    if listener.protocol is lb.ListenerProtocol.PROMETHEUS and (listener.default_pool_id or redirects):
+        raise Refused(LeadsNowhere(protocol=listener.protocol))
+    for pool_id in (listener.default_pool_id, *redirects):
+        if pool_id is None:
+            continue
+        pool = lb.find_pool(balancer, pool_id)
+        if pool is None:
+            raise Refused(NoSuch(what=Counted.POOL, id=pool_id))
+        check_pool_protocol(listener, pool.protocol)
+
+
+def _check_cidrs(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
+    for cidr in listener.allowed_cidrs:
+        if cidr.version not in balancer.ip_versions:
+            raise Refused(CidrOfOtherVersion(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))

@@ -1,0 +1,41 @@
+"""Changes of one listener of a load balancer."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancers import find_to_change, put_part
+from fairlead.changes.finding import check_may_change, find_listener
+from fairlead.model.loadbalancer import Listener, LoadBalancer, Pool, replace_listener
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+
+def find_listener_to_change(snapshot: Snapshot, listener_id: str, asker: Asker) -> tuple[LoadBalancer, Listener]:
+    """Raises Refused."""
+    balancer, listener = find_listener(snapshot, listener_id, asker.identity)
+    check_may_change(balancer, asker.identity)
+    return balancer, listener
+
+
+def create_listener(
+    snapshot: Snapshot, asker: Asker, balancer_id: str, listener: Listener, pools: Iterable[Pool] = ()
+) -> Steps[Changes]:
+    """With new pools to which it leads."""
+    balancer = find_to_change(snapshot, balancer_id, asker)
+    listeners, all_pools = (*balancer.listeners, listener), (*balancer.pools, *pools)
+    return (yield from put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=all_pools)))
+
+
+def update_listener(snapshot: Snapshot, asker: Asker, listener: Listener) -> Steps[Changes]:
+    """It takes the place of the one with its id."""
+    balancer, _ = find_listener_to_change(snapshot, listener.id, asker)
+    changed = replace(listener, updated_at=asker.now)
+    return (yield from put_part(snapshot, asker, replace_listener(balancer, changed)))
+
+
+def delete_listener(snapshot: Snapshot, asker: Asker, listener_id: str) -> Steps[Changes]:
+    balancer, listener = find_listener_to_change(snapshot, listener_id, asker)
+    rest = tuple(other for other in balancer.listeners if other is not listener)
+    return (yield from put_part(snapshot, asker, replace(balancer, listeners=rest)))

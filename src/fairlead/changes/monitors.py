@@ -1,0 +1,40 @@
+"""Changes of the health monitor of a pool."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.finding import find_monitor
+from fairlead.changes.monitor_checks import check_monitor
+from fairlead.changes.pools import find_pool_to_change, put_pool
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.loadbalancer import HealthMonitor
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasMonitor(Refusal):
+    """A pool has one at most."""
+
+    pool_id: str
+
+
+def create_monitor(snapshot: Snapshot, asker: Asker, pool_id: str, monitor: HealthMonitor) -> Steps[Changes]:
+    _, pool = find_pool_to_change(snapshot, pool_id, asker)
+    check_monitor(None, monitor, pool.protocol)
+    if pool.health_monitor is not None:
+        raise Refused(HasMonitor(pool_id=pool_id))
+    return (yield from put_pool(snapshot, asker, replace(pool, health_monitor=monitor)))
+
+
+def update_monitor(snapshot: Snapshot, asker: Asker, monitor: HealthMonitor) -> Steps[Changes]:
+    """It takes the place of the one with its id."""
+    _, pool, _ = find_monitor(snapshot, monitor.id, asker.identity)
+    changed = replace(monitor, updated_at=asker.now)
+    return (yield from put_pool(snapshot, asker, replace(pool, health_monitor=changed)))
+
+
+def delete_monitor(snapshot: Snapshot, asker: Asker, monitor_id: str) -> Steps[Changes]:
+    _, pool, _ = find_monitor(snapshot, monitor_id, asker.identity)
+    return (yield from put_pool(snapshot, asker, replace(pool, health_monitor=None)))

@@ -1,0 +1,100 @@
+"""What must be true of a pool and of its members, and what nobody says: numbers and slots of members."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.changes.access import uses_network
+from fairlead.changes.identity import Identity
+from fairlead.changes.monitor_checks import check_monitor
+from fairlead.changes.persistence import check_persistence
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.tls_checks import complete_pool_tls
+from fairlead.changes.vips import NoSuchSubnet
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress, is_destination
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberExists(Refusal):
+    """Another member of the pool is at this address and port."""
+
+    address: IPAddress
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDestination(Refusal):
+    """No packet may go to a member there, or to where a member is probed. Link-local addresses include that of the
+    metadata service, with other people's credentials."""
+
+    address: IPAddress
+    is_probed: bool = False
+
+
+def complete_pool(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:
+    """A new or changed pool with numbers for its new members and slots for all of them. Raises Refused."""
+    pool = complete_pool_tls(known, pool)
+    check_persistence(pool)
+    if pool.health_monitor is not None and (known is None or pool.health_monitor is not known.health_monitor):
+        check_monitor(known.health_monitor if known else None, pool.health_monitor, pool.protocol)
+    if known is None:
+        return lb.with_slots(_numbered(None, pool), ())
+    if known.tables is not pool.tables or known.slots is not pool.slots:
+        pool = replace(pool, tables=known.tables, slots=known.slots)
+    if pool.members is known.members and pool.goes_by_source == known.goes_by_source:
+        return pool
+    return lb.with_slots(_numbered(known, pool), known.members)
+
+
+def _numbered(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:
+    """An ordinal is given once: who comes later is another one."""
+    old = {member.id: member for member in known.members} if known else {}
+    number = known.next_ordinal if known else 0
+    members, moved = list[lb.Member](), list[lb.Member]()
+    for member in pool.members:
+        before = old.get(member.id)
+        if before is member:
+            members.append(member)
+            continue
+        _check_addresses(before, member)
+        if before is None or (before.address, before.port) != (member.address, member.port):
+            moved.append(member)
+        ordinal = number if before is None else before.ordinal
+        number += before is None
+        members.append(member if member.ordinal == ordinal else replace(member, ordinal=ordinal))
+    if moved:
+        _check_alone(members, moved)
+    return replace(pool, members=tuple(members), next_ordinal=number)
+
+
+def _check_addresses(before: lb.Member | None, member: lb.Member) -> None:
+    if (before is None or member.address is not before.address) and not is_destination(member.address):
+        raise Refused(NoDestination(address=member.address))
+    probed = member.monitor_address
+    if probed is not None and not is_destination(probed):
+        raise Refused(NoDestination(address=probed, is_probed=True))
+
+
+def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
+    """Of two members at one address and port the one that has moved there is too many."""
+    ids = {member.id for member in moved}
+    taken = {(member.address, member.port) for member in members if member.id not in ids}
+    for member in moved:
+        place = member.address, member.port
+        if place in taken:
+            raise Refused(MemberExists(address=member.address, port=member.port))
+        taken.add(place)
+
+
+def check_new_members(
+    snapshot: Snapshot, who: Identity, old: lb.LoadBalancer | None, balancer: lb.LoadBalancer
+) -> Steps[None]:
+    """The subnet that a new member is said to be on is one that the asker may use. Raises Refused."""
+    known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
+    for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
+        if member.subnet_id is not None:
+            network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
+            if network is None or not uses_network(who, network):
+                raise Refused(NoSuchSubnet(id=member.subnet_id))
+        yield

@@ -1,0 +1,85 @@
+"""Changes of one pool of a load balancer."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancers import check_part_on_its_way, find_to_change, put, put_part
+from fairlead.changes.finding import check_may_change, find_pool
+from fairlead.changes.listener_checks import check_pool_protocol
+from fairlead.changes.listeners import find_listener_to_change
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model import loadbalancer as lb
+from fairlead.model.quota import Counted
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasDefaultPool(Refusal):
+    """The listener leads to another pool already."""
+
+    listener_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolInUse(Refusal):
+    """A policy leads to it."""
+
+    pool_id: str
+    policy_id: str
+
+
+def find_pool_to_change(snapshot: Snapshot, pool_id: str, asker: Asker) -> tuple[lb.LoadBalancer, lb.Pool]:
+    """Raises Refused."""
+    balancer, pool = find_pool(snapshot, pool_id, asker.identity)
+    check_may_change(balancer, asker.identity)
+    return balancer, pool
+
+
+def create_pool(
+    snapshot: Snapshot, asker: Asker, balancer_id: str, pool: lb.Pool, listener_id: str | None = None
+) -> Steps[Changes]:
+    """The listener, if one is named, leads to it from now on."""
+    balancer = find_to_change(snapshot, balancer_id, asker)
+    balancer = replace(balancer, pools=(*balancer.pools, pool))
+    if listener_id is not None:
+        _, listener = find_listener_to_change(snapshot, listener_id, asker)
+        check_pool_protocol(listener, pool.protocol)
+        if listener.default_pool_id is not None:
+            raise Refused(HasDefaultPool(listener_id=listener_id))
+        leading = replace(listener, default_pool_id=pool.id, updated_at=asker.now)
+        balancer = lb.replace_listener(balancer, leading)
+    return (yield from put_part(snapshot, asker, balancer))
+
+
+def update_pool(snapshot: Snapshot, asker: Asker, pool: lb.Pool) -> Steps[Changes]:
+    """It takes the place of the one with its id."""
+    balancer, _ = find_pool_to_change(snapshot, pool.id, asker)
+    return (yield from put_part(snapshot, asker, lb.replace_pool(balancer, replace(pool, updated_at=asker.now))))
+
+
+def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes]:
+    """Listeners that led to it stay, with no pool."""
+    balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
+    for policy in (policy for listener in balancer.listeners for policy in listener.l7policies):
+        if policy.redirect_pool_id == pool_id:
+            raise Refused(PoolInUse(pool_id=pool_id, policy_id=policy.id))
+    listeners = tuple(
+        replace(listener, default_pool_id=None) if listener.default_pool_id == pool_id else listener
+        for listener in balancer.listeners
+    )
+    pools = tuple(other for other in balancer.pools if other is not pool)
+    return (yield from put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=pools)))
+
+
+def put_pool(snapshot: Snapshot, asker: Asker, pool: lb.Pool) -> Steps[Changes]:
+    """A pool of which members or the monitor have changed: whether the pool is on its way is looked at before the load
+    balancer."""
+    balancer, old = find_pool_to_change(snapshot, pool.id, asker)
+    yield
+    changed = lb.replace_pool(balancer, replace(pool, updated_at=asker.now))
+    changes = yield from put(snapshot, asker, changed)
+    check_part_on_its_way(snapshot, asker, balancer, Counted.POOL, old)
+    check_part_on_its_way(snapshot, asker, balancer)
+    return changes

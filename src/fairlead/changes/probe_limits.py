@@ -1,0 +1,60 @@
+"""How much may be probed: how often by one monitor, and how many packets of a project, and to one port."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.changes.monitor_checks import ProbesTooOften
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.kinds import PROBED
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.probes import find_probed_port, probes_of_port
+from fairlead.model.quota import MILLION, UNLIMITED, ProbeLimits, probe_rates
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyProbes(Refusal):
+    """Of a project, or to one port."""
+
+    per_second: int
+    port_id: str | None = None
+
+
+def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> Changes:
+    """Raises Refused for a monitor that probes too often, and when a project or a port would get too many probes.
+
+    What a load balancer asks already may stay as it is, whatever the limits are by now.
+    """
+    limited = False
+    for balancer in changes.puts:
+        if isinstance(balancer, LoadBalancer):
+            old = snapshot.load_balancers.get(balancer.id)
+            _check_delays(allowed.least_delay, old, balancer)
+            limited = _check_rates(allowed, snapshot, old, balancer) or limited
+    return replace(changes, rests_on_absence=True) if limited else changes
+
+
+def _check_delays(least: int, old: LoadBalancer | None, new: LoadBalancer) -> None:
+    delays = {pool.id: pool.health_monitor.delay for pool in old.pools if pool.health_monitor} if old else {}
+    for pool in new.pools:
+        monitor = pool.health_monitor
+        if monitor is not None and max(1, monitor.delay) < least and monitor.delay != delays.get(pool.id):
+            raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=least))
+
+
+def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: LoadBalancer | None, new: LoadBalancer) -> bool:
+    """Whether more is asked than before, and a limit was looked at."""
+    before, after = probe_rates(old), probe_rates(new)
+    more = sum(after.values()) - sum(before.values())
+    grown = [place for place, rate in after.items() if rate > before.get(place, 0)]
+    if not grown:
+        return False
+    total = snapshot.probing.get(new.project_id, 0) + more
+    if more > 0 and allowed.per_second != UNLIMITED and total > allowed.per_second * MILLION:
+        raise Refused(TooManyProbes(per_second=allowed.per_second))
+    if allowed.per_second_of_port != UNLIMITED:
+        probed = PROBED.change(snapshot.probed, new.id, before, after)
+        for port in {port.id: port for place in grown if (port := find_probed_port(snapshot, place))}.values():
+            if probes_of_port(snapshot, probed, port) > allowed.per_second_of_port * MILLION:
+                raise Refused(TooManyProbes(per_second=allowed.per_second_of_port, port_id=port.id))
+    return True

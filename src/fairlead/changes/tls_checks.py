@@ -1,0 +1,216 @@
+"""What a listener or a pool says about TLS and HTTP: what fits together, and what they get where nobody says it.
+
+A provider that cannot do it refuses it in its compiler.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.loadbalancer import (
+    ClientAuthentication,
+    Http,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    Pool,
+    PoolTls,
+)
+
+TLS_VERSIONS = ("SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+"""From the oldest to the newest."""
+ALPN_PROTOCOLS = ("h2", "http/1.1", "http/1.0")
+FORWARDED_HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
+CLIENT_HEADERS = (
+    "X-SSL-Client-Verify",
+    "X-SSL-Client-Has-Cert",
+    "X-SSL-Client-DN",
+    "X-SSL-Client-CN",
+    "X-SSL-Issuer",
+    "X-SSL-Client-SHA1",
+    "X-SSL-Client-Not-Before",
+    "X-SSL-Client-Not-After",
+)
+"""Of the certificate that a client has shown."""
+DEFAULT_VERSIONS, LEAST_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
+DEFAULT_CIPHERS = ":".join(
+    [
+        *("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"),
+        *("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        *("ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        *("ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305"),
+        *("DHE-RSA-AES128-GCM-SHA256", "DHE-RSA-AES256-GCM-SHA384", "DHE-RSA-CHACHA20-POLY1305"),
+    ]
+)
+"""OWASP's suite B, in the names of openssl-ciphers(1): Octavia's `default_listener_ciphers`, `default_pool_ciphers`."""
+DEFAULT_TLS: Mapping[str, Any] = {
+    "versions": DEFAULT_VERSIONS,
+    "ciphers": DEFAULT_CIPHERS,
+    "alpn_protocols": ALPN_PROTOCOLS,
+}
+"""Of a listener that ends TLS and of a pool that speaks it: what nobody names, or takes back with a null."""
+_CIPHERS = re.compile(r"[A-Za-z0-9+!:@=_.-]+")
+_DATAGRAMS = frozenset({ListenerProtocol.UDP, ListenerProtocol.SCTP})
+_INSERTING = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS})
+_T = TypeVar("_T", ListenerTls, PoolTls)
+_NO_LISTENER_TLS, _NO_HTTP = ListenerTls(), Http()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadersNotInserted(Refusal):
+    """A listener of this protocol sees no headers."""
+
+    protocol: ListenerProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownHeaders(Refusal):
+    """Among these there is one that is never inserted."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadersOfCertificates(Refusal):
+    """Only a listener that ends TLS sees certificates of clients."""
+
+    names: tuple[str, ...]
+    protocol: ListenerProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadHeaderSwitch(Refusal):
+    """A header is inserted or not: it says neither true nor false."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOfDatagrams(Refusal):
+    protocol: ListenerProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateNotUsed(Refusal):
+    """A listener of this protocol does not end TLS."""
+
+    protocol: ListenerProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCertificate(Refusal):
+    """A listener that ends TLS, or that asks clients for certificates, has one itself."""
+
+    for_clients: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoClientCa(Refusal):
+    """Nothing says whose certificates of clients are good: `authentication` asks for them, or a list revokes some."""
+
+    authentication: ClientAuthentication | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoMemberCa(Refusal):
+    """A pool that has a list of revoked certificates says who has given them; `was_there` until this change."""
+
+    was_there: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HstsWithoutAge(Refusal):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HstsWithoutTls(Refusal):
+    """Only answers over TLS may have the header (RFC 6797, section 7.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadCiphers(Refusal):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTlsVersions(Refusal):
+    versions: tuple[str, ...]
+    least: str = LEAST_VERSION
+
+
+def complete_listener_tls(listener: Listener) -> Listener:
+    """Raises Refused for what does not fit together."""
+    ends_tls = listener.protocol is ListenerProtocol.TERMINATED_HTTPS
+    if listener.tls is None and listener.http is None and not ends_tls:
+        return listener
+    tls, http = listener.tls or _NO_LISTENER_TLS, listener.http or _NO_HTTP
+    _check_choice(tls)
+    _check_headers(listener.protocol, http)
+    _check_references(listener.protocol, tls)
+    _check_hsts(listener.protocol, http)
+    return replace(listener, tls=_with_defaults(tls)) if ends_tls else listener
+
+
+def complete_pool_tls(known: Pool | None, pool: Pool) -> Pool:
+    """Raises Refused."""
+    if pool.tls is None:
+        return pool
+    _check_choice(pool.tls)
+    if pool.tls.crl_container_ref and not pool.tls.ca_container_ref:
+        old = known.tls if known else None
+        raise Refused(NoMemberCa(was_there=old is not None and bool(old.ca_container_ref)))
+    return replace(pool, tls=_with_defaults(pool.tls)) if pool.tls.enabled else pool
+
+
+def _with_defaults(tls: _T) -> _T:
+    missing = {name: value for name, value in DEFAULT_TLS.items() if not getattr(tls, name)}
+    return replace(tls, **missing) if missing else tls
+
+
+def _check_choice(tls: ListenerTls | PoolTls) -> None:
+    if tls.ciphers and not _CIPHERS.fullmatch(tls.ciphers):
+        raise Refused(BadCiphers())
+    order = TLS_VERSIONS.index
+    old = tuple(each for each in tls.versions if order(each) < order(LEAST_VERSION))
+    if old:
+        raise Refused(OldTlsVersions(versions=old))
+
+
+def _check_references(protocol: ListenerProtocol, tls: ListenerTls) -> None:
+    ends_tls = protocol is ListenerProtocol.TERMINATED_HTTPS
+    certificate = tls.container_ref or tls.sni_container_refs
+    if protocol in _DATAGRAMS and (certificate or tls.client_ca_container_ref):
+        raise Refused(TlsOfDatagrams(protocol=protocol))
+    if not ends_tls and certificate:
+        raise Refused(CertificateNotUsed(protocol=protocol))
+    if not certificate and (tls.client_ca_container_ref or ends_tls):
+        raise Refused(NoCertificate(for_clients=bool(tls.client_ca_container_ref)))
+    if tls.client_authentication is not ClientAuthentication.NONE and not tls.client_ca_container_ref:
+        raise Refused(NoClientCa(authentication=tls.client_authentication))
+    if tls.client_crl_container_ref and not tls.client_ca_container_ref:
+        raise Refused(NoClientCa(authentication=None))
+
+
+def _check_headers(protocol: ListenerProtocol, http: Http) -> None:
+    names = tuple(name for name, _ in http.insert_headers)
+    if names and protocol not in _INSERTING:
+        raise Refused(HeadersNotInserted(protocol=protocol))
+    if set(names) - {*FORWARDED_HEADERS, *CLIENT_HEADERS}:
+        raise Refused(UnknownHeaders(names=names))
+    of_clients = tuple(name for name in names if name in CLIENT_HEADERS)
+    if of_clients and protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        raise Refused(HeadersOfCertificates(names=of_clients, protocol=protocol))
+    for name, value in http.insert_headers:
+        if value.lower() not in ("true", "false"):
+            raise Refused(BadHeaderSwitch(name=name, value=value))
+
+
+def _check_hsts(protocol: ListenerProtocol, http: Http) -> None:
+    if (http.hsts_include_subdomains or http.hsts_preload) and http.hsts_max_age is None:
+        raise Refused(HstsWithoutAge())
+    if http.hsts_max_age is not None and protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        raise Refused(HstsWithoutTls())

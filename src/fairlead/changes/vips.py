@@ -1,0 +1,224 @@
+"""Where a VIP comes from: a port that is given, or an address of a subnet or network, taken when it is written."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fairlead.changes.access import uses_network
+from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
+from fairlead.changes.asker import Asker
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Vip
+from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet, find_subnet
+from fairlead.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlsoAsked:
+    """A further address of the same port."""
+
+    subnet_id: str
+    address: IPAddress | None = None
+    port_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedVip:
+    """What a request says about the VIP: what is None is not said."""
+
+    balancer_id: str
+    project_id: str
+    new_port_id: str
+    """Of the port, if one is made."""
+    port_id: str | None = None
+    subnet_id: str | None = None
+    network_id: str | None = None
+    address: IPAddress | None = None
+    more: tuple[AlsoAsked, ...] = ()
+
+
+class VipPort(NamedTuple):
+    vips: tuple[Vip, ...]
+    port: Port
+    """To be written with the load balancer: new, or given and now in use. It has the addresses of all VIPs."""
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchNetwork(Refusal):
+    """None that the asker may use; the same for a subnet and for a port."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchSubnet(Refusal):
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchPort(Refusal):
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoVip(Refusal):
+    """Neither a port nor a subnet nor a network is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortHasDevice(Refusal):
+    port_id: str
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortHasHost(Refusal):
+    port_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhichAddress(Refusal):
+    """Of the given port's addresses none is the one that is asked for; or `several` are."""
+
+    several: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressNotTheirs(Refusal):
+    """On a network that is only shared, which address a VIP gets is not for the guest to say: what holds for a port's
+    addresses holds for a VIP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetsOfSeveralNetworks(Refusal):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortsOfSeveralVips(Refusal):
+    """All VIPs of a load balancer are on one port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortWithoutAddress(Refusal):
+    """None is added to what is somebody's own."""
+
+    port_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetTwice(Refusal):
+    """A subnet gives one VIP to a load balancer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetElsewhere(Refusal):
+    """The subnet is not on the network that is named beside it."""
+
+
+def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
+    """Raises Refused."""
+    if asked.port_id:
+        return _given_port(snapshot, asker.identity, asked, asked.port_id)
+    if asked.subnet_id:
+        network, subnet = _find_subnet(snapshot, asker.identity, asked.subnet_id)
+        if asked.network_id not in (None, network.id):
+            raise Refused(SubnetElsewhere())
+    elif asked.network_id:
+        network = _find_network(snapshot, asker.identity, asked.network_id)
+        subnet = choose_subnet(snapshot, network, asked.address)
+    else:
+        raise Refused(NoVip())
+    named = any((asked.address, *(each.address for each in asked.more)))
+    if named and not asker.identity.may_change(network.project_id):
+        raise Refused(AddressNotTheirs())
+    fixed = choose_service_address(snapshot, network.id, subnet, asked.address, asked.balancer_id)
+    more = [_additional(snapshot, asker.identity, network, each, asked.balancer_id) for each in asked.more]
+    _refuse_twice([fixed, *more])
+    port = Port(
+        id=asked.new_port_id,
+        project_id=asked.project_id,
+        created_at=asker.now,
+        name=f"octavia-lb-{asked.balancer_id}",
+        network_id=network.id,
+        mac_address=choose_mac(snapshot, asked.balancer_id),
+        fixed_ips=(fixed, *more),
+        admin_state_up=False,
+        device_id=f"lb-{asked.balancer_id}",
+        device_owner=PortUse.VIP.value,
+    )
+    return VipPort(_vips(port, port.fixed_ips), port, is_new=True)
+
+
+def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str) -> VipPort:
+    """The port becomes the load balancer's, and is given back when that goes."""
+    port = snapshot.ports.get(port_id)
+    if port is None or not who.may_change(port.project_id):
+        raise Refused(NoSuchPort(id=port_id))
+    if port.device_id:
+        raise Refused(PortHasDevice(port_id=port.id, device_id=port.device_id))
+    if port.host:
+        raise Refused(PortHasHost(port_id=port.id, host=port.host))
+    fixed = [
+        fixed
+        for fixed in port.fixed_ips
+        if asked.subnet_id in (None, fixed.subnet_id) and asked.address in (None, fixed.address)
+    ]
+    if len(fixed) != 1:
+        raise Refused(WhichAddress(several=bool(fixed)))
+    more = [_additional_of(port, each) for each in asked.more]
+    _refuse_twice([*fixed, *more])
+    used = replace(port, device_id=f"lb-{asked.balancer_id}", device_owner=PortUse.VIP.value)
+    return VipPort(_vips(used, (*fixed, *more)), used, is_new=False)
+
+
+def _additional(snapshot: Snapshot, who: Identity, network: Network, asked: AlsoAsked, balancer_id: str) -> FixedIP:
+    """A further address of the port that will be made."""
+    subnet = find_subnet(network, asked.subnet_id)
+    if subnet is None:
+        _find_subnet(snapshot, who, asked.subnet_id)
+        raise Refused(SubnetsOfSeveralNetworks())
+    if asked.port_id is not None:
+        raise Refused(PortsOfSeveralVips())
+    return choose_service_address(snapshot, network.id, subnet, asked.address, balancer_id)
+
+
+def _additional_of(port: Port, asked: AlsoAsked) -> FixedIP:
+    """A further address that the given port has."""
+    for fixed in port.fixed_ips:
+        wanted = asked.address in (None, fixed.address) and asked.port_id in (None, port.id)
+        if fixed.subnet_id == asked.subnet_id and wanted:
+            return fixed
+    raise Refused(PortWithoutAddress(port_id=port.id, subnet_id=asked.subnet_id))
+
+
+def _refuse_twice(fixed: list[FixedIP]) -> None:
+    if len({each.subnet_id for each in fixed}) < len(fixed):
+        raise Refused(SubnetTwice())
+
+
+def _vips(port: Port, fixed: Iterable[FixedIP]) -> tuple[Vip, ...]:
+    return tuple(
+        Vip(address=each.address, port_id=port.id, subnet_id=each.subnet_id, network_id=port.network_id)
+        for each in fixed
+    )
+
+
+def _find_subnet(snapshot: Snapshot, who: Identity, subnet_id: str) -> tuple[Network, Subnet]:
+    network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
+    subnet = find_subnet(network, subnet_id) if network else None
+    if network is None or subnet is None or not uses_network(who, network):
+        raise Refused(NoSuchSubnet(id=subnet_id))
+    return network, subnet
+
+
+def _find_network(snapshot: Snapshot, who: Identity, network_id: str) -> Network:
+    network = snapshot.networks.get(network_id)
+    if network is None or not uses_network(who, network):
+        raise Refused(NoSuchNetwork(id=network_id))
+    return network

@@ -1,0 +1,22 @@
+"""How large a load balancer and its parts may be, whichever door they come through. It is one document, written whole.
+
+What has no limit here is bounded by the size of a document.
+"""
+
+LISTENERS = 200
+POOLS = 200
+MEMBERS = 1_000
+"""Of one load balancer, in all of its pools together. These three are ours."""
+VIPS = 15
+"""Of one load balancer, beside its first. Ours; all are addresses of one port."""
+CIDRS = 100
+"""Of one listener. Ours: they are in the match of one ACL, and each becomes a flow on every node."""
+POLICIES = 100
+"""Of one listener. Ours."""
+RULES = 50
+"""Of one L7 policy (octavia, common/constants.py, MAX_L7RULES_PER_L7POLICY)."""
+MOST_RETRIES = 10
+UDP_CONNECT_DELAY = 3
+"""Seconds: the least of a monitor of this type (octavia, common/config.py, udp_connect_min_interval_health_monitor)."""
+LARGEST_WEIGHT = 256
+"""Octavia API reference, "Create Member"."""
