@@ -1,6 +1,6 @@
 """How large a load balancer may be, and which ids it may have."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
@@ -40,18 +40,18 @@ def check_sizes(balancer: LoadBalancer) -> None:
 
 def check_ids(snapshot: Snapshot, balancer: LoadBalancer) -> None:
     """Ids may be given: what is found by its id alone has it alone. Raises Refused."""
-    for owners, ids in _ids(snapshot, balancer):
-        if len(set(ids)) < len(ids):
-            raise Refused(IdTaken(id=next(each for each in ids if ids.count(each) > 1)))
-        for each in ids:
-            if owners.get(each, balancer.id) != balancer.id:
-                raise Refused(IdTaken(id=each))
+    monitors = [pool.health_monitor for pool in balancer.pools if pool.health_monitor]
+    policies = [policy for listener in balancer.listeners for policy in listener.l7policies]
+    _check_own(snapshot.listener_owner, balancer.id, [listener.id for listener in balancer.listeners])
+    _check_own(snapshot.pool_owner, balancer.id, [pool.id for pool in balancer.pools])
+    _check_own(snapshot.monitor_owner, balancer.id, [monitor.id for monitor in monitors])
+    _check_own(snapshot.l7policy_owner, balancer.id, [policy.id for policy in policies])
 
 
-def _ids(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[Mapping[str, str], list[str]]]:
-    """What has which ids already, and the ids of this one."""
-    yield snapshot.listener_owner, [listener.id for listener in balancer.listeners]
-    yield snapshot.pool_owner, [pool.id for pool in balancer.pools]
-    monitors = [pool.health_monitor for pool in balancer.pools]
-    yield snapshot.monitor_owner, [monitor.id for monitor in monitors if monitor]
-    yield snapshot.l7policy_owner, [policy.id for each in balancer.listeners for policy in each.l7policies]
+def _check_own(owners: Mapping[str, str], balancer_id: str, ids: list[str]) -> None:
+    """`owners` says which load balancer has an id already."""
+    seen = set[str]()
+    for each in ids:
+        if each in seen or owners.get(each, balancer_id) != balancer_id:
+            raise Refused(IdTaken(id=each))
+        seen.add(each)

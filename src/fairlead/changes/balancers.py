@@ -4,15 +4,16 @@ Whatever changes a part makes the whole load balancer as it is wanted and hands 
 whole load balancers only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fairlead.changes.asker import Asker
 from fairlead.changes.balancer_checks import IdTaken, check_ids, check_sizes
 from fairlead.changes.finding import NotTheirs, check_may_change, find_load_balancer
-from fairlead.changes.listener_checks import check_listeners, complete_listener
+from fairlead.changes.listener_checks import check_listener, complete_listener
 from fairlead.changes.offers import find_provider
-from fairlead.changes.pool_checks import check_new_members, complete_pool
+from fairlead.changes.pool_checks import check_new_member, complete_pool
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vips import VipPort
@@ -27,6 +28,8 @@ from fairlead.model.snapshot import Aggregate, Snapshot, balancer_status
 from fairlead.model.status import ProvisioningStatus
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes
+
+_Part = TypeVar("_Part", lb.Listener, lb.Pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ def replace_load_balancer(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalan
     """The whole tree instead of the one that is stored under its id. A part that has a stored one's id is that one,
     changed; its members keep their slots as far as they can."""
     check_on_its_way(snapshot, asker, find_to_change(snapshot, wanted.id, asker))
-    return (yield from put(snapshot, asker, wanted))
+    return put(snapshot, asker, wanted)
 
 
 def delete_load_balancer(snapshot: Snapshot, asker: Asker, balancer_id: str, *, cascade: bool) -> Changes:
@@ -183,29 +186,47 @@ def _status(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> Bala
 
 def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.LoadBalancer]:
     """What has not changed is the same object, and is not looked at."""
-    known_pools = {pool.id: pool for pool in old.pools} if old else {}
-    known_listeners = {listener.id: listener for listener in old.listeners} if old else {}
-    pools, listeners = list[lb.Pool](), list[lb.Listener]()
-    for pool in wanted.pools:
-        known_pool = known_pools.get(pool.id)
-        pools.append(pool if pool is known_pool else complete_pool(known_pool, pool))
+    if old is None or wanted.pools is not old.pools:
+        wanted = replace(wanted, pools=(yield from _completed(old.pools if old else (), wanted.pools, complete_pool)))
+    if old is None or wanted.listeners is not old.listeners:
+        known = old.listeners if old else ()
+        wanted = replace(wanted, listeners=(yield from _completed(known, wanted.listeners, complete_listener)))
+    return wanted
+
+
+def _completed(
+    known: tuple[_Part, ...], wanted: tuple[_Part, ...], complete: Callable[[_Part | None, _Part], _Part]
+) -> Steps[tuple[_Part, ...]]:
+    by_id = {part.id: part for part in known}
+    parts = list[_Part]()
+    for part in wanted:
+        before = by_id.get(part.id)
+        if part is before:
+            parts.append(part)
+            continue
+        parts.append(complete(before, part))
         yield
-    for listener in wanted.listeners:
-        known = known_listeners.get(listener.id)
-        listeners.append(listener if listener is known else complete_listener(known, listener))
-        yield
-    return replace(wanted, pools=tuple(pools), listeners=tuple(listeners))
+    return tuple(parts)
 
 
 def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[None]:
     """What must be true of any load balancer, whatever provides it."""
-    check_sizes(wanted)
-    check_ids(snapshot, wanted)
+    if old is None or wanted.pools is not old.pools or wanted.listeners is not old.listeners:
+        check_sizes(wanted)
+        check_ids(snapshot, wanted)
     if old is not None and wanted.vips != old.vips:
         raise Refused(VipStays(balancer_id=old.id))
     yield
-    yield from check_listeners(wanted)
-    yield from check_new_members(snapshot, asker.identity, old, wanted)
+    ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
+    for listener in wanted.listeners:
+        check_listener(wanted, listener, ports)
+        yield
+    known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
+    for pool in wanted.pools:
+        for member in pool.members:
+            if member.id not in known:
+                check_new_member(snapshot, asker.identity, member)
+                yield
     find_provider(asker.providers, wanted.provider).check(snapshot, wanted)
 
 

@@ -26,7 +26,7 @@ def create_policy(
     snapshot: Snapshot, asker: Asker, listener_id: str, policy: L7Policy, position: int | None = None
 ) -> Steps[Changes]:
     _, listener = find_listener_to_change(snapshot, listener_id, asker)
-    return (yield from update_listener(snapshot, asker, placed(listener, policy, position)))
+    return update_listener(snapshot, asker, placed(listener, policy, position))
 
 
 def update_policy(snapshot: Snapshot, asker: Asker, policy: L7Policy, position: int | None = None) -> Steps[Changes]:
@@ -34,33 +34,33 @@ def update_policy(snapshot: Snapshot, asker: Asker, policy: L7Policy, position: 
     _, listener, old = find_policy_to_change(snapshot, policy.id, asker)
     where = listener.l7policies.index(old) + 1 if position is None else position
     changed = replace(policy, updated_at=asker.now)
-    return (yield from update_listener(snapshot, asker, placed(listener, changed, where)))
+    return update_listener(snapshot, asker, placed(listener, changed, where))
 
 
 def delete_policy(snapshot: Snapshot, asker: Asker, policy_id: str) -> Steps[Changes]:
     _, listener, policy = find_policy_to_change(snapshot, policy_id, asker)
-    rest = tuple(other for other in listener.l7policies if other is not policy)
-    return (yield from update_listener(snapshot, asker, replace(listener, l7policies=rest)))
+    rest = tuple([other for other in listener.l7policies if other is not policy])
+    return update_listener(snapshot, asker, replace(listener, l7policies=rest))
 
 
 def create_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule: L7Rule) -> Steps[Changes]:
     _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
-    return (yield from _put_rules(snapshot, asker, policy, (*policy.rules, rule)))
+    return _put_rules(snapshot, asker, policy, (*policy.rules, rule))
 
 
 def update_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule: L7Rule) -> Steps[Changes]:
     """It takes the place of the one with its id."""
     _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
     old, changed = find_rule(policy, rule.id), replace(rule, updated_at=asker.now)
-    rules = tuple(changed if other is old else other for other in policy.rules)
-    return (yield from _put_rules(snapshot, asker, policy, rules))
+    rules = tuple([changed if other is old else other for other in policy.rules])
+    return _put_rules(snapshot, asker, policy, rules)
 
 
 def delete_rule(snapshot: Snapshot, asker: Asker, policy_id: str, rule_id: str) -> Steps[Changes]:
     _, _, policy = find_policy_to_change(snapshot, policy_id, asker)
     gone = find_rule(policy, rule_id)
-    rules = tuple(other for other in policy.rules if other is not gone)
-    return (yield from _put_rules(snapshot, asker, policy, rules))
+    rules = tuple([other for other in policy.rules if other is not gone])
+    return _put_rules(snapshot, asker, policy, rules)
 
 
 def placed(listener: Listener, policy: L7Policy, position: int | None) -> Listener:
@@ -76,4 +76,4 @@ def _put_rules(snapshot: Snapshot, asker: Asker, old: L7Policy, rules: tuple[L7R
     check_policy(old, policy)
     balancer, _, _ = find_policy_to_change(snapshot, old.id, asker)
     check_part_on_its_way(snapshot, asker, balancer, Counted.L7POLICY, old)
-    return (yield from update_policy(snapshot, asker, policy))
+    return update_policy(snapshot, asker, policy)

@@ -9,7 +9,6 @@ from fairlead.changes.tls_checks import complete_listener_tls
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.quota import Counted
-from fairlead.model.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +52,17 @@ def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Li
     return complete_listener_tls(listener)
 
 
-def check_listeners(balancer: lb.LoadBalancer) -> Steps[None]:
-    """Raises Refused."""
-    ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
-    for listener in balancer.listeners:
-        other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
-        if other is not listener:
-            raise Refused(PortInUse(protocol=other.protocol, port=other.port))
-        _check_pools_of(balancer, listener)
-        _check_cidrs(balancer, listener)
-        yield
+def check_listener(
+    balancer: lb.LoadBalancer, listener: lb.Listener, ports: dict[tuple[lb.Transport, int], lb.Listener]
+) -> None:
+    """`ports` are those that listeners have which were looked at before; this one's comes to them. Raises Refused."""
+    other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
+    if other is not listener:
+        raise Refused(PortInUse(protocol=other.protocol, port=other.port))
+    _check_pools_of(balancer, listener)
+    for cidr in listener.allowed_cidrs:
+        if cidr.version not in balancer.ip_versions:
+            raise Refused(CidrOfOtherVersion(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))
 
 
 def check_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:
@@ -84,9 +84,3 @@ def _check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
         if pool is None:
             raise Refused(NoSuch(what=Counted.POOL, id=pool_id))
         check_pool_protocol(listener, pool.protocol)
-
-
-def _check_cidrs(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
-    for cidr in listener.allowed_cidrs:
-        if cidr.version not in balancer.ip_versions:
-            raise Refused(CidrOfOtherVersion(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))

@@ -25,17 +25,17 @@ def create_listener(
     """With new pools to which it leads."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     listeners, all_pools = (*balancer.listeners, listener), (*balancer.pools, *pools)
-    return (yield from put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=all_pools)))
+    return put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=all_pools))
 
 
 def update_listener(snapshot: Snapshot, asker: Asker, listener: Listener) -> Steps[Changes]:
     """It takes the place of the one with its id."""
     balancer, _ = find_listener_to_change(snapshot, listener.id, asker)
     changed = replace(listener, updated_at=asker.now)
-    return (yield from put_part(snapshot, asker, replace_listener(balancer, changed)))
+    return put_part(snapshot, asker, replace_listener(balancer, changed))
 
 
 def delete_listener(snapshot: Snapshot, asker: Asker, listener_id: str) -> Steps[Changes]:
     balancer, listener = find_listener_to_change(snapshot, listener_id, asker)
-    rest = tuple(other for other in balancer.listeners if other is not listener)
-    return (yield from put_part(snapshot, asker, replace(balancer, listeners=rest)))
+    rest = tuple([other for other in balancer.listeners if other is not listener])
+    return put_part(snapshot, asker, replace(balancer, listeners=rest))

@@ -13,33 +13,33 @@ from fairlead.model.writing import Changes
 
 
 def create_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member) -> Steps[Changes]:
-    _, pool = find_pool_to_change(snapshot, pool_id, asker)
-    return (yield from put_pool(snapshot, asker, replace(pool, members=(*pool.members, member))))
+    balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
+    return put_pool(snapshot, asker, balancer, pool, replace(pool, members=(*pool.members, member)))
 
 
 def update_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member) -> Steps[Changes]:
     """It takes the place of the one with its id."""
-    _, pool = find_pool_to_change(snapshot, pool_id, asker)
+    balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     old, changed = find_member(pool, member.id), replace(member, updated_at=asker.now)
-    members = tuple(changed if other is old else other for other in pool.members)
-    return (yield from put_pool(snapshot, asker, replace(pool, members=members)))
+    members = tuple([changed if other is old else other for other in pool.members])
+    return put_pool(snapshot, asker, balancer, pool, replace(pool, members=members))
 
 
 def delete_member(snapshot: Snapshot, asker: Asker, pool_id: str, member_id: str) -> Steps[Changes]:
-    _, pool = find_pool_to_change(snapshot, pool_id, asker)
+    balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     gone = find_member(pool, member_id)
-    members = tuple(other for other in pool.members if other is not gone)
-    return (yield from put_pool(snapshot, asker, replace(pool, members=members)))
+    members = tuple([other for other in pool.members if other is not gone])
+    return put_pool(snapshot, asker, balancer, pool, replace(pool, members=members))
 
 
 def replace_members(snapshot: Snapshot, asker: Asker, pool_id: str, members: Sequence[Member]) -> Steps[Changes]:
     """All of them at once. One that has the id of a member is that one, as it was or changed."""
-    _, pool = find_pool_to_change(snapshot, pool_id, asker)
+    balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     known = {member.id: member for member in pool.members}
     wanted = list[Member]()
     for member in members:
         old = known.get(member.id)
         wanted.append(member if old is None or old is member else replace(member, updated_at=asker.now))
         yield
-    changes = yield from put_pool(snapshot, asker, replace(pool, members=tuple(wanted)))
+    changes = yield from put_pool(snapshot, asker, balancer, pool, replace(pool, members=tuple(wanted)))
     return changes if members or pool.members else Changes()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from fairlead.changes.asker import Asker
-from fairlead.changes.finding import find_monitor
+from fairlead.changes.finding import check_may_change, find_monitor
 from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.pools import find_pool_to_change, put_pool
 from fairlead.changes.refusal import Refusal, Refused
@@ -21,20 +21,22 @@ class HasMonitor(Refusal):
 
 
 def create_monitor(snapshot: Snapshot, asker: Asker, pool_id: str, monitor: HealthMonitor) -> Steps[Changes]:
-    _, pool = find_pool_to_change(snapshot, pool_id, asker)
+    balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     check_monitor(None, monitor, pool.protocol)
     if pool.health_monitor is not None:
         raise Refused(HasMonitor(pool_id=pool_id))
-    return (yield from put_pool(snapshot, asker, replace(pool, health_monitor=monitor)))
+    return put_pool(snapshot, asker, balancer, pool, replace(pool, health_monitor=monitor))
 
 
 def update_monitor(snapshot: Snapshot, asker: Asker, monitor: HealthMonitor) -> Steps[Changes]:
     """It takes the place of the one with its id."""
-    _, pool, _ = find_monitor(snapshot, monitor.id, asker.identity)
+    balancer, pool, _ = find_monitor(snapshot, monitor.id, asker.identity)
+    check_may_change(balancer, asker.identity)
     changed = replace(monitor, updated_at=asker.now)
-    return (yield from put_pool(snapshot, asker, replace(pool, health_monitor=changed)))
+    return put_pool(snapshot, asker, balancer, pool, replace(pool, health_monitor=changed))
 
 
 def delete_monitor(snapshot: Snapshot, asker: Asker, monitor_id: str) -> Steps[Changes]:
-    _, pool, _ = find_monitor(snapshot, monitor_id, asker.identity)
-    return (yield from put_pool(snapshot, asker, replace(pool, health_monitor=None)))
+    balancer, pool, _ = find_monitor(snapshot, monitor_id, asker.identity)
+    check_may_change(balancer, asker.identity)
+    return put_pool(snapshot, asker, balancer, pool, replace(pool, health_monitor=None))

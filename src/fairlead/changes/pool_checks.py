@@ -12,7 +12,6 @@ from fairlead.changes.vips import NoSuchSubnet
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +86,9 @@ def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
         taken.add(place)
 
 
-def check_new_members(
-    snapshot: Snapshot, who: Identity, old: lb.LoadBalancer | None, balancer: lb.LoadBalancer
-) -> Steps[None]:
-    """The subnet that a new member is said to be on is one that the asker may use. Raises Refused."""
-    known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
-    for member in (member for pool in balancer.pools for member in pool.members if member.id not in known):
-        if member.subnet_id is not None:
-            network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
-            if network is None or not uses_network(who, network):
-                raise Refused(NoSuchSubnet(id=member.subnet_id))
-        yield
+def check_new_member(snapshot: Snapshot, who: Identity, member: lb.Member) -> None:
+    """The subnet that it is said to be on is one that the asker may use. Raises Refused."""
+    if member.subnet_id is not None:
+        network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
+        if network is None or not uses_network(who, network):
+            raise Refused(NoSuchSubnet(id=member.subnet_id))

@@ -50,13 +50,13 @@ def create_pool(
             raise Refused(HasDefaultPool(listener_id=listener_id))
         leading = replace(listener, default_pool_id=pool.id, updated_at=asker.now)
         balancer = lb.replace_listener(balancer, leading)
-    return (yield from put_part(snapshot, asker, balancer))
+    return put_part(snapshot, asker, balancer)
 
 
 def update_pool(snapshot: Snapshot, asker: Asker, pool: lb.Pool) -> Steps[Changes]:
     """It takes the place of the one with its id."""
     balancer, _ = find_pool_to_change(snapshot, pool.id, asker)
-    return (yield from put_part(snapshot, asker, lb.replace_pool(balancer, replace(pool, updated_at=asker.now))))
+    return put_part(snapshot, asker, lb.replace_pool(balancer, replace(pool, updated_at=asker.now)))
 
 
 def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes]:
@@ -69,14 +69,15 @@ def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes
         replace(listener, default_pool_id=None) if listener.default_pool_id == pool_id else listener
         for listener in balancer.listeners
     )
-    pools = tuple(other for other in balancer.pools if other is not pool)
-    return (yield from put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=pools)))
+    pools = tuple([other for other in balancer.pools if other is not pool])
+    return put_part(snapshot, asker, replace(balancer, listeners=listeners, pools=pools))
 
 
-def put_pool(snapshot: Snapshot, asker: Asker, pool: lb.Pool) -> Steps[Changes]:
+def put_pool(
+    snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer, old: lb.Pool, pool: lb.Pool
+) -> Steps[Changes]:
     """A pool of which members or the monitor have changed: whether the pool is on its way is looked at before the load
     balancer."""
-    balancer, old = find_pool_to_change(snapshot, pool.id, asker)
     yield
     changed = lb.replace_pool(balancer, replace(pool, updated_at=asker.now))
     changes = yield from put(snapshot, asker, changed)

@@ -431,11 +431,11 @@ def _served(members: Sequence[Member]) -> list[Member]:
 
 
 def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:
-    return replace(balancer, pools=tuple(pool if pool.id == other.id else other for other in balancer.pools))
+    return replace(balancer, pools=tuple([pool if pool.id == other.id else other for other in balancer.pools]))
 
 
 def replace_listener(balancer: LoadBalancer, listener: Listener) -> LoadBalancer:
     return replace(
         balancer,
-        listeners=tuple(listener if listener.id == other.id else other for other in balancer.listeners),
+        listeners=tuple([listener if listener.id == other.id else other for other in balancer.listeners]),
     )

@@ -1,6 +1,5 @@
 """The load-balancer door: Octavia v2, under each prefix that its clients use."""
 
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

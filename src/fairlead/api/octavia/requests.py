@@ -13,7 +13,7 @@ from fairlead.api.octavia.caller import Caller, Origin, common
 from fairlead.api.octavia.errors import bad_request, not_found
 from fairlead.changes import balancers, listeners, members, monitors, offers, pools, vips
 from fairlead.changes import l7 as policies
-from fairlead.changes.finding import find_member, find_monitor, find_rule
+from fairlead.changes.finding import check_may_change, find_member, find_monitor, find_rule
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
 from fairlead.model.snapshot import Snapshot
@@ -48,7 +48,7 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, bal
 def update_load_balancer(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[Changes]:
     balancer = balancers.find_to_change(snapshot, balancer_id, caller.asker)
     specs.refuse_not_yet(values, balancer.provider)
-    return (yield from balancers.replace_load_balancer(snapshot, caller.asker, replace(balancer, **common(values))))
+    return balancers.replace_load_balancer(snapshot, caller.asker, replace(balancer, **common(values)))
 
 
 def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
@@ -62,7 +62,7 @@ def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> Steps
 
 def update_listener(snapshot: Snapshot, values: Values, caller: Caller, listener_id: str) -> Steps[Changes]:
     _, listener = listeners.find_listener_to_change(snapshot, listener_id, caller.asker)
-    return (yield from listeners.update_listener(snapshot, caller.asker, decode.edit_listener(listener, values)))
+    return listeners.update_listener(snapshot, caller.asker, decode.edit_listener(listener, values))
 
 
 def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
@@ -81,7 +81,7 @@ def create_pool(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Mad
 
 def update_pool(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Changes]:
     _, pool = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
-    return (yield from pools.update_pool(snapshot, caller.asker, decode.edit_pool(pool, values)))
+    return pools.update_pool(snapshot, caller.asker, decode.edit_pool(pool, values))
 
 
 def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str) -> Steps[Made]:
@@ -93,7 +93,7 @@ def create_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: s
 def update_member(snapshot: Snapshot, values: Values, caller: Caller, pool_id: str, member_id: str) -> Steps[Changes]:
     _, pool = pools.find_pool_to_change(snapshot, pool_id, caller.asker)
     changed = decode.edit_member(find_member(pool, member_id), values)
-    return (yield from members.update_member(snapshot, caller.asker, pool_id, changed))
+    return members.update_member(snapshot, caller.asker, pool_id, changed)
 
 
 def replace_members(
@@ -129,9 +129,9 @@ def create_monitor(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[
 
 
 def update_monitor(snapshot: Snapshot, values: Values, caller: Caller, monitor_id: str) -> Steps[Changes]:
-    _, pool, monitor = find_monitor(snapshot, monitor_id, caller.asker.identity)
-    pools.find_pool_to_change(snapshot, pool.id, caller.asker)
-    return (yield from monitors.update_monitor(snapshot, caller.asker, decode.edit_monitor(monitor, values)))
+    balancer, _, monitor = find_monitor(snapshot, monitor_id, caller.asker.identity)
+    check_may_change(balancer, caller.asker.identity)
+    return monitors.update_monitor(snapshot, caller.asker, decode.edit_monitor(monitor, values))
 
 
 def create_policy(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Made]:
@@ -146,7 +146,7 @@ def update_policy(snapshot: Snapshot, values: Values, caller: Caller, policy_id:
     _, listener, policy = policies.find_policy_to_change(snapshot, policy_id, caller.asker)
     position = values.get("position") or (len(listener.l7policies) if "position" in values else None)
     changed = l7.edit_policy(policy, values)
-    return (yield from policies.update_policy(snapshot, caller.asker, changed, position))
+    return policies.update_policy(snapshot, caller.asker, changed, position)
 
 
 def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str) -> Steps[Made]:
@@ -158,7 +158,7 @@ def create_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: s
 def update_rule(snapshot: Snapshot, values: Values, caller: Caller, policy_id: str, rule_id: str) -> Steps[Changes]:
     _, _, policy = policies.find_policy_to_change(snapshot, policy_id, caller.asker)
     changed = l7.edit_rule(find_rule(policy, rule_id), values)
-    return (yield from policies.update_rule(snapshot, caller.asker, policy_id, changed))
+    return policies.update_rule(snapshot, caller.asker, policy_id, changed)
 
 
 # Trees
