@@ -1,0 +1,38 @@
+"""Octavia's door has words for whatever the rules of load balancing refuse."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+
+from fairlead import changes
+from fairlead.api.octavia import refusals
+from fairlead.changes.l7_checks import RuleProblem
+from fairlead.changes.refusal import Refusal
+
+OF_NETWORKING = {"access", "networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips", "quotas"}
+"""What this door asks for nothing of."""
+OF_PORTS = {
+    "AddressIsAutomatic",
+    "AddressOutsideNetwork",
+    "GatewayInPool",
+    "PoolNotValid",
+    "PoolOutside",
+    "PoolsOverlap",
+    "SubnetOfOtherNetwork",
+}
+"""Of addresses: what is refused of workloads' ports and of subnets."""
+
+
+def refused_by(module: ModuleType) -> set[type[Refusal]]:
+    found = (value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Refusal))
+    return {each for each in found if each.__module__ == module.__name__ and each.__name__ not in OF_PORTS}
+
+
+def test_there_are_words_for_each():
+    names = {each.name for each in iter_modules(changes.__path__)} - OF_NETWORKING - {"refusal"}
+    modules = [import_module(f"fairlead.changes.{name}") for name in names]
+    assert set[type[Refusal]]().union(*map(refused_by, modules)) == refusals.WORDS.keys()
+
+
+def test_there_are_words_for_each_mistake_in_a_rule():
+    assert refusals._RULE.keys() == set(RuleProblem)

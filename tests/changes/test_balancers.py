@@ -1,0 +1,204 @@
+"""A load balancer as any door builds it: with ids that are given, whole, and again instead of the stored one."""
+
+from dataclasses import replace
+
+import pytest
+
+from changes.balancing import (
+    ARRIVED,
+    ASKER,
+    LATER,
+    after,
+    built,
+    listener,
+    member,
+    pool,
+    refusal_of,
+    stored,
+    whole,
+    with_pool,
+)
+from changes.world import GUEST, NETWORK, PORT, having
+from fairlead.changes.balancer_checks import IdTaken, TooMany
+from fairlead.changes.balancers import (
+    HasParts,
+    VipStays,
+    WholeOnItsWay,
+    delete_load_balancer,
+    replace_load_balancer,
+)
+from fairlead.changes.finding import NoSuch, NotTheirs
+from fairlead.changes.listener_checks import PortInUse, WrongPoolProtocol
+from fairlead.changes.offers import UnknownProvider
+from fairlead.changes.pool_checks import MemberExists, NoDestination
+from fairlead.changes.refusal import Refused
+from fairlead.changes.vips import AskedVip, NoSuchPort, NoVip, choose_vip
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol, slots_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import Counted
+from fairlead.model.sizes import LISTENERS
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import NEVER_APPLIED, Applied, ProvisioningStatus
+from fairlead.model.steps import at_once
+
+
+def test_a_door_that_gives_ids_builds_a_whole_load_balancer():
+    made = stored(whole())
+    assert (made.id, made.vip.port_id, made.vip.subnet_id, made.owns_vip_port) == ("lb", "vip-lb", "four", True)
+    assert [each.id for each in made.listeners] == ["front"]
+    (app,) = made.pools
+    assert [(each.id, each.ordinal) for each in app.members] == [("a", 0), ("b", 1)]
+    assert set(slots_of(app, 4)) == {0, 1}
+
+
+def test_the_vips_port_and_its_network_are_of_the_same_write():
+    changes = at_once(built(having(NETWORK)))
+    assert [put.id for put in changes.puts] == ["vip-lb", "lb"]
+    assert changes.reads == (Owner(Kind.NETWORK, "net"),)
+
+
+def test_a_whole_load_balancer_takes_the_place_of_the_stored_one():
+    before = whole()
+    wanted = replace(
+        stored(before),
+        listeners=(listener("front", 8080, default_pool_id="app"), listener("dns", 53, protocol=ListenerProtocol.UDP)),
+        pools=(pool("app", member("b", 12), member("c", 13)),),
+    )
+    made = stored(after(before, replace_load_balancer(before, ASKER, wanted)))
+    (app,) = made.pools
+    assert [(each.id, each.ordinal) for each in app.members] == [("b", 1), ("c", 2)]
+    assert made.updated_at == LATER
+
+
+def test_who_builds_a_pool_anew_moves_no_client_but_to_the_new_member():
+    before = whole()
+    members = member("a", 11), member("b", 12), member("c", 13)
+    wanted = replace(stored(before), pools=(pool("app", *members),))
+    made = stored(after(before, replace_load_balancer(before, ASKER, wanted)))
+    table, old = slots_of(made.pools[0], 4), slots_of(stored(before).pools[0], 4)
+    assert {2} < set(table)
+    assert all(slot in (2, old[number % len(old)]) for number, slot in enumerate(table))
+
+
+def test_what_is_wanted_as_it_is_stays_as_it_is():
+    before = whole()
+    made = stored(after(before, replace_load_balancer(before, ASKER, stored(before))))
+    assert replace(made, updated_at=None) == stored(before)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"listeners": (listener("l", 80), listener("m", 80))}, PortInUse(protocol=ListenerProtocol.TCP, port=80)),
+        ({"listeners": (listener("l", 80, default_pool_id="x"),)}, NoSuch(what=Counted.POOL, id="x")),
+        ({"listeners": (listener("l", 80), listener("l", 81))}, IdTaken(id="l")),
+        ({"pools": (pool("p"), pool("p"))}, IdTaken(id="p")),
+        (
+            {"pools": (pool("p", member("a", 11), member("b", 11)),)},
+            MemberExists(address=parse_address("10.0.0.11"), port=8080),
+        ),
+        (
+            {"pools": (pool("p", member("a", 11, address=parse_address("169.254.169.254"))),)},
+            NoDestination(address=parse_address("169.254.169.254")),
+        ),
+        (
+            {
+                "listeners": (listener("l", 80, default_pool_id="p"),),
+                "pools": (pool("p", protocol=PoolProtocol.UDP),),
+            },
+            WrongPoolProtocol(listener=ListenerProtocol.TCP, pool=PoolProtocol.UDP),
+        ),
+        (
+            {"listeners": tuple(listener(f"l{port}", port) for port in range(1, LISTENERS + 2))},
+            TooMany(what=Counted.LISTENER, most=LISTENERS),
+        ),
+        ({"provider": "else"}, UnknownProvider(name="else")),
+        ({"project_id": "guest"}, NotTheirs(project_id="guest")),
+    ],
+)
+def test_what_no_load_balancer_can_be_is_refused_with_a_value(fields: dict[str, object], why: object):
+    assert refusal_of(built, having(NETWORK), **fields) == why
+
+
+def test_an_id_that_another_load_balancer_has_is_refused():
+    before = whole()
+    assert refusal_of(built, before) == IdTaken(id="lb")
+    assert refusal_of(built, before, "other", listeners=(listener("front", 80),)) == IdTaken(id="front")
+    assert refusal_of(built, before, "other", pools=(pool("app"),)) == IdTaken(id="app")
+
+
+def test_a_member_that_moves_to_anothers_place_is_one_too_many():
+    before = whole()
+    wanted = with_pool(before, members=(member("a", 11), member("b", 11)))
+    assert refusal_of(replace_load_balancer, before, ASKER, wanted) == MemberExists(
+        address=parse_address("10.0.0.11"), port=8080
+    )
+
+
+def test_a_load_balancer_keeps_its_vip():
+    before = whole()
+    moved = replace(stored(before), vip=replace(stored(before).vip, address=parse_address("10.0.0.77")))
+    assert refusal_of(replace_load_balancer, before, ASKER, moved) == VipStays(balancer_id="lb")
+
+
+def test_who_may_not_change_it_is_told_so_and_who_may_not_see_it_too():
+    before = whole()
+    asker = replace(ASKER, identity=GUEST)
+    assert refusal_of(replace_load_balancer, before, asker, stored(before)) == NotTheirs(project_id="owner")
+
+
+@pytest.mark.parametrize(
+    ("applied", "waits"),
+    [(NEVER_APPLIED, True), (ARRIVED, False), (Applied(error="no"), False), (Applied(stalled=True), False)],
+)
+def test_what_is_on_its_way_is_waited_for(applied: Applied, waits: bool):
+    before = whole()
+    asker = replace(ASKER, applied=lambda _: applied)
+
+    def ask() -> object:
+        try:
+            return at_once(replace_load_balancer(before, asker, stored(before)))
+        except Refused as refused:
+            return refused.why
+
+    expected = WholeOnItsWay(
+        owner=Owner(Kind.LOAD_BALANCER, "lb"),
+        generation=before.generations[Owner(Kind.LOAD_BALANCER, "lb")],
+        what=Counted.LOAD_BALANCER,
+        id="lb",
+        status=ProvisioningStatus.PENDING_CREATE,
+    )
+    assert (ask() == expected) == waits
+
+
+def test_it_goes_with_its_parts_only_if_that_is_asked_for_and_its_port_goes_with_it():
+    before = whole()
+    with pytest.raises(Refused) as refused:
+        delete_load_balancer(before, ASKER, "lb", cascade=False)
+    assert refused.value.why == HasParts(balancer_id="lb")
+    gone = delete_load_balancer(before, ASKER, "lb", cascade=True)
+    assert set(gone.deletes) == {Owner(Kind.LOAD_BALANCER, "lb"), Owner(Kind.PORT, "vip-lb")}
+
+
+def asked(**fields: object) -> AskedVip:
+    return AskedVip(**{"balancer_id": "lb", "project_id": "owner", "new_port_id": "vip"} | fields)
+
+
+def test_a_given_port_becomes_the_vips_and_is_not_made():
+    own = replace(PORT, project_id="owner")
+    vip = choose_vip(having(NETWORK, own), ASKER, asked(port_id="port"))
+    assert (vip.is_new, vip.port.device_id, str(vip.vips[0].address)) == (False, "lb-lb", "10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "wanted", "why"),
+    [
+        (having(NETWORK), asked(), NoVip()),
+        (having(NETWORK, PORT), asked(port_id="port"), NoSuchPort(id="port")),
+    ],
+)
+def test_a_vip_that_cannot_be_is_refused(snapshot: Snapshot, wanted: AskedVip, why: object):
+    with pytest.raises(Refused) as refused:
+        choose_vip(snapshot, ASKER, wanted)
+    assert refused.value.why == why

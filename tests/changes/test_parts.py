@@ -1,0 +1,228 @@
+"""Changes of parts: what becomes of the rest, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from changes.balancing import ASKER, LATER, after, listener, member, pool, refusal_of, stored, whole
+from changes.world import OWNERS
+from fairlead.changes.finding import NoSuch
+from fairlead.changes.l7 import create_policy, create_rule, update_policy
+from fairlead.changes.l7_checks import RuleProblem, TooManyRules, WrongRule
+from fairlead.changes.listener_checks import LeadsNowhere
+from fairlead.changes.listeners import create_listener, delete_listener, update_listener
+from fairlead.changes.members import create_member, delete_member, replace_members, update_member
+from fairlead.changes.monitor_checks import NoHttpVersion, ProbesTooOften, WrongMonitorType
+from fairlead.changes.monitors import HasMonitor, create_monitor
+from fairlead.changes.persistence import BadCookieName, CookiesOfDatagrams, TimeoutOfStreams
+from fairlead.changes.pools import HasDefaultPool, PoolInUse, create_pool, delete_pool
+from fairlead.changes.tls_checks import (
+    DEFAULT_CIPHERS,
+    NoCertificate,
+    NoMemberCa,
+    OldTlsVersions,
+    complete_listener_tls,
+)
+from fairlead.model.addresses import parse_address
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToPool, Reject
+from fairlead.model.loadbalancer import (
+    AppCookiePersistence,
+    HttpCookiePersistence,
+    HttpMonitor,
+    ListenerProtocol,
+    ListenerTls,
+    MonitorType,
+    PersistenceType,
+    PlainMonitor,
+    PoolProtocol,
+    PoolTls,
+    SourceIpPersistence,
+)
+from fairlead.model.quota import Counted
+from fairlead.model.sizes import RULES
+from fairlead.model.snapshot import Snapshot
+
+TIMES = {"delay": 5, "timeout": 3, "max_retries": 2}
+
+
+def rule(identity: str, **fields: object) -> L7Rule:
+    given = {"type": L7RuleType.PATH, "compare_type": L7Comparison.STARTS_WITH, "value": "/"} | OWNERS | fields
+    return L7Rule(id=identity, **given)
+
+
+def with_policy(action: object = Reject()) -> Snapshot:
+    before = whole()
+    return after(before, create_policy(before, ASKER, "front", L7Policy(id="no", action=action, **OWNERS)))
+
+
+def test_a_new_member_gets_a_number_that_nobody_had():
+    first = whole()
+    second = after(first, delete_member(first, ASKER, "app", "b"))
+    third = after(second, create_member(second, ASKER, "app", member("c", 13)))
+    (app,) = stored(third).pools
+    assert [(each.id, each.ordinal) for each in app.members] == [("a", 0), ("c", 2)]
+    assert [each.address for each in stored(second).parted] == [parse_address("10.0.0.12")]
+
+
+def test_a_change_says_when_of_the_part_and_of_all_that_holds_it():
+    before = whole()
+    first, second = stored(before).pools[0].members
+    made = stored(after(before, update_member(before, ASKER, "app", replace(first, weight=7))))
+    assert (made.updated_at, made.pools[0].updated_at, made.pools[0].members[0].updated_at) == (LATER, LATER, LATER)
+    assert made.pools[0].members[1] is second
+
+
+def test_a_batch_changes_makes_and_takes_away_and_leaves_the_rest_alone():
+    before = whole()
+    first, _ = stored(before).pools[0].members
+    batch = [first, member("c", 13)]
+    (app,) = stored(after(before, replace_members(before, ASKER, "app", batch))).pools
+    assert app.members[0] is first
+    assert [(each.id, each.ordinal) for each in app.members] == [("a", 0), ("c", 2)]
+
+
+def test_a_pool_that_a_listener_shall_lead_to():
+    before = after(whole(), create_listener(whole(), ASKER, "lb", listener("more", 81)))
+    made = stored(after(before, create_pool(before, ASKER, "lb", pool("next"), "more")))
+    assert made.listeners[1].default_pool_id == "next"
+    assert refusal_of(create_pool, before, ASKER, "lb", pool("next"), "front") == HasDefaultPool(listener_id="front")
+
+
+def test_listeners_that_led_to_a_pool_stay_without_one():
+    before = whole()
+    made = stored(after(before, delete_pool(before, ASKER, "app")))
+    assert (made.pools, made.listeners[0].default_pool_id) == ((), None)
+    assert stored(after(before, delete_listener(before, ASKER, "front"))).listeners == ()
+
+
+def test_a_pool_that_a_policy_leads_to_is_in_use():
+    http = pool("web", protocol=PoolProtocol.HTTP)
+    before = whole()
+    before = after(before, create_pool(before, ASKER, "lb", http))
+    leading = L7Policy(id="no", action=RedirectToPool(pool_id="web"), **OWNERS)
+    before = after(before, create_policy(before, ASKER, "front", leading))
+    assert refusal_of(delete_pool, before, ASKER, "web") == PoolInUse(pool_id="web", policy_id="no")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (
+            {"protocol": PoolProtocol.UDP, "persistence": HttpCookiePersistence()},
+            CookiesOfDatagrams(type=PersistenceType.HTTP_COOKIE),
+        ),
+        ({"persistence": SourceIpPersistence(timeout=7)}, TimeoutOfStreams()),
+        ({"persistence": AppCookiePersistence(cookie_name="a b")}, BadCookieName(name="a b")),
+        ({"tls": PoolTls(crl_container_ref="x")}, NoMemberCa(was_there=False)),
+        ({"tls": PoolTls(versions=("SSLv3", "TLSv1.3"))}, OldTlsVersions(versions=("SSLv3",))),
+    ],
+)
+def test_a_pool_that_cannot_be(fields: dict[str, object], why: object):
+    assert refusal_of(create_pool, whole(), ASKER, "lb", pool("p", **fields)) == why
+
+
+@pytest.mark.parametrize(
+    ("monitor", "why"),
+    [
+        (
+            PlainMonitor(id="m", type=MonitorType.SCTP, **TIMES, **OWNERS),
+            WrongMonitorType(type=MonitorType.SCTP, protocol=PoolProtocol.TCP),
+        ),
+        (HttpMonitor(id="m", type=MonitorType.HTTP, domain_name="a.example", **TIMES, **OWNERS), NoHttpVersion()),
+    ],
+)
+def test_a_monitor_that_cannot_be(monitor: PlainMonitor | HttpMonitor, why: object):
+    assert refusal_of(create_monitor, whole(), ASKER, "app", monitor) == why
+
+
+def test_datagrams_are_probed_every_three_seconds_at_most_and_a_pool_has_one_monitor():
+    before = whole()
+    before = after(before, create_pool(before, ASKER, "lb", pool("dns", protocol=PoolProtocol.UDP)))
+    often = PlainMonitor(id="m", type=MonitorType.UDP_CONNECT, **TIMES | {"delay": 2}, **OWNERS)
+    assert refusal_of(create_monitor, before, ASKER, "dns", often) == ProbesTooOften(
+        type=MonitorType.UDP_CONNECT, delay=2, least=3
+    )
+    before = after(before, create_monitor(before, ASKER, "dns", replace(often, delay=3)))
+    assert refusal_of(create_monitor, before, ASKER, "dns", replace(often, delay=3)) == HasMonitor(pool_id="dns")
+
+
+def test_a_listener_that_ends_tls_needs_a_certificate_and_gets_versions_and_ciphers():
+    before = whole()
+    secure = listener("tls", 443, protocol=ListenerProtocol.TERMINATED_HTTPS)
+    assert refusal_of(create_listener, before, ASKER, "lb", secure) == NoCertificate(for_clients=False)
+
+
+def test_what_nobody_says_about_tls():
+    secure = listener("tls", 443, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=ListenerTls(container_ref="x"))
+    made = complete_listener_tls(secure).tls
+    assert made == ListenerTls(
+        container_ref="x",
+        ciphers=DEFAULT_CIPHERS,
+        versions=("TLSv1.2", "TLSv1.3"),
+        alpn_protocols=("h2", "http/1.1", "http/1.0"),
+    )
+
+
+def test_who_measures_leads_nowhere():
+    before = whole()
+    counting = listener("m", 9100, protocol=ListenerProtocol.PROMETHEUS, default_pool_id="app")
+    assert refusal_of(create_listener, before, ASKER, "lb", counting) == LeadsNowhere(
+        protocol=ListenerProtocol.PROMETHEUS
+    )
+
+
+def test_what_is_not_there_is_refused_with_its_kind_and_id():
+    before = whole()
+    assert refusal_of(update_listener, before, ASKER, listener("x", 1)) == NoSuch(what=Counted.LISTENER, id="x")
+    assert refusal_of(delete_member, before, ASKER, "app", "x") == NoSuch(what=Counted.MEMBER, id="x")
+    assert refusal_of(create_rule, before, ASKER, "x", rule("r")) == NoSuch(what=Counted.L7POLICY, id="x")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"value": ""}, RuleProblem.NO_VALUE),
+        ({"type": L7RuleType.HEADER}, RuleProblem.NO_KEY),
+        ({"type": L7RuleType.COOKIE, "key": "a b"}, RuleProblem.BAD_KEY),
+        ({"value": "a b"}, RuleProblem.BAD_VALUE),
+        ({"type": L7RuleType.FILE_TYPE}, RuleProblem.BAD_COMPARISON),
+        ({"type": L7RuleType.SSL_DN_FIELD}, RuleProblem.NO_FIELD_OR_VALUE),
+        ({"type": L7RuleType.SSL_DN_FIELD, "key": "1"}, RuleProblem.BAD_FIELD),
+        ({"type": L7RuleType.SSL_CONN_HAS_CERT, "key": "k"}, RuleProblem.KEY_NOT_USED),
+        ({"type": L7RuleType.SSL_CONN_HAS_CERT, "value": "no"}, RuleProblem.NOT_TRUE),
+        ({"type": L7RuleType.SSL_VERIFY_RESULT, "value": "-1"}, RuleProblem.NOT_A_NUMBER),
+        ({"type": L7RuleType.SSL_VERIFY_RESULT, "value": "1"}, RuleProblem.ONLY_EQUAL),
+    ],
+)
+def test_a_rule_that_cannot_be(wrong: dict[str, object], problem: RuleProblem):
+    before, new = with_policy(), rule("r", **wrong)
+    assert refusal_of(create_rule, before, ASKER, "no", new) == WrongRule(problem=problem, rule=new)
+
+
+def test_an_expression_that_is_none_is_refused_with_the_reason():
+    before, new = with_policy(), rule("r", compare_type=L7Comparison.REGEX, value="(")
+    why = refusal_of(create_rule, before, ASKER, "no", new)
+    assert isinstance(why, WrongRule)
+    assert (why.problem, "unterminated" in why.reason) == (RuleProblem.BAD_EXPRESSION, True)
+
+
+def test_a_policy_has_so_many_rules_one_by_one_or_at_once():
+    before = with_policy()
+    (no,) = stored(before).listeners[0].l7policies
+    full = replace(no, rules=tuple(rule(f"r{number}") for number in range(RULES)))
+    before = after(before, update_policy(before, ASKER, full))
+    too_many = TooManyRules(policy_id="no", most=RULES)
+    assert refusal_of(create_rule, before, ASKER, "no", rule("more")) == too_many
+    assert refusal_of(update_policy, before, ASKER, replace(full, rules=(*full.rules, rule("more")))) == too_many
+
+
+def test_a_policy_stays_where_it_is_unless_a_position_is_said():
+    before = with_policy()
+    for name in ("second", "third"):
+        policy = L7Policy(id=name, action=Reject(), **OWNERS)
+        before = after(before, create_policy(before, ASKER, "front", policy))
+    second = stored(before).listeners[0].l7policies[1]
+    stays = after(before, update_policy(before, ASKER, replace(second, name="x")))
+    assert [each.id for each in stored(stays).listeners[0].l7policies] == ["no", "second", "third"]
+    moves = after(before, update_policy(before, ASKER, second, 1))
+    assert [each.id for each in stored(moves).listeners[0].l7policies] == ["second", "no", "third"]
