@@ -17,10 +17,11 @@ from typing import Any
 from fairlead import server
 from fairlead.cli import main
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers import ovn, ovsdb
-from fairlead.drivers.ovn_replica import Replica
-from fairlead.drivers.ovsdb import Changes, Event
-from fairlead.drivers.ovsdb_protocol import Rests
+from fairlead.drivers.ovn import driver as ovn
+from fairlead.drivers.ovn.replica import Replica
+from fairlead.drivers.ovsdb import client as ovsdb
+from fairlead.drivers.ovsdb.client import Changes, Event
+from fairlead.drivers.ovsdb.protocol import Rests
 from fairlead.model.owner import Owner
 from fairlead.store.interface import Batch, Document
 from fairlead.store.sqlite import SqliteStore

@@ -28,9 +28,9 @@ from held import VARIABLE, Holds, forget_holds, make_holds, read_holds
 from population import LBS, MemberChange, Population, post, wait_idle
 
 from fairlead.api.loop_lag import LONG
-from fairlead.drivers.ovsdb import Client, Settings
-from fairlead.drivers.ovsdb_remotes import parse_remotes
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovsdb.client import Client, Settings
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import Json
 
 SCHEMAS = {"nb": Path("/usr/share/ovn/ovn-nb.ovsschema"), "sb": Path("/usr/share/ovn/ovn-sb.ovsschema")}
 OCTAVIA, NETWORK = "/load-balancer/v2.0/lbaas", "/network/v2.0"
@@ -40,7 +40,7 @@ REST, CALM = 0.2, 8
 """Seconds, and how often in a row nothing is done in them until the server is at rest: a database is slow to tell of
 ten thousand rows."""
 RECONNECT = 6.0
-"""Seconds: it is more than the longest pause of a client (drivers/ovsdb.py) and a start of a database."""
+"""Seconds: it is more than the longest pause of a client (drivers/ovsdb/client.py) and a start of a database."""
 ROWS = 1000
 """In one transaction, where it need not be one."""
 

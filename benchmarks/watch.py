@@ -13,10 +13,10 @@ from threading import Condition, Event, Thread
 from time import perf_counter
 from typing import Any
 
-from fairlead.drivers.ovsdb import Changes, Client, Contents, Settings
-from fairlead.drivers.ovsdb_protocol import TableMonitor
-from fairlead.drivers.ovsdb_remotes import parse_remotes
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Settings
+from fairlead.drivers.ovsdb.protocol import TableMonitor
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import Json
 from fairlead.lab import Lab, LabError
 
 PATIENCE_SECONDS = 120.0

@@ -25,6 +25,17 @@ PLANTS = {
         "import fairlead.compilers.ovn.router",
         "Compilers do not know each other",
     ),
+    "a driver that knows another": ("drivers/ovn/driver.py", "import fairlead.drivers.fake", "Drivers do not"),
+    "a driver that another protocol knows": (
+        "drivers/ovsdb/client.py",
+        "import fairlead.drivers.ovn",
+        "Drivers do not know",
+    ),
+    "a driver that nobody has declared": (
+        "drivers/another.py",
+        "import fairlead.drivers.interface",
+        "Drivers do not know",
+    ),
     "a server's loop that names a dataplane": (
         "server/central.py",
         "import fairlead.drivers.ovn",

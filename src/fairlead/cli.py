@@ -198,7 +198,7 @@ def run_server(configuration: Configuration) -> int:
 
 
 def _agent(arguments: argparse.Namespace) -> int:
-    from fairlead.drivers.ovn_counters import SwitchError
+    from fairlead.drivers.ovn.counters import SwitchError
     from fairlead.logs import start_logging
     from fairlead.node import process
 
@@ -287,17 +287,17 @@ def _resync(arguments: argparse.Namespace) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     from fairlead import tracing
     from fairlead.dataplane.ovn_trace import Echo, Untraceable
-    from fairlead.drivers import ovn_tracer
-    from fairlead.drivers.ovsdb import Tls
-    from fairlead.drivers.ovsdb_errors import OvsdbError
-    from fairlead.drivers.ovsdb_remotes import parse_remotes
+    from fairlead.drivers.ovn import tracer
+    from fairlead.drivers.ovsdb.client import Tls
+    from fairlead.drivers.ovsdb.errors import OvsdbError
+    from fairlead.drivers.ovsdb.remotes import parse_remotes
     from fairlead.model.addresses import parse_address
 
     options, server = read_configuration(arguments.config, os.environ).ovn, _server_of(arguments)
     try:
         destination, packet = tracing.parse_target(arguments.to, arguments.protocol)
         source, via = (parse_address(text) if text else None for text in (arguments.source, arguments.via))
-        settings = ovn_tracer.TracerSettings(
+        settings = tracer.TracerSettings(
             northbound=parse_remotes(arguments.northbound or options.northbound),
             southbound=parse_remotes(arguments.southbound or options.southbound),
             tls=Tls(private_key=options.private_key, certificate=options.certificate, ca=options.ca)
@@ -306,11 +306,9 @@ def _trace(arguments: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise BadConfiguration(f"trace: {error}") from None
-    question = ovn_tracer.Question(
-        port=arguments.sender, destination=destination, packet=packet, source=source, via=via
-    )
+    question = tracer.Question(port=arguments.sender, destination=destination, packet=packet, source=source, via=via)
     try:
-        answer = asyncio.run(ovn_tracer.trace(settings, question))
+        answer = asyncio.run(tracer.trace(settings, question))
     except (Untraceable, OvsdbError, OSError) as error:
         raise Failure(str(error)) from None
     number = 0 if isinstance(packet, Echo) else packet.port

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.client import is_url
 from fairlead.compilers.providers import parse_names
-from fairlead.drivers.ovsdb_remotes import Remote, SslRemote, parse_remotes
+from fairlead.drivers.ovsdb.remotes import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
 from fairlead.model.parting import LONGEST_PARTING
 from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED

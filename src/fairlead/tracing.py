@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.client import Server, ServerError
 from fairlead.dataplane.ovn_trace import Echo, Outcome, Packet, Sctp, Tcp, Udp
-from fairlead.drivers.ovn_tracer import Answer
+from fairlead.drivers.ovn.tracer import Answer
 from fairlead.model.addresses import IPAddress, parse_address
 
 PROTOCOLS: Mapping[str, Any] = {"tcp": Tcp, "udp": Udp, "sctp": Sctp}

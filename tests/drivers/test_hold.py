@@ -14,12 +14,12 @@ from drivers.conftest import SCHEMA, Server, until
 from fairlead.api.loop_lag import LONG
 from fairlead.dataplane.ovn import LoadBalancer, VirtualService, by_key
 from fairlead.dataplane.rows import NO_ROWS, diff
-from fairlead.drivers.ovn import OvnDriver, OvnSettings
-from fairlead.drivers.ovn_southbound import DATABASE, SouthboundReader, SouthboundSettings
-from fairlead.drivers.ovsdb import Client, Settings
-from fairlead.drivers.ovsdb_protocol import LARGE_MESSAGE, Framer, LateRows, in_parts, without_collector
-from fairlead.drivers.ovsdb_remotes import parse_remotes
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovsdb.client import Client, Settings
+from fairlead.drivers.ovsdb.protocol import LARGE_MESSAGE, Framer, LateRows, in_parts, without_collector
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.facts import HEALTH, Fact
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Kind, Owner

@@ -41,14 +41,14 @@ from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
 from fairlead.drivers.fake import FakeDriver
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable
-from fairlead.drivers.ovn import OvnDriver, OvnSettings
-from fairlead.drivers.ovn_columns import decode_row, encode_columns
-from fairlead.drivers.ovn_encoder import Encoder
-from fairlead.drivers.ovn_marks import Mark, join_text, split_text
-from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
-from fairlead.drivers.ovsdb_protocol import Framer, Notification, Reply, TableMonitor
-from fairlead.drivers.ovsdb_remotes import parse_remotes
-from fairlead.drivers.ovsdb_values import (
+from fairlead.drivers.ovn.columns import decode_row, encode_columns
+from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.encoder import Encoder
+from fairlead.drivers.ovn.marks import Mark, join_text, split_text
+from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings, Timing
+from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, TableMonitor
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import (
     Json,
     decode_map,
     decode_set,

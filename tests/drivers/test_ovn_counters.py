@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn_counters import (
+from fairlead.drivers.ovn.counters import (
     Count,
     Switch,
     SwitchError,

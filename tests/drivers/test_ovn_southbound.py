@@ -11,10 +11,10 @@ import pytest
 
 from drivers.conftest import SCHEMA, Server, until
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn_southbound import DATABASE, SouthboundReader, SouthboundSettings, _Tables
-from fairlead.drivers.ovsdb import Changes, Client, Contents, Event, Settings, Timing
-from fairlead.drivers.ovsdb_remotes import parse_remotes
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings, _Tables
+from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings, Timing
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
 from fairlead.model.health import Endpoint, Health

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from drivers.conftest import DATABASE, SCHEMA, Server, until, wait_until
-from fairlead.drivers.ovsdb import (
+from fairlead.drivers.ovsdb.client import (
     Changes,
     Client,
     Connected,
@@ -29,10 +29,10 @@ from fairlead.drivers.ovsdb import (
     Timing,
     Tls,
 )
-from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, TransactionError
-from fairlead.drivers.ovsdb_protocol import NO_TXN, Framer, Notification, Reply, TableMonitor, assert_lock
-from fairlead.drivers.ovsdb_remotes import parse_remotes
-from fairlead.drivers.ovsdb_values import (
+from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, TransactionError
+from fairlead.drivers.ovsdb.protocol import NO_TXN, Framer, Notification, Reply, TableMonitor, assert_lock
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import (
     Json,
     decode_map,
     decode_uuids,

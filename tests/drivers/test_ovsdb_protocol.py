@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.drivers.ovsdb_errors import ConnectionLost, OvsdbError, ProtocolError, TransactionError
-from fairlead.drivers.ovsdb_protocol import (
+from fairlead.drivers.ovsdb.errors import ConnectionLost, OvsdbError, ProtocolError, TransactionError
+from fairlead.drivers.ovsdb.protocol import (
     Framer,
     Notification,
     Reply,
@@ -23,8 +23,8 @@ from fairlead.drivers.ovsdb_protocol import (
     read_message,
     read_results,
 )
-from fairlead.drivers.ovsdb_remotes import Liveness, Rotation, SslRemote, TcpRemote, UnixRemote, Verdict, parse_remotes
-from fairlead.drivers.ovsdb_values import (
+from fairlead.drivers.ovsdb.remotes import Liveness, Rotation, SslRemote, TcpRemote, UnixRemote, Verdict, parse_remotes
+from fairlead.drivers.ovsdb.values import (
     decode_map,
     decode_optional,
     decode_set,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.drivers.ovn_counters import Count, Reading, Readings
+from fairlead.drivers.ovn.counters import Count, Reading, Readings
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService, Datapath, Figures, Zone

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn_counters import Reading
+from fairlead.drivers.ovn.counters import Reading
 from fairlead.model.statistics import Figures
 from fairlead.node.counting import Tally
 from fairlead.node.state import read_state, write_state

@@ -9,7 +9,7 @@ import pytest
 from drivers.conftest import SCHEMA
 from fairlead.compilers.ovn import compile_owner
 from fairlead.dataplane.ovn import SOURCE_IPV6, LoadBalancer
-from fairlead.drivers.ovn_marks import read_abilities
+from fairlead.drivers.ovn.marks import read_abilities
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes
 from fairlead.store.model import Model

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fairlead.drivers.ovn_counters import Count, Readings
+from fairlead.drivers.ovn.counters import Count, Readings
 from fairlead.model.statistics import CountedService, Figures
 
 SAME_FLOW = 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlead.api.agent_messages import render_service
 from fairlead.client import Server, ServerError
-from fairlead.drivers.ovn_counters import Switch, SwitchError, SwitchSettings
+from fairlead.drivers.ovn.counters import Switch, SwitchError, SwitchSettings
 from fairlead.node.protocol import Servers
 from fairlead.node.state import read_boot, read_state, write_state
 from fairlead.options import AgentOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.drivers.ovn_counters import Count
+from fairlead.drivers.ovn.counters import Count
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService, Figures, parse_place

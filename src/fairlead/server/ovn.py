@@ -8,10 +8,10 @@ from typing import Self
 
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.ovn import OvnDriver, OvnSettings
-from fairlead.drivers.ovn_southbound import SouthboundReader, SouthboundSettings
-from fairlead.drivers.ovsdb import Tls
-from fairlead.drivers.ovsdb_remotes import parse_remotes
+from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.southbound import SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovsdb.client import Tls
+from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.model.facts import ports_on
 from fairlead.model.plugged import waits_for_a_node
 from fairlead.options import Configuration, OvnOptions

@@ -382,7 +382,7 @@ def _time(moment: datetime | None) -> str | None:
 
 
 def encode_statistics(figures: Figures) -> JsonObject:
-    """The API's "Load Balancer Statistics". Nothing counts answers to clients (`drivers/ovn_counters.py`)."""
+    """The API's "Load Balancer Statistics". Nothing counts answers to clients (`drivers/ovn/counters.py`)."""
     return {
         "active_connections": figures.active,
         "bytes_in": figures.bytes_in,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.drivers.ovsdb_errors import ProtocolError, RequestError, TransactionError
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovsdb.errors import ProtocolError, RequestError, TransactionError
+from fairlead.drivers.ovsdb.values import Json
 
 MAX_MESSAGE = 1 << 30
 LARGE_MESSAGE = 1 << 18

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self, TypeAlias, assert_never
 
-from fairlead.drivers.ovsdb_errors import NotConnected, OvsdbError, RequestError
-from fairlead.drivers.ovsdb_link import Link, rests
-from fairlead.drivers.ovsdb_protocol import (
+from fairlead.drivers.ovsdb.errors import NotConnected, OvsdbError, RequestError
+from fairlead.drivers.ovsdb.link import Link, rests
+from fairlead.drivers.ovsdb.protocol import (
     NO_TXN,
     Notification,
     Reply,
@@ -35,8 +35,8 @@ from fairlead.drivers.ovsdb_protocol import (
     read_result,
     read_results,
 )
-from fairlead.drivers.ovsdb_remotes import Remote, Rotation, SslRemote, TcpRemote, UnixRemote
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovsdb.remotes import Remote, Rotation, SslRemote, TcpRemote, UnixRemote
+from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.steps import Steps
 
 _LOG = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fairlead.dataplane.ovn import Element, Exclusive, OvnRow
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovn_columns import encode_columns, holder_of, place_of
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovn.columns import encode_columns, holder_of, place_of
+from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.texts import shorten
 
 LONGEST_VALUE = 60

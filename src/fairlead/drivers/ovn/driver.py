@@ -20,11 +20,11 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable, Unreachable
-from fairlead.drivers.ovn_encoder import Encoder, Transaction
-from fairlead.drivers.ovn_foreign import ForeignChange, describe_all
-from fairlead.drivers.ovn_marks import Mark, read_abilities
-from fairlead.drivers.ovn_replica import Replica, Tables
-from fairlead.drivers.ovsdb import (
+from fairlead.drivers.ovn.encoder import Encoder, Transaction
+from fairlead.drivers.ovn.foreign import ForeignChange, describe_all
+from fairlead.drivers.ovn.marks import Mark, read_abilities
+from fairlead.drivers.ovn.replica import Replica, Tables
+from fairlead.drivers.ovsdb.client import (
     Changes,
     Client,
     Connected,
@@ -38,9 +38,9 @@ from fairlead.drivers.ovsdb import (
     Timing,
     Tls,
 )
-from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, RequestError, TransactionError
-from fairlead.drivers.ovsdb_protocol import assert_lock, in_parts
-from fairlead.drivers.ovsdb_remotes import Remote
+from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, RequestError, TransactionError
+from fairlead.drivers.ovsdb.protocol import assert_lock, in_parts
+from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.steps import Steps
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from immutables import Map
 
-from fairlead.drivers.ovsdb_protocol import TableMonitor
-from fairlead.drivers.ovsdb_values import Json, decode_optional, decode_uuids
+from fairlead.drivers.ovsdb.protocol import TableMonitor
+from fairlead.drivers.ovsdb.values import Json, decode_optional, decode_uuids
 from fairlead.model.chassis import Chassis, Ports
 from fairlead.model.health import Health
 from fairlead.model.liveness import Heartbeat, find_dead

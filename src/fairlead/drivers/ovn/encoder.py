@@ -13,10 +13,10 @@ from fairlead.dataplane.ovn import Element, Exclusive, LoadBalancerGroup, Logica
 from fairlead.dataplane.ovn_tables import HELD, TITLE, references
 from fairlead.dataplane.rows import Diff, Key, Row, Update
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.ovn_columns import encode_columns, holder_of, place_of
-from fairlead.drivers.ovn_marks import Mark, replace_address_mark, replace_title
-from fairlead.drivers.ovsdb_protocol import assert_lock
-from fairlead.drivers.ovsdb_values import Json, encode_map, encode_set, encode_uuid
+from fairlead.drivers.ovn.columns import encode_columns, holder_of, place_of
+from fairlead.drivers.ovn.marks import Mark, replace_address_mark, replace_title
+from fairlead.drivers.ovsdb.protocol import assert_lock
+from fairlead.drivers.ovsdb.values import Json, encode_map, encode_set, encode_uuid
 from fairlead.model.owner import Owner
 
 Refusal: TypeAlias = Callable[[], DriverError]

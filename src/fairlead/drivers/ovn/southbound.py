@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from typing import Any
 
-from fairlead.drivers import ovn_chassis
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn_chassis import Bindings, Nodes, health_of_port
-from fairlead.drivers.ovsdb import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
-from fairlead.drivers.ovsdb_protocol import TableMonitor, in_parts
-from fairlead.drivers.ovsdb_remotes import Remote
-from fairlead.drivers.ovsdb_values import Json, decode_map, decode_optional
+from fairlead.drivers.ovn import chassis as ovn_chassis
+from fairlead.drivers.ovn.chassis import Bindings, Nodes, health_of_port
+from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
+from fairlead.drivers.ovsdb.protocol import TableMonitor, in_parts
+from fairlead.drivers.ovsdb.remotes import Remote
+from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews
 from fairlead.model.health import Endpoint, Health

@@ -9,8 +9,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias, assert_never, cast
 
-from fairlead.drivers.ovsdb_errors import ConnectionLost, NotConnected, ProtocolError
-from fairlead.drivers.ovsdb_protocol import (
+from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, ProtocolError
+from fairlead.drivers.ovsdb.protocol import (
     Framer,
     Message,
     Notification,
@@ -19,8 +19,8 @@ from fairlead.drivers.ovsdb_protocol import (
     encode_message,
     without_collector,
 )
-from fairlead.drivers.ovsdb_remotes import Liveness, Verdict
-from fairlead.drivers.ovsdb_values import Json
+from fairlead.drivers.ovsdb.remotes import Liveness, Verdict
+from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.steps import Steps
 
 _LOG = logging.getLogger(__name__)

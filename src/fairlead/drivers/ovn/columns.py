@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, cast
 from fairlead.dataplane.ovn import Element, Exclusive, VirtualService, pairs
 from fairlead.dataplane.ovn_tables import SHARED_OF, TABLE_OF, TABLES, Form, Shared, Table
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovn_marks import decode_group_name
-from fairlead.drivers.ovsdb_values import (
+from fairlead.drivers.ovn.marks import decode_group_name
+from fairlead.drivers.ovsdb.values import (
     Json,
     decode_map,
     decode_optional,

@@ -12,9 +12,9 @@ from fairlead.dataplane.ovn import Exclusive, LogicalRouterPort, OvnRow, PortAdd
 from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, references
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
-from fairlead.drivers.ovn_columns import Columns, decode_row, encode_columns, patch_columns, with_holder
-from fairlead.drivers.ovn_foreign import ForeignChange, foreign_changes
-from fairlead.drivers.ovn_marks import (
+from fairlead.drivers.ovn.columns import Columns, decode_row, encode_columns, patch_columns, with_holder
+from fairlead.drivers.ovn.foreign import ForeignChange, foreign_changes
+from fairlead.drivers.ovn.marks import (
     Claim,
     Mark,
     is_mark,
@@ -23,7 +23,7 @@ from fairlead.drivers.ovn_marks import (
     read_address_mark,
     read_title,
 )
-from fairlead.drivers.ovsdb_values import Json, decode_map, decode_set, decode_uuids, encode_map, encode_set, patch_map
+from fairlead.drivers.ovsdb.values import Json, decode_map, decode_set, decode_uuids, encode_map, encode_set, patch_map
 from fairlead.model.owner import Owner
 
 Tables: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Json]]]

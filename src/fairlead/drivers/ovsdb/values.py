@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairlead.drivers.ovsdb_errors import ProtocolError
+from fairlead.drivers.ovsdb.errors import ProtocolError
 
 Json = Any  # what a JSON text decodes to; callers give it a type where they read it
 

@@ -15,8 +15,8 @@ from uuid import UUID, uuid5
 from fairlead.dataplane.ovn import SOURCE_IPV6
 from fairlead.dataplane.ovn_tables import HELD, TABLES, TITLE, Form
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovsdb_protocol import TableMonitor
-from fairlead.drivers.ovsdb_values import Json, decode_map, encode_map, patch_map
+from fairlead.drivers.ovsdb.protocol import TableMonitor
+from fairlead.drivers.ovsdb.values import Json, decode_map, encode_map, patch_map
 from fairlead.model.owner import Owner
 
 _UNMARKED = "Load_Balancer_Group"

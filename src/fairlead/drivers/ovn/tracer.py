@@ -24,9 +24,9 @@ from fairlead.dataplane.ovn_trace import (
     compose_microflow,
     judge,
 )
-from fairlead.drivers.ovsdb import Client, Settings, Tls
-from fairlead.drivers.ovsdb_remotes import Remote
-from fairlead.drivers.ovsdb_values import Json, decode_map
+from fairlead.drivers.ovsdb.client import Client, Settings, Tls
+from fairlead.drivers.ovsdb.remotes import Remote
+from fairlead.drivers.ovsdb.values import Json, decode_map
 from fairlead.model.addresses import IPAddress
 
 PATIENCE = 30.0

@@ -1,0 +1,1 @@
+"""A client of the OVSDB management protocol (RFC 7047)."""
