@@ -13,7 +13,7 @@ from starlette.requests import Request
 from fairlead.api.auth import HttpBasic, LoginAttempt, anybody
 from fairlead.api.door import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, read_json
 from fairlead.changes.identity import Identity
-from fairlead.store.model import PAYER
+from fairlead.store.model import ASKING_PROJECT
 from harness.caller import Caller
 from harness.values import FEW, JSON, NEARLY
 
@@ -165,7 +165,7 @@ def test_large_bodies_of_one_project_keep_nobody_else_waiting():
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def read(project: str) -> None:
-        PAYER.set(project)
+        ASKING_PROJECT.set(project)
         await read_json(Request({"type": "http", "headers": []}, receive), lambda value: value)
         order.append(project)
 

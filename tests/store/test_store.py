@@ -18,7 +18,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
-from fairlead.store.model import PAYER, Model
+from fairlead.store.model import ASKING_PROJECT, Model
 from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SqliteStore
 from harness.story import read_story
 
@@ -455,7 +455,7 @@ def test_one_project_that_writes_much_does_not_keep_another_waiting(tmp_path: Pa
         order: list[str] = []
 
         async def write(project: str, number: int) -> None:
-            PAYER.set(project)
+            ASKING_PROJECT.set(project)
             network = Network(
                 id=f"{project}{number}", project_id=project, name="n", created_at=datetime.now(UTC), mtu=1500
             )

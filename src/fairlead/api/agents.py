@@ -108,7 +108,7 @@ def _only_agents(who: Identity) -> None:
 
 
 def _only_chassis(who: Identity) -> str | None:
-    """The one that the caller has; None for an administrator, who is told of all. Raises ApiError."""
+    """The chassis that the caller speaks for; None for an administrator, who is told of all. Raises ApiError."""
     if who.is_admin:
         return None
     if len(who.chassis) > 1:

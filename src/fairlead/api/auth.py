@@ -7,9 +7,9 @@ HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617)
 
 as `htpasswd -nB user` writes its first two columns; an agent's user names the chassis for which it may speak. A bcrypt
 check takes tens of milliseconds by design, so what was right once is remembered under a key that only this process
-knows; the password itself is not. Who was right before never waits. All other checks have turns by address and lines
-with an end, failures have a price, and nobody is checked who has hung up: strangers with wrong passwords keep
-themselves waiting, and not who comes for the first time.
+knows; the password itself is not. A caller who was right before never waits. All other checks take turns by address, in
+lines with an end. Failures make their address wait, and a caller who has hung up is not checked. So strangers with
+wrong passwords keep themselves waiting, and not a caller who comes for the first time.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class LoginAttempt:
 
 
 Authenticate: TypeAlias = Callable[[LoginAttempt], Awaitable[Identity | None]]
-"""Who it is; None when the caller has to say who it is. Raises TooManyChecks, and Gone when nobody waits any more."""
+"""The caller; None when they have to say who they are. Raises TooManyChecks, and Gone when they have hung up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ async def anybody(attempt: LoginAttempt) -> Identity | None:
 
 
 class Failures:
-    """What each address has failed lately; the table is bounded, and who failed longest ago is forgotten first."""
+    """The failures of each address lately. The table is bounded: the address that failed longest ago goes first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -174,17 +174,17 @@ class HttpBasic:
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
         if digest in self._right:
             return self._right[digest]
-        self._forbear(attempt.address)
+        self._refuse_after_failures(attempt.address)
         try:
             async with self._turns.turn(attempt.address, CHECK_PATIENCE, attempt.gone):
                 if attempt.gone is not None and attempt.gone.is_set():
                     raise Gone
-                self._forbear(attempt.address)  # those before it in the line may have failed
+                self._refuse_after_failures(attempt.address)  # those before it in the line may have failed
                 return await self._check(name, password, digest, attempt.address)
         except (TooMany, TimeoutError):
             raise TooManyChecks(1) from None
 
-    def _forbear(self, address: str) -> None:
+    def _refuse_after_failures(self, address: str) -> None:
         """Raises TooManyChecks when this address has failed too often lately."""
         wait = self.failures.wait(address)
         if wait > 0:

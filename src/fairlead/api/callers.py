@@ -1,10 +1,10 @@
-"""Before any door: who may speak at all, who calls, how many at once, and what is told of it afterwards.
+"""Before any door: which callers may speak at all, who they are, how many at once, and what the audit says of them.
 
 * While everybody is administrator (no authentication) the only fence is the loopback address. A browser on this machine
-  is behind that fence with every page that it shows: so Host must be an address at which the server listens (a page
-  whose name was made to lead here, DNS rebinding, says its own), and whatever another site started is refused.
-* A project has so many requests in the doors at once; more of its own wait in its own line, which has an end.
-* Every change, and every log-in that failed, leaves one bounded line: who, from where, what, and what became of it.
+  is behind that fence with every page that it shows. So Host must be an address at which the server listens (with DNS
+  rebinding, a page names its own host), and a request that another site started is refused.
+* A project has a bounded number of requests in the doors at once. More of them wait in its own line, which has an end.
+* Every change, and every failed log-in, leaves one bounded line: the caller, the address, the request and its outcome.
 """
 
 import logging
@@ -25,12 +25,12 @@ from fairlead.changes.identity import Identity
 from fairlead.logs import AUDIT, Allowance, RateLimit, cleaned
 from fairlead.reconciler.loop import CAUSE
 from fairlead.store.fair_semaphore import FairSemaphore, Gone
-from fairlead.store.model import CHANGED, PAYER
+from fairlead.store.model import ASKING_PROJECT, CHANGED
 
 LOG = logging.getLogger(__name__)
 AUDIT_LOG = logging.getLogger(AUDIT)
 STRANGERS = logging.getLogger(f"{__name__}.strangers")
-"""What those did who did not say who they are: a sample of it."""
+"""A sample of what callers without a log-in did."""
 STRANGERS_A_MINUTE, FAILED_LOGINS_A_MINUTE = 60, 120
 LONGEST_PATH = 200
 """Characters of a path in the log."""
@@ -169,7 +169,7 @@ class AccessControl:
         """The refusal; None, and the caller, for who may go on."""
         path = record.scope["path"].rstrip("/")
         record.refused = True
-        if path not in PROBES and (reason := self._misled(headers)):
+        if path not in PROBES and (reason := self._why_refused(headers)):
             return json_response({"error": reason}, 403)
         if path in PUBLIC:
             record.caller = STRANGER
@@ -187,7 +187,7 @@ class AccessControl:
         record.refused = False
         return None
 
-    def _misled(self, headers: Mapping[bytes, bytes]) -> str:
+    def _why_refused(self, headers: Mapping[bytes, bytes]) -> str:
         """Why this request may not be what its sender meant; empty when nothing speaks against it."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self._names is not None and host not in self._names:
@@ -203,7 +203,7 @@ class AccessControl:
     def _admitted(self, record: RequestRecord) -> Scope:
         caller, scope = record.caller, record.scope
         assert caller is not None  # noqa: S101 - _receive has seen to it
-        PAYER.set(caller.project_id)
+        ASKING_PROJECT.set(caller.project_id)
         admitted = {**scope, "identity": caller, "request_id": record.id}
         if not record.refused:
             turns = self._reads if scope["method"] in READS else self._writes

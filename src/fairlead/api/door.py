@@ -32,7 +32,7 @@ from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
 from fairlead.store.fair_semaphore import FairSemaphore
-from fairlead.store.model import PAYER, Change, Model, decided
+from fairlead.store.model import ASKING_PROJECT, Change, Model, decided
 
 LARGEST_BODY = 4 * 2**20
 """Bytes. A load balancer with every listener, pool and member that a switch can hold fits in well."""
@@ -54,8 +54,8 @@ LONGEST_MESSAGE = 2000
 JsonObject = dict[str, Any]
 _READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="body")
 _READING = FairSemaphore(at_once=1, of_one=1, waiting=1000)
-"""Who has the reader next: each project in its turn. In a line there are not more than requests of a project may be on
-their way at once (`callers.AT_ONCE`)."""
+"""Projects take turns with the reader. A line has no more requests than a project may have on their way at once
+(`callers.AT_ONCE`)."""
 _T = TypeVar("_T")
 
 
@@ -151,7 +151,7 @@ async def read_json(request: Request, takes: Callable[[object], _T]) -> _T:
     body = await _read_bytes(request)
     if len(body) <= LONG_BODY:
         return takes(_decode(body))
-    async with _READING.turn(PAYER.get()):
+    async with _READING.turn(ASKING_PROJECT.get()):
         return await asyncio.get_running_loop().run_in_executor(_READER, lambda: takes(_decode(body)))
 
 

@@ -1,8 +1,8 @@
-"""What the nodes have told of their counts, in memory: after a start of the server each tells it again.
+"""What the nodes have told of their counts, in memory: after a start of the server each node tells it again.
 
-A sum of a node that goes on from its last one counts by what it has grown. One that has fallen is a node that has lost
-its file: it goes on from there. One that has leapt further than wires and processors can is not believed. Sums of a
-node that has fallen silent still count, for a day; what it said of open connections does not.
+A sum that has grown since the node told it last counts by that growth. A sum that has fallen says that the node has
+lost its file: counting goes on from there. A sum that has grown faster than wires and processors can is not believed.
+The sums of a silent node still count, for a day; the open connections that it told do not.
 """
 
 import time

@@ -33,7 +33,7 @@ MOST_LINGERING = 2**24
 """Bytes of such a rest."""
 NEVER = float("inf")
 LINES_A_MINUTE = 60
-"""In the log, about bytes that are no request: who sends them has shown nothing."""
+"""In the log, about bytes that are no request: their sender has shown nothing."""
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(LINES_A_MINUTE))
 

@@ -1,7 +1,7 @@
 """Whether a change stays within the quotas of the projects that will have more by it.
 
-They hold at every way in, whoever calls. (Octavia itself looks away where nobody has to say who they are; here a limit
-that is set is a limit.)
+They hold in every door and for every caller. (Octavia itself ignores quotas where callers do not have to log in; here a
+limit that is set is a limit.)
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ class QuotaExceeded(Exception):
 def within_quota(defaults: Limits, snapshot: Snapshot, changes: Changes) -> Changes:
     """The changes, if they may be made; `defaults` hold where a project has no limit of its own. Raises QuotaExceeded.
 
-    What a change that is within a limit rests on is that nothing else came meanwhile: two servers cannot both give
-    away the last one. Who has too many already may have fewer, and change what they have.
+    A change within a limit rests on nothing else having come meanwhile: two servers cannot both give away the last one.
+    A project that has too many already may have fewer, and change what it has.
     """
     over, limited = set[Counted](), False
     for (project, what), more in growth(snapshot, changes).items():

@@ -35,7 +35,8 @@ class Applied:
     error: str | None = None
     """Why the newest attempt failed; None when it did not."""
     stalled: bool = False
-    """Whether it waits for a dataplane that nothing has come of for a while: who waits for it waits in vain."""
+    """Whether it waits for a dataplane that nothing has come of for a while: a caller who waits for it waits in
+    vain."""
     failing: tuple[str, ...] = ()
     """The nodes whose newest attempt failed."""
 

@@ -40,7 +40,7 @@ PATIENCE = 10.0
 """Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
 WAITING = 1000
 """Changes that wait for their turn, of one project."""
-PAYER: ContextVar[str] = ContextVar("PAYER", default="")
+ASKING_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
 """The project that asks: each has its turn to write, however much the others have to be written."""
 CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 """Takes the names of the owners that were written for a request."""
@@ -160,7 +160,7 @@ class Model:
     async def _turn(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self._writing.turn(PAYER.get(), PATIENCE))
+                await stack.enter_async_context(self._writing.turn(ASKING_PROJECT.get(), PATIENCE))
             except TimeoutError:
                 raise StoreUnavailable(f"earlier changes have been waiting for the store for {PATIENCE:g} s") from None
             except TooMany:

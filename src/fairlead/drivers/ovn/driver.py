@@ -231,9 +231,10 @@ class OvnDriver:
             yield
 
     def _report(self, owner: Owner, changes: Sequence[ForeignChange]) -> None:
-        """For who may not write it is what the writer does. What comes before `on_connected` needs no word.
+        """Tell of rows that others changed. Without the lock such a change is the writer's work. Changes that come
+        before `on_connected` are not told.
 
-        While the owner is being applied, the news waits: who applies would take its own success for the whole truth.
+        While the owner is being applied, the news waits: the success of the apply would hide it.
         """
         if owner in self._expected:
             self._unreported.setdefault(owner, []).extend(changes)

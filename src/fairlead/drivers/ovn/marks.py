@@ -97,11 +97,11 @@ class Mark:
         try:
             claim = Claim(owner=Owner.parse(owner), key=key)
         except ValueError:
-            return Claim(owner=orphanage(uuid), key=key, orphan=True)
-        return claim if self.uuid(key) == uuid else Claim(owner=orphanage(uuid), key=key, orphan=True)
+            return Claim(owner=orphan_owner(uuid), key=key, orphan=True)
+        return claim if self.uuid(key) == uuid else Claim(owner=orphan_owner(uuid), key=key, orphan=True)
 
 
-def orphanage(place: str) -> Owner:
+def orphan_owner(place: str) -> Owner:
     """An owner that no model has, so that a resync removes what it holds."""
     return Owner.parse(f"loadbalancer/orphan-{place}")
 
@@ -140,11 +140,11 @@ def is_mark(word: str) -> bool:
 
 
 def parse_owner(text: str, place: str) -> Owner:
-    """The owner that a mark names; the orphanage of this place if it names none."""
+    """The owner that a mark names; `orphan_owner` of this place if it names none."""
     try:
         return Owner.parse(text)
     except ValueError:
-        return orphanage(place)
+        return orphan_owner(place)
 
 
 def read_abilities(schema: Json) -> frozenset[str]:

@@ -212,10 +212,10 @@ class Client:
                 self._request_lock(self._link, name)
 
     async def steal(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # what callers expect
-        """Have the lock that was asked for, whoever has it (RFC 7047 section 4.1.9); they are told, and wait for it
-        from then on. Raises NotConnected, ConnectionLost, RequestError, TimeoutError.
+        """Take the lock that was asked for from the client that has it (RFC 7047 section 4.1.9). That client is told,
+        and waits for it from then on. Raises NotConnected, ConnectionLost, RequestError, TimeoutError.
 
-        One who waits for a lock may not ask for it a second time: so what was asked for is taken back first.
+        A client that waits for a lock may not ask for it a second time: so the first request is taken back.
         """
         if self._link is None or self._lock is None:
             raise NotConnected(self._why_not)

@@ -55,8 +55,8 @@ class Link(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     def request(self, method: str, params: Json, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
-        """Send. `on_reply` is called in the order of the stream; who awaits the future runs later, and then has but the
-        error: the contents of a database should not live longer than they have to."""
+        """Send. `on_reply` is called in the order of the stream. A task that awaits the future runs later, and gets
+        only the error: the contents of a database should not live longer than they have to."""
         if self._reason is not None:
             raise NotConnected(self._reason)
         future: asyncio.Future[Reply] = self._loop.create_future()
