@@ -1,6 +1,6 @@
 """What the operator's door says of members that are down."""
 
-from fairlead.api.operator import _down
+from fairlead.api.operator import _down, _unknown
 from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -19,3 +19,13 @@ def test_who_is_down_is_shown_with_where_it_is_and_why():
         "10.0.0.12:80": Health.GONE.value,
     }
     assert _down(snapshot, VM2) == _down(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
+
+
+def test_whether_a_member_answers_is_unknown_until_somebody_says_it():
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
+    snapshot, _ = observe(snapshot, {ENDPOINT: Health.ONLINE})
+    assert [why for member, why in _unknown(snapshot, WEB).items() if " 10.0.0.12:80" in member] == [
+        Health.UNPROBED.value
+    ]
+    assert (len(_unknown(snapshot, WEB)), _down(snapshot, WEB)) == (1, {})
+    assert _unknown(snapshot, VM2) == _unknown(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
