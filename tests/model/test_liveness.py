@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.model.liveness import Heartbeat, find_dead
+from fairlead.model.health import Health
+from fairlead.model.liveness import Heartbeat, find_dead, why_silent
 
 PATIENCE = 45.0
 LIVING = [Heartbeat(name=f"node{number}", count=9, confirmed=1000.0) for number in range(3)]
@@ -46,3 +47,16 @@ def test_of_two_one_may_be_dead_and_alone_nobody_is():
     assert dead(LIVING[0], LATE) == {"late"}
     assert dead(LATE) == set()
     assert dead() == set()
+
+
+@pytest.mark.parametrize(
+    ("works", "alive", "why"),
+    [
+        (True, True, None),
+        (True, False, Health.STRANDED),
+        (False, True, Health.UNPLUGGED),
+        (False, False, Health.UNPLUGGED),
+    ],
+)
+def test_why_nothing_at_a_port_answers(works: bool, alive: bool, why: Health | None):
+    assert why_silent(works=works, alive=alive) is why

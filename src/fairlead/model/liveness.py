@@ -8,6 +8,8 @@ chassis seem dead, the counting or the database stands still, and none is taken 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from fairlead.model.health import Health
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
@@ -38,3 +40,13 @@ def find_dead(heartbeats: Collection[Heartbeat], now: float, patience: float) ->
         and (heartbeat.seen is None or now - heartbeat.seen > patience)
     )
     return dead if 2 * len(dead) <= len(heartbeats) else frozenset()
+
+
+def why_silent(*, works: bool, alive: bool) -> Health | None:
+    """Why nothing at a port can answer, whatever a probe said last; None if it may answer.
+
+    `works` is whether a chassis has the port and its packets flow there; `alive` whether that chassis lives.
+    """
+    if not works:
+        return Health.UNPLUGGED
+    return None if alive else Health.STRANDED

@@ -15,7 +15,6 @@ from immutables import Map
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.values import Json, decode_optional, decode_uuids
 from fairlead.model.chassis import Chassis, Ports
-from fairlead.model.health import Health
 from fairlead.model.liveness import Heartbeat, find_dead
 
 _NOTHING: Json = ["set", []]
@@ -219,12 +218,3 @@ class Nodes:
             self.counted, self.counted_at = count, self._clock()
         if "chassis" in columns or uuid not in self._chassis:
             self._chassis[uuid] = next(iter(decode_uuids(columns.get("chassis", _NOTHING))), "")
-
-
-def health_of_port(binding: Binding | None, nodes: Nodes) -> Health | None:
-    """Why nothing can answer there; None when nothing speaks against it."""
-    if binding is None:
-        return None
-    if not binding.works:
-        return Health.UNPLUGGED
-    return Health.STRANDED if binding.chassis in nodes.dead else None

@@ -18,7 +18,7 @@ from typing import Any
 
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn import chassis as ovn_chassis
-from fairlead.drivers.ovn.chassis import Bindings, Nodes, health_of_port
+from fairlead.drivers.ovn.chassis import Bindings, Nodes
 from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Disconnected, Event, Settings, Timing, Tls
 from fairlead.drivers.ovsdb.protocol import TableMonitor, in_parts
 from fairlead.drivers.ovsdb.remotes import Remote
@@ -26,6 +26,7 @@ from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews
 from fairlead.model.health import Endpoint, Health
+from fairlead.model.liveness import why_silent
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountingPlace, Datapath
 from fairlead.model.steps import Steps
@@ -324,9 +325,10 @@ class _Tables:
         """`last` is what was known of it before."""
         if endpoint not in self._statuses:
             return None
-        found = health_of_port(self.bindings.find(endpoint.port_id), self.nodes)
-        if found is not None:
-            return found
+        binding = self.bindings.find(endpoint.port_id)
+        silent = why_silent(works=binding.works, alive=binding.chassis not in self.nodes.dead) if binding else None
+        if silent is not None:
+            return silent
         if endpoint in self._young:
             return last if last in _HEALTH.values() else None
         return _HEALTH.get(self._statuses[endpoint])
