@@ -12,16 +12,23 @@ from immutables import Map
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, JsonObject, Services, json_response
+from fairlead.api.door import JsonObject, Services, json_response
 from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
 from fairlead.api.octavia import limits, specs
-from fairlead.api.octavia.errors import invalid_option, missing_subresource, not_found
+from fairlead.api.octavia.errors import invalid_option, not_found
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
-from fairlead.changes.offers import check_profile
+from fairlead.changes.catalog import (
+    OfferedProfile,
+    create_offer,
+    create_profile,
+    delete_offer,
+    delete_profile,
+    update_offer,
+    update_profile,
+)
 from fairlead.compilers.providers import Provider
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile, Profile
-from fairlead.model.indexes import Ids
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -47,7 +54,6 @@ class Family:
     words: str
     """In errors; Octavia is not of one mind about capital letters."""
     profile_words: str
-    profile_in_use: str
     key: str
     """The attribute that is in the path."""
     name: Field
@@ -57,7 +63,6 @@ class Family:
     """(new id, attributes, profile)"""
     make_profile: Callable[..., FlavorProfile | AvailabilityZoneProfile]
     capabilities: Callable[[Provider], Mapping[str, str]]
-    users: Callable[[Snapshot], Map[str, Ids]]
 
     @property
     def profile_id(self) -> str:
@@ -82,7 +87,7 @@ class Family:
         found: Map[str, Any] = snapshot.documents(self.kind)
         return found
 
-    def profiles(self, snapshot: Snapshot) -> Map[str, Profile]:
+    def profiles(self, snapshot: Snapshot) -> Map[str, OfferedProfile]:
         found: Map[str, Any] = snapshot.documents(self.profile_kind)
         return found
 
@@ -92,7 +97,6 @@ FLAVORS = Family(
     profile_root="flavorprofile",
     words="Flavor",
     profile_words="Flavor Profile",
-    profile_in_use="Flavor profile",
     key="id",
     name=Field(_NAME),
     kind=Kind.FLAVOR,
@@ -100,14 +104,12 @@ FLAVORS = Family(
     make=lambda new, values, profile: Flavor(id=new, profile_id=profile, **values),
     make_profile=FlavorProfile,
     capabilities=lambda provider: provider.flavor_capabilities,
-    users=lambda snapshot: snapshot.flavor_users,
 )
 ZONES = Family(
     root="availability_zone",
     profile_root="availability_zone_profile",
     words="Availability Zone",
     profile_words="Availability Zone Profile",
-    profile_in_use="Availability Zone Profile",
     key="name",
     name=Field(zone_name),
     kind=Kind.AVAILABILITY_ZONE,
@@ -115,7 +117,6 @@ ZONES = Family(
     make=lambda _, values, profile: AvailabilityZone(profile_id=profile, **values),
     make_profile=AvailabilityZoneProfile,
     capabilities=lambda provider: provider.availability_zone_capabilities,
-    users=lambda snapshot: snapshot.zone_users,
 )
 
 
@@ -216,13 +217,7 @@ class _Offers(_Views):
         profile = given.pop(family.profile_id)
         offer = family.make(self._services.new_id(), given, profile)
 
-        def change(old: Snapshot) -> Changes:
-            if profile not in family.profiles(old):
-                raise missing_subresource(family.profile_words, profile)
-            self._refuse_taken(old, offer.name)
-            return Changes(puts=(offer,), reads=(Owner(family.profile_kind, profile),))
-
-        await self._services.write(change)
+        await self._services.write(lambda old: create_offer(old, offer))
         return self._answer(offer, 201)
 
     async def show(self, request: Request) -> Response:
@@ -238,23 +233,14 @@ class _Offers(_Views):
             values["description"] = values["description"] or ""
 
         def change(old: Snapshot) -> Changes:
-            offer = self._find(old, request)
-            self._refuse_taken(old, values.get("name"), request.path_params[self._family.key])
-            return Changes(puts=(replace(offer, **values),))
+            return update_offer(old, replace(self._find(old, request), **values))
 
         return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
         """Only what no load balancer has."""
-        key, family = request.path_params[self._family.key], self._family
-
-        def change(old: Snapshot) -> Changes:
-            self._find(old, request)
-            if key in family.users(old):
-                raise _in_use(family.words, key)
-            return Changes(deletes=(Owner(family.kind, key),), rests_on_absence=True)
-
-        await self._services.write(change)
+        owner = Owner(self._family.kind, request.path_params[self._family.key])
+        await self._services.write(lambda old: delete_offer(old, owner))
         return Response(status_code=204)
 
     def _find(self, snapshot: Snapshot, request: Request) -> Flavor | AvailabilityZone:
@@ -263,12 +249,6 @@ class _Offers(_Views):
         if offer is None:
             raise not_found(self._family.words, key)
         return offer
-
-    def _refuse_taken(self, snapshot: Snapshot, name: str | None, own: str | None = None) -> None:
-        """Looks at all of them: they are few. Of two that come at the same moment the store takes one."""
-        offers = self._family.offers(snapshot)
-        if any(other.name == name and key != own for key, other in offers.items()):
-            raise ApiError(409, f"A {self._family.words.lower()} of {name} already exists.")
 
     def _answer(self, offer: Flavor | AvailabilityZone, status: int = 200) -> Response:
         return json_response({self._family.root: self._encode(offer)}, status)
@@ -294,8 +274,7 @@ class _Profiles(_Views):
     async def create(self, request: Request) -> Response:
         values = await read_body(request)
         profile = self._family.make_profile(id=self._services.new_id(), **self._attributes(values))
-        check_profile(self._services.providers, profile)
-        await self._services.write(lambda _: Changes(puts=(profile,)))
+        await self._services.write(lambda _: create_profile(self._services.providers, profile))
         return self._answer(profile, 201)
 
     async def show(self, request: Request) -> Response:
@@ -310,37 +289,23 @@ class _Profiles(_Views):
                 raise invalid_option(None, name)
 
         def change(old: Snapshot) -> Changes:
-            profile = self._find(old, request)
-            if set(values) - {"name"}:
-                self._refuse_use(old, profile.id)
-            changed: Any = replace(profile, **self._attributes(values))
-            check_profile(self._services.providers, changed)
-            return Changes(puts=(changed,), rests_on_absence=True)
+            changed = replace(self._find(old, request), **self._attributes(values))
+            but_the_name = bool(set(values) - {"name"})
+            return update_profile(old, self._services.providers, changed, but_the_name=but_the_name)
 
         return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
-        family, identity = self._family, request.path_params["id"]
-
-        def change(old: Snapshot) -> Changes:
-            self._refuse_use(old, identity)
-            if identity not in family.profiles(old):
-                raise not_found(family.profile_in_use, identity)
-            return Changes(deletes=(Owner(family.profile_kind, identity),), rests_on_absence=True)
-
-        await self._services.write(change)
+        owner = Owner(self._family.profile_kind, request.path_params["id"])
+        await self._services.write(lambda old: delete_profile(old, owner))
         return Response(status_code=204)
 
-    def _find(self, snapshot: Snapshot, request: Request) -> Profile:
+    def _find(self, snapshot: Snapshot, request: Request) -> OfferedProfile:
         identity = request.path_params["id"]
         profile = self._family.profiles(snapshot).get(identity)
         if profile is None:
             raise not_found(self._family.profile_words, identity)
         return profile
-
-    def _refuse_use(self, snapshot: Snapshot, identity: str) -> None:
-        if any(offer.profile_id == identity for offer in self._family.offers(snapshot).values()):
-            raise _in_use(self._family.profile_in_use, identity)
 
     def _attributes(self, values: Values) -> dict[str, Any]:
         names = {"name": "name", "provider_name": "provider", self._family.metadata: "metadata"}
@@ -356,7 +321,3 @@ class _Profiles(_Views):
             "provider_name": profile.provider,
             self._family.metadata: profile.metadata,
         }
-
-
-def _in_use(words: str, key: str) -> ApiError:
-    return ApiError(409, f"{words} {key} is in use and cannot be modified.")

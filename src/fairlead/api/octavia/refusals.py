@@ -18,6 +18,7 @@ from fairlead.changes import (
     addresses,
     balancer_checks,
     balancers,
+    catalog,
     finding,
     l7_checks,
     listener_checks,
@@ -43,6 +44,15 @@ from fairlead.model.quota import Counted
 
 _ROOTS = {Kind.FLAVOR: "flavor", Kind.AVAILABILITY_ZONE: "availability_zone"}
 _OPTIONS = {Kind.FLAVOR: "flavor_id", Kind.AVAILABILITY_ZONE: "availability zone"}
+_IN_CATALOG = {
+    Kind.FLAVOR: "Flavor",
+    Kind.FLAVOR_PROFILE: "Flavor profile",
+    Kind.AVAILABILITY_ZONE: "Availability Zone",
+    Kind.AVAILABILITY_ZONE_PROFILE: "Availability Zone Profile",
+}
+"""Where one is in use, or goes. Octavia is not of one mind about capital letters."""
+_PROFILES = {**_IN_CATALOG, Kind.FLAVOR_PROFILE: "Flavor Profile"}
+"""Where one is referred to."""
 _MANY = {
     Counted.LISTENER: "listeners",
     Counted.POOL: "pools",
@@ -120,6 +130,14 @@ def _data(profile: Profile) -> str:
     return "flavor_data" if isinstance(profile, FlavorProfile) else "availability_zone_data"
 
 
+_CATALOG: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    catalog.NotInCatalog: lambda why: not_found(_IN_CATALOG[why.owner.kind], why.owner.id),
+    catalog.NoProfile: lambda why: missing_subresource(_PROFILES[why.owner.kind], why.owner.id),
+    catalog.NameTaken: lambda why: ApiError(409, f"A {_IN_CATALOG[why.kind].lower()} of {why.name} already exists."),
+    catalog.InUse: lambda why: ApiError(
+        409, f"{_IN_CATALOG[why.owner.kind]} {why.owner.id} is in use and cannot be modified."
+    ),
+}
 _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     finding.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
     finding.NotTheirs: lambda _: forbidden(),
@@ -273,4 +291,11 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     vips.SubnetTwice: lambda _: bad_request("Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet."),
     vips.SubnetElsewhere: lambda _: bad_request("Supplied VIP subnet doesn't belong to the supplied VIP network."),
 }
-WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {**_BALANCERS, **_LISTENERS, **_POOLS, **_TLS, **_VIPS}
+WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    **_CATALOG,
+    **_BALANCERS,
+    **_LISTENERS,
+    **_POOLS,
+    **_TLS,
+    **_VIPS,
+}

@@ -1,0 +1,113 @@
+"""Changes of the operator's catalog: flavors and availability zones, and the profiles behind them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.changes.offers import check_profile
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.compilers.providers import Names
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.kinds import owner_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+Offered: TypeAlias = Flavor | AvailabilityZone
+OfferedProfile: TypeAlias = FlavorProfile | AvailabilityZoneProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotInCatalog(Refusal):
+    """A flavor, an availability zone, or a profile that is not there."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoProfile(Refusal):
+    """The profile that a flavor or an availability zone names is not there."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameTaken(Refusal):
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InUse(Refusal):
+    """A load balancer has it, or a flavor or availability zone has the profile: it is not changed behind them."""
+
+    owner: Owner
+
+
+def create_offer(snapshot: Snapshot, offer: Offered) -> Changes:
+    """Raises Refused, as all of these do. Of two of one name that come at the same moment the store takes one."""
+    profile = Owner(_profile_kind(offer), offer.profile_id)
+    if profile.id not in snapshot.documents(profile.kind):
+        raise Refused(NoProfile(owner=profile))
+    _check_name(snapshot, offer.name, owner_of(offer).kind)
+    return Changes(puts=(offer,), reads=(profile,))
+
+
+def update_offer(snapshot: Snapshot, offer: Offered) -> Changes:
+    owner = owner_of(offer)
+    _find(snapshot, owner)
+    _check_name(snapshot, offer.name, owner.kind, owner.id)
+    return Changes(puts=(offer,))
+
+
+def delete_offer(snapshot: Snapshot, owner: Owner) -> Changes:
+    """Only what no load balancer has."""
+    _find(snapshot, owner)
+    users = snapshot.flavor_users if owner.kind is Kind.FLAVOR else snapshot.zone_users
+    if owner.id in users:
+        raise Refused(InUse(owner=owner))
+    return Changes(deletes=(owner,), rests_on_absence=True)
+
+
+def create_profile(providers: Names, profile: OfferedProfile) -> Changes:
+    check_profile(providers, profile)
+    return Changes(puts=(profile,))
+
+
+def update_profile(snapshot: Snapshot, providers: Names, profile: OfferedProfile, *, but_the_name: bool) -> Changes:
+    """What a flavor has is not changed behind it; its name may be. `but_the_name` says that more than it is said."""
+    owner = owner_of(profile)
+    _find(snapshot, owner)
+    if but_the_name:
+        _check_unused(snapshot, owner)
+    check_profile(providers, profile)
+    return Changes(puts=(profile,), rests_on_absence=True)
+
+
+def delete_profile(snapshot: Snapshot, owner: Owner) -> Changes:
+    _check_unused(snapshot, owner)
+    _find(snapshot, owner)
+    return Changes(deletes=(owner,), rests_on_absence=True)
+
+
+def _profile_kind(offer: Offered) -> Kind:
+    return Kind.FLAVOR_PROFILE if isinstance(offer, Flavor) else Kind.AVAILABILITY_ZONE_PROFILE
+
+
+def _find(snapshot: Snapshot, owner: Owner) -> None:
+    if owner.id not in snapshot.documents(owner.kind):
+        raise Refused(NotInCatalog(owner=owner))
+
+
+def _check_name(snapshot: Snapshot, name: str, kind: Kind, own: str | None = None) -> None:
+    """Looks at all of them: they are few. `own` is the key of the one that may have the name."""
+    offers: Mapping[str, Offered] = snapshot.documents(kind)
+    if any(other.name == name and key != own for key, other in offers.items()):
+        raise Refused(NameTaken(kind=kind, name=name))
+
+
+def _check_unused(snapshot: Snapshot, profile: Owner) -> None:
+    is_flavors = profile.kind is Kind.FLAVOR_PROFILE
+    offers: Mapping[str, Offered] = snapshot.flavors if is_flavors else snapshot.availability_zones
+    if any(offer.profile_id == profile.id for offer in offers.values()):
+        raise Refused(InUse(owner=profile))

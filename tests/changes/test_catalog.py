@@ -1,0 +1,96 @@
+"""The operator's catalog: what is in use stays as it is, and a name is given once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from changes.world import having
+from fairlead.changes.catalog import (
+    InUse,
+    NameTaken,
+    NoProfile,
+    NotInCatalog,
+    create_offer,
+    delete_offer,
+    delete_profile,
+    update_offer,
+    update_profile,
+)
+from fairlead.changes.offers import (
+    BadProfile,
+    BadVipNetworks,
+    Offer,
+    OfferDisabled,
+    OfferOfOtherProvider,
+    UnknownCapability,
+    UnknownOffer,
+    UnknownProvider,
+    check_profile,
+    choose,
+)
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.compilers.providers import DEFAULT
+from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
+from fairlead.model.owner import Kind, Owner
+
+SMALL = FlavorProfile(id="small", name="small", provider="ovn", metadata="{}")
+NORTH = AvailabilityZoneProfile(id="north", name="north", provider="ovn", metadata='{"valid_vip_networks": ["net"]}')
+GOLD = Flavor(id="gold", name="gold", profile_id="small")
+EAST = AvailabilityZone(name="east", profile_id="north")
+OFFERED = having(SMALL, NORTH, GOLD, EAST)
+
+
+def refusal(rule: Callable[..., Any], *arguments: Any, **named: Any) -> Refusal:
+    with pytest.raises(Refused) as refused:
+        rule(*arguments, **named)
+    return refused.value.why
+
+
+def test_a_name_is_given_once_and_its_owner_keeps_it():
+    again = Flavor(id="other", name="gold", profile_id="small")
+    assert refusal(create_offer, OFFERED, again) == NameTaken(kind=Kind.FLAVOR, name="gold")
+    assert refusal(create_offer, OFFERED, EAST) == NameTaken(kind=Kind.AVAILABILITY_ZONE, name="east")
+    assert update_offer(OFFERED, GOLD).puts == (GOLD,)
+
+
+def test_what_is_referred_to_is_there_and_stays_as_it_is():
+    profile = Owner(Kind.FLAVOR_PROFILE, "small")
+    other = Flavor(id="other", name="other", profile_id="none")
+    assert refusal(create_offer, OFFERED, other) == NoProfile(owner=Owner(Kind.FLAVOR_PROFILE, "none"))
+    assert refusal(delete_profile, OFFERED, profile) == InUse(owner=profile)
+    assert refusal(update_profile, OFFERED, DEFAULT, SMALL, but_the_name=True) == InUse(owner=profile)
+    assert update_profile(OFFERED, DEFAULT, SMALL, but_the_name=False).puts == (SMALL,)
+    none = Owner(Kind.FLAVOR, "none")
+    assert refusal(delete_offer, OFFERED, none) == NotInCatalog(owner=none)
+    assert delete_offer(OFFERED, Owner(Kind.FLAVOR, "gold")).deletes == (Owner(Kind.FLAVOR, "gold"),)
+
+
+@pytest.mark.parametrize("metadata", ["", "[]", "NaN", "{", "[" * 100_000])
+def test_a_profile_that_says_nothing_that_can_be_read(metadata: str):
+    profile = FlavorProfile(id="p", name="p", provider="ovn", metadata=metadata)
+    assert refusal(check_profile, DEFAULT, profile) == BadProfile(profile=profile)
+
+
+def test_a_profile_that_no_provider_can_follow():
+    unknown = FlavorProfile(id="p", name="p", provider="ovn", metadata='{"topology": "ACTIVE_STANDBY"}')
+    assert refusal(check_profile, DEFAULT, unknown) == UnknownCapability(profile=unknown, name="topology")
+    nobody = FlavorProfile(id="p", name="p", provider="nobody", metadata="{}")
+    assert refusal(check_profile, DEFAULT, nobody) == UnknownProvider(name="nobody")
+    wrong = AvailabilityZoneProfile(id="p", name="p", provider="ovn", metadata='{"valid_vip_networks": 1}')
+    assert refusal(check_profile, DEFAULT, wrong) == BadVipNetworks(profile=wrong, value=1)
+
+
+def test_a_new_load_balancer_gets_what_it_names():
+    reads = (Owner(Kind.FLAVOR, "gold"), Owner(Kind.AVAILABILITY_ZONE, "east"))
+    assert choose(DEFAULT, OFFERED, None, "gold", "east") == Offer("ovn", "gold", "east", frozenset({"net"}), reads)
+    assert choose(DEFAULT, OFFERED, None, None, None).provider == DEFAULT.default
+
+
+def test_what_a_new_load_balancer_may_not_name():
+    assert refusal(choose, DEFAULT, OFFERED, None, "x", None) == UnknownOffer(kind=Kind.FLAVOR, key="x")
+    assert refusal(choose, DEFAULT, OFFERED, "fairlead", "gold", None) == OfferOfOtherProvider(
+        kind=Kind.FLAVOR, key="gold", provider="fairlead"
+    )
+    off = having(SMALL, Flavor(id="gold", name="gold", profile_id="small", enabled=False))
+    assert refusal(choose, DEFAULT, off, None, "gold", None) == OfferDisabled(kind=Kind.FLAVOR, key="gold")
