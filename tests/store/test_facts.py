@@ -1,0 +1,58 @@
+"""The model takes in a sort of fact that it has never heard of: its declaration is all that there is to it."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from immutables import Map
+
+from fairlead.model.facts import Fact
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes, apply_changes
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.story import parse_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    serves: frozenset[str]
+    """Load balancers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithProxies(Snapshot):
+    proxies: Map[str, Proxy] = Map()
+    """By chassis."""
+
+
+ProxyNews = Mapping[str, Proxy | None]
+
+
+def concerned(snapshot: Snapshot, news: ProxyNews) -> Iterator[Owner]:
+    found = {balancer for proxy in news.values() if proxy is not None for balancer in proxy.serves}
+    return (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found & set(snapshot.load_balancers)))
+
+
+PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="this test", concerns=concerned, step=1)
+MODEL = "network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=-\napi vip=10.0.0.20 on=net1 tcp:80=-"
+
+
+def test_a_new_sort_of_fact_is_its_class_a_field_and_a_declaration(tmp_path: Path):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model, told = Model(store, lambda snapshot, owner: None, known), list[tuple[Owner, ...]]()
+        model.subscribe(told.append)
+        at_once(model.observe(PROXIES, {"node1": proxy, "node2": None}))
+        assert isinstance(model.snapshot, WithProxies)
+        assert dict(model.snapshot.proxies) == {"node1": proxy}
+        assert told == [(Owner(Kind.LOAD_BALANCER, "api"),), (Owner(Kind.LOAD_BALANCER, "web"),)]
+        await store.close()
+
+    documents, _ = parse_model(MODEL, {})
+    known = apply_changes(WithProxies(), Changes(puts=tuple(documents.values())), 1)
+    proxy = Proxy(serves=frozenset({"web", "api", "gone"}))
+    asyncio.run(run())
