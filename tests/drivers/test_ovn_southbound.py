@@ -281,7 +281,7 @@ def test_a_row_that_is_made_offline_leaves_what_was_known(southbound: Server) ->
         await south.hears(four=Health.ERROR, other=Health.ONLINE)
         count = len(south.told)
         await south.write(forget(FOUR), forget(OTHER), monitor(FOUR, "offline"), monitor(OTHER, "offline"))
-        await until(lambda: len(south.reader._tables._young) == 2)
+        await until(lambda: len(south.reader._tables._unprobed) == 2)
         assert south.told[count:] == []
 
     run(southbound, story)

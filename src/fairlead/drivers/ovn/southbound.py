@@ -176,7 +176,7 @@ class SouthboundReader:
         yield from self._tell_all(touched)
         yield from self._tell_of_chassis()
         yield from self._tell_of_ports()
-        self._wait_for_young()
+        self._wait_for_first_probes()
         self._complain()
 
     def _judge(self) -> Iterable[Endpoint]:
@@ -250,21 +250,21 @@ class SouthboundReader:
             yield from self._observe(CHASSIS, news) or ()
             yield
 
-    def _wait_for_young(self) -> None:
-        """One timer for all that are as young: ten thousand that ring at once would keep everybody waiting."""
+    def _wait_for_first_probes(self) -> None:
+        """One timer for all rows that came together: ten thousand timers at once would keep everybody waiting."""
         loop, tables = asyncio.get_running_loop(), self._tables
         due: dict[float, list[str]] = {}
-        for uuid, seconds in tables.born:
+        for uuid, seconds in tables.new_rows:
             due.setdefault(seconds, []).append(uuid)
-        tables.born.clear()
+        tables.new_rows.clear()
         for seconds, uuids in due.items():
             number = next(self._numbers)
-            self._timers[number] = loop.call_later(seconds, self._grow, number, uuids)
+            self._timers[number] = loop.call_later(seconds, self._end_first_probes, number, uuids)
 
-    def _grow(self, number: int, uuids: Iterable[str]) -> None:
+    def _end_first_probes(self, number: int, uuids: Iterable[str]) -> None:
         """Somebody has had the time to probe them: their status counts from now on."""
         del self._timers[number]
-        self._tell_by_and_by(self._tell_all(chain.from_iterable(map(self._tables.grow, uuids))))
+        self._tell_by_and_by(self._tell_all(chain.from_iterable(map(self._tables.end_first_probe, uuids))))
 
     def _cancel_timers(self) -> None:
         for timer in (*self._timers.values(), *([self._judging] if self._judging else [])):
@@ -312,24 +312,24 @@ class _Tables:
         self.nodes = Nodes(time.monotonic, patience)
         self.unreadable: dict[str, str] = {}
         """UUID of a Service_Monitor -> why it cannot be read."""
-        self.born: list[tuple[str, float]] = []
+        self.new_rows: list[tuple[str, float]] = []
         """UUIDs of Service_Monitors that have just been made, and the seconds until their status counts."""
         self._endpoints: dict[str, Endpoint] = {}
         """UUID of a Service_Monitor -> what it probes."""
         self._statuses: dict[Endpoint, str] = {}
-        self._young: dict[Endpoint, str] = {}
-        """What was made offline, and the UUID of its row."""
+        self._unprobed: dict[Endpoint, str] = {}
+        """Endpoints whose row was made "offline" and that nobody can have probed yet -> the UUID of the row."""
         self._of_port: dict[str, set[Endpoint]] = {}
 
     def health(self, endpoint: Endpoint, last: Health | None) -> Health | None:
-        """`last` is what was known of it before."""
+        """None if nobody has said anything of it, or says it no more. `last` is what was known of it before."""
         if endpoint not in self._statuses:
             return None
         binding = self.bindings.find(endpoint.port_id)
         silent = why_silent(works=binding.works, alive=binding.chassis not in self.nodes.dead) if binding else None
         if silent is not None:
             return silent
-        if endpoint in self._young:
+        if endpoint in self._unprobed:
             return last if last in _HEALTH.values() else None
         return _HEALTH.get(self._statuses[endpoint])
 
@@ -364,10 +364,10 @@ class _Tables:
                 if binding is not None and binding.chassis in changed:
                     yield from endpoints
 
-    def grow(self, uuid: str) -> Iterator[Endpoint]:
+    def end_first_probe(self, uuid: str) -> Iterator[Endpoint]:
         endpoint = self._endpoints.get(uuid)
-        if endpoint is not None and self._young.get(endpoint) == uuid:
-            del self._young[endpoint]
+        if endpoint is not None and self._unprobed.get(endpoint) == uuid:
+            del self._unprobed[endpoint]
             yield endpoint
 
     def _take_monitor(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
@@ -377,18 +377,18 @@ class _Tables:
             case {"insert": columns}:
                 for endpoint in self._enter(uuid, columns):
                     if self._statuses[endpoint] == "offline":
-                        self._young[endpoint] = uuid
-                        self.born.append((uuid, _read_round(columns)))
+                        self._unprobed[endpoint] = uuid
+                        self.new_rows.append((uuid, _read_round(columns)))
                     yield endpoint
             case {"modify": {"status": status}} if uuid in self._endpoints:
                 endpoint = self._endpoints[uuid]
                 self._statuses[endpoint] = decode_optional(status) or ""
-                self._young.pop(endpoint, None)
+                self._unprobed.pop(endpoint, None)
                 yield endpoint
             case {"delete": _} if uuid in self._endpoints:
                 endpoint = self._endpoints.pop(uuid)
                 del self._statuses[endpoint]
-                self._young.pop(endpoint, None)
+                self._unprobed.pop(endpoint, None)
                 self._of_port[endpoint.port_id].discard(endpoint)
                 if not self._of_port[endpoint.port_id]:
                     del self._of_port[endpoint.port_id]
