@@ -1,35 +1,61 @@
-"""Options of listeners and pools in Octavia's words, and in the model's.
+"""Options of listeners and pools about TLS and HTTP, each declared once: Octavia's name, the model's, and its form.
 
-A compiler refuses an attribute of the model; here is what Octavia's clients call it.
+And what Octavia's clients call an attribute of the model that a compiler refuses.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from fairlead.api.fields import Field, Spec, boolean, integer, list_of, text, word_of
+from fairlead.api.octavia import limits, texts
+from fairlead.changes.tls_checks import TLS_VERSIONS
 from fairlead.model.abilities import Feature
+from fairlead.model.loadbalancer import ClientAuthentication
 
-LISTENER_TLS: Mapping[str, str] = {
-    "default_tls_container_ref": "container_ref",
-    "sni_container_refs": "sni_container_refs",
-    "client_authentication": "client_authentication",
-    "client_ca_tls_container_ref": "client_ca_container_ref",
-    "client_crl_container_ref": "client_crl_container_ref",
-    "tls_versions": "versions",
-    "tls_ciphers": "ciphers",
-    "alpn_protocols": "alpn_protocols",
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    attribute: str
+    """Of the model."""
+    form: Field
+
+
+_REFERENCE = Field(text(limits.LONGEST_TEXT))
+_ANY_TLS: Mapping[str, Option] = {
+    "tls_versions": Option("versions", Field(texts.some_of(*TLS_VERSIONS))),
+    "tls_ciphers": Option("ciphers", Field(text(limits.LONGEST_CIPHERS))),
+    "alpn_protocols": Option("alpn_protocols", Field(texts.alpn_protocols)),
 }
-LISTENER_HTTP: Mapping[str, str] = {
-    name: name for name in ("insert_headers", "hsts_max_age", "hsts_include_subdomains", "hsts_preload")
+LISTENER_TLS: Mapping[str, Option] = {
+    "default_tls_container_ref": Option("container_ref", _REFERENCE),
+    "sni_container_refs": Option("sni_container_refs", Field(list_of(text(limits.LONGEST_TEXT), limits.REFERENCES))),
+    "client_authentication": Option("client_authentication", Field(word_of(ClientAuthentication))),
+    "client_ca_tls_container_ref": Option("client_ca_container_ref", _REFERENCE),
+    "client_crl_container_ref": Option("client_crl_container_ref", _REFERENCE),
+    **_ANY_TLS,
 }
-POOL_TLS: Mapping[str, str] = {
-    "tls_enabled": "enabled",
-    "tls_container_ref": "container_ref",
-    "ca_tls_container_ref": "ca_container_ref",
-    "crl_container_ref": "crl_container_ref",
-    "tls_versions": "versions",
-    "tls_ciphers": "ciphers",
-    "alpn_protocols": "alpn_protocols",
+LISTENER_HTTP: Mapping[str, Option] = {
+    "insert_headers": Option("insert_headers", Field(texts.headers)),
+    "hsts_max_age": Option("hsts_max_age", Field(integer(0, limits.LARGEST_NUMBER))),
+    "hsts_include_subdomains": Option("hsts_include_subdomains", Field(boolean)),
+    "hsts_preload": Option("hsts_preload", Field(boolean)),
 }
-"""Octavia's names of the attributes, and the model's."""
+POOL_TLS: Mapping[str, Option] = {
+    "tls_enabled": Option("enabled", Field(boolean)),
+    "tls_container_ref": Option("container_ref", _REFERENCE),
+    "ca_tls_container_ref": Option("ca_container_ref", _REFERENCE),
+    "crl_container_ref": Option("crl_container_ref", _REFERENCE),
+    **_ANY_TLS,
+}
+
+
+def forms(*options: Mapping[str, Option], rest: Spec) -> Spec:
+    """The attributes that a body may have. Of several wrong ones the first is told: what all TLS has, then by name."""
+    found = {name: option.form for each in options for name, option in each.items()}
+    shared = {name: found[name] for name in sorted(_ANY_TLS)}
+    return {**shared, **dict(sorted({**found, **rest}.items()))}
+
+
 _SAID: Mapping[str, str] = {
     "listener.protocol": "protocol",
     "listener.l7policies": "L7 policies",
@@ -39,9 +65,9 @@ _SAID: Mapping[str, str] = {
     "pool.persistence": "session_persistence",
     "pool.persistence.granularity": "persistence_granularity",
     "pool.health_monitor": "health monitors of type",
-    **{f"listener.tls.{attribute}": name for name, attribute in LISTENER_TLS.items()},
-    **{f"listener.http.{attribute}": name for name, attribute in LISTENER_HTTP.items()},
-    **{f"pool.tls.{attribute}": name for name, attribute in POOL_TLS.items()},
+    **{f"listener.tls.{option.attribute}": name for name, option in LISTENER_TLS.items()},
+    **{f"listener.http.{option.attribute}": name for name, option in LISTENER_HTTP.items()},
+    **{f"pool.tls.{option.attribute}": name for name, option in POOL_TLS.items()},
 }
 
 

@@ -31,13 +31,12 @@ from fairlead.api.fields import (
 )
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
-from fairlead.changes.tls_checks import TLS_VERSIONS
+from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, forms
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model import sizes
 from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
 from fairlead.model.loadbalancer import (
     Algorithm,
-    ClientAuthentication,
     ListenerProtocol,
     MonitorType,
     PersistenceType,
@@ -124,12 +123,6 @@ _EVERYWHERE: Spec = {
 _DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text(limits.LONGEST_TEXT))}
 _CREATED: Spec = {"project_id": Field(text(limits.LONGEST_PROJECT)), "tenant_id": Field(text(limits.LONGEST_PROJECT))}
 
-_TLS: Spec = {
-    "alpn_protocols": Field(texts.alpn_protocols),
-    "tls_ciphers": Field(text(limits.LONGEST_CIPHERS)),
-    "tls_versions": Field(texts.some_of(*TLS_VERSIONS)),
-}
-
 MEMBER_PUT: Spec = {
     **_EVERYWHERE,
     "backup": Field(boolean),
@@ -178,13 +171,13 @@ SESSION_PERSISTENCE: Spec = {**SESSION_PERSISTENCE_PUT, "type": Field(word_of(Pe
 
 POOL_PUT: Spec = {
     **_DESCRIBED,
-    **_TLS,
-    "ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
-    "crl_container_ref": Field(text(limits.LONGEST_TEXT)),
-    "lb_algorithm": Field(word_of(Algorithm)),
-    "session_persistence": Field(nested(SESSION_PERSISTENCE_PUT)),
-    "tls_container_ref": Field(text(limits.LONGEST_TEXT)),
-    "tls_enabled": Field(boolean),
+    **forms(
+        POOL_TLS,
+        rest={
+            "lb_algorithm": Field(word_of(Algorithm)),
+            "session_persistence": Field(nested(SESSION_PERSISTENCE_PUT)),
+        },
+    ),
 }
 POOL_IN_TREE: Spec = {
     **POOL_PUT,
@@ -239,23 +232,19 @@ L7_POLICY_POST: Spec = {
 }
 LISTENER_PUT: Spec = {
     **_DESCRIBED,
-    **_TLS,
-    "allowed_cidrs": Field(list_of(texts.cidr, sizes.CIDRS)),
-    "client_authentication": Field(word_of(ClientAuthentication)),
-    "client_ca_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
-    "client_crl_container_ref": Field(text(limits.LONGEST_TEXT)),
-    "connection_limit": Field(integer(-1, limits.LARGEST_NUMBER)),
-    "default_pool_id": Field(uuid),
-    "default_tls_container_ref": Field(text(limits.LONGEST_TEXT)),
-    "hsts_include_subdomains": Field(boolean),
-    "hsts_max_age": Field(integer(0, limits.LARGEST_NUMBER)),
-    "hsts_preload": Field(boolean),
-    "insert_headers": Field(texts.headers),
-    "sni_container_refs": Field(list_of(text(limits.LONGEST_TEXT), limits.REFERENCES)),
-    "timeout_client_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
-    "timeout_member_connect": Field(integer(0, limits.LONGEST_TIMEOUT)),
-    "timeout_member_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
-    "timeout_tcp_inspect": Field(integer(0, limits.LONGEST_TIMEOUT)),
+    **forms(
+        LISTENER_TLS,
+        LISTENER_HTTP,
+        rest={
+            "allowed_cidrs": Field(list_of(texts.cidr, sizes.CIDRS)),
+            "connection_limit": Field(integer(-1, limits.LARGEST_NUMBER)),
+            "default_pool_id": Field(uuid),
+            "timeout_client_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
+            "timeout_member_connect": Field(integer(0, limits.LONGEST_TIMEOUT)),
+            "timeout_member_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
+            "timeout_tcp_inspect": Field(integer(0, limits.LONGEST_TIMEOUT)),
+        },
+    ),
 }
 LISTENER_IN_TREE: Spec = {
     **LISTENER_PUT,

@@ -7,7 +7,7 @@ from typing import Any
 from fairlead.api.door import JsonObject
 from fairlead.api.fields import Values
 from fairlead.api.octavia.errors import bad_request
-from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS
+from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, Option
 from fairlead.changes.tls_checks import TLS_VERSIONS
 from fairlead.model.loadbalancer import Http, Listener, ListenerTls, Pool, PoolTls
 
@@ -30,8 +30,8 @@ def decode_pool_tls(pool: Pool, values: Values) -> dict[str, Any]:
 def encode_listener_tls(listener: Listener) -> JsonObject:
     tls, http = listener.tls or _NO_LISTENER_TLS, listener.http or _NO_HTTP
     return {
-        **{name: getattr(tls, field) for name, field in LISTENER_TLS.items()},
-        **{name: getattr(http, field) for name, field in LISTENER_HTTP.items()},
+        **{name: getattr(tls, option.attribute) for name, option in LISTENER_TLS.items()},
+        **{name: getattr(http, option.attribute) for name, option in LISTENER_HTTP.items()},
         "insert_headers": dict(http.insert_headers),
         "client_authentication": tls.client_authentication.value,
         "tls_versions": tls.versions or None,
@@ -42,17 +42,17 @@ def encode_listener_tls(listener: Listener) -> JsonObject:
 def encode_pool_tls(pool: Pool) -> JsonObject:
     tls = pool.tls or _NO_POOL_TLS
     return {
-        **{name: getattr(tls, field) for name, field in POOL_TLS.items()},
+        **{name: getattr(tls, option.attribute) for name, option in POOL_TLS.items()},
         "tls_versions": tls.versions or None,
         "alpn_protocols": tls.alpn_protocols or None,
     }
 
 
-def _changed(field: str, old: Any, nothing: Any, values: Values, names: Mapping[str, str]) -> dict[str, Any]:
+def _changed(field: str, old: Any, nothing: Any, values: Values, options: Mapping[str, Option]) -> dict[str, Any]:
     """What is said about TLS, or about HTTP; nothing but defaults is nothing."""
     changes = {
-        inner: getattr(nothing, inner) if values[name] is None else values[name]
-        for name, inner in names.items()
+        option.attribute: getattr(nothing, option.attribute) if values[name] is None else values[name]
+        for name, option in options.items()
         if name in values
     }
     if not changes:
