@@ -339,6 +339,31 @@ MUTANTS = (
         "key=creation_order, reverse=True",
         "key=creation_order",
     ),
+    Mutant(
+        "a dataplane has every provider's load balancers",
+        "compilers/providers.py",
+        "dataplane.compile(view, owner) if narrowed.concerns(view, owner) else NO_ROWS",
+        "dataplane.compile(view, owner)",
+    ),
+    Mutant(
+        "one dataplane of several is enough",
+        "model/status.py",
+        "min((applied.generation for applied in central.values()), default=newest)",
+        "max((applied.generation for applied in central.values()), default=newest)",
+    ),
+    Mutant(
+        "a dataplane's failure is everybody's",
+        "reconciler/dataplanes.py",
+        "if each.dataplane.concerns(snapshot, owner)",
+        "if owner.kind in each.dataplane.kinds",
+    ),
+    Mutant("every chassis has all ports", "model/slices.py", "plugged=Map(plugged)", "plugged=snapshot.plugged"),
+    Mutant(
+        "a node that fails is not told",
+        "model/balancer_status.py",
+        "OperatingStatus.DEGRADED if self.applied.failing else OperatingStatus.ONLINE",
+        "OperatingStatus.ONLINE",
+    ),
 )
 
 
@@ -351,7 +376,7 @@ def survives(mutant: Mutant) -> bool:
             raise SystemExit(f"{mutant.name}: its text is found {text.count(mutant.before)} times in {mutant.file}")
         target.write_text(text.replace(mutant.before, mutant.after))
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/cases"],
+            [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/toy", "tests/cases"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(Path(folder) / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,

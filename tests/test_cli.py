@@ -1,5 +1,9 @@
 """The command: help that a person can use, errors that say what is wrong, exit codes that a script can use."""
 
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,6 +59,68 @@ def test_a_password_file_is_checked_too(
 def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
     code, out, err = run(capsys, *argv, "--url", "http://127.0.0.1:1")
     assert (code, out, "http://127.0.0.1:1 does not answer" in err) == (1, "", True)
+
+
+CHANGE = {"create": ["Row a"], "update": [["Row b 1", "Row b 2"]], "delete": ["Row c"]}
+ANSWERS: dict[str, object] = {
+    "/operator/plan": {"plan": {"network/n": {**CHANGE, "dataplanes": {"ovn": CHANGE}}}},
+    "/operator/owners/web": {
+        "owner": "loadbalancer/1", "name": "web", "generation": 7, "applied": 6, "error": "toy: refused",
+        "status": "ERROR", "down": {}, "unknown": {}, "desired": {"a": "Row a"}, "actual": {},
+        "dataplanes": {
+            "ovn": {"applied": 7, "error": None, "desired": {"k": "Row k"}, "actual": {"k": "Row k"}},
+            "toy": {"applied": 6, "error": "refused", "desired": {"a": "Row a"}, "actual": {}},
+            "leaf": {"chassis": {"chassis1": {"applied": 7, "error": None}}},
+        },
+    },
+    "/operator/resync": {"changed": 3, "dataplanes": {"ovn": 1, "toy": 2}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def operator() -> Iterator[str]:
+    """A server that has these answers alone; its address."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(ANSWERS[self.path]).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - the library's name
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_is_not_as_it_should_be_is_told_by_dataplane(capsys: pytest.CaptureFixture[str], operator: str):
+    code, out, err = run(capsys, "plan", "--url", operator)
+    assert (code, out) == (3, "network/n in ovn\n  + Row a\n  - Row c\n  ~ Row b 1\n  > Row b 2\n")
+    assert err == "1 owners differ\n"
+    code, out, _ = run(capsys, "show", "web", "--url", operator)
+    assert (code, out.splitlines()) == (
+        3,
+        [
+            "loadbalancer/1 'web'  ERROR  generation 7, applied 6",
+            "  toy: refused",
+            "  ovn: applied 7",
+            "    Row k",
+            "  toy: applied 6, refused",
+            "  + Row a",
+            "  leaf on chassis1: applied 7",
+        ],
+    )
+    code, out, _ = run(capsys, "resync", "--url", operator)
+    assert (code, out) == (0, "3 owners differed and are being mended (ovn: 1, toy: 2)\n")
 
 
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]):
