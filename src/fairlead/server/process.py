@@ -23,6 +23,7 @@ from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import Names, checked_by, dataplanes_of, parse_names
 from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.model.facts import GATEWAY_CHASSIS, with_facts
 from fairlead.model.quota import Limits, ProbeLimits
 from fairlead.model.snapshot import Snapshot
 from fairlead.options import Configuration
@@ -50,7 +51,8 @@ async def serve(configuration: Configuration) -> None:
     store = await open_store(configuration.store.where)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        empty = Snapshot(gateway_chassis=configuration.ovn.gateways, parting_seconds=configuration.ovn.parting)
+        empty = Snapshot(parting_seconds=configuration.ovn.parting)
+        empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
         model = await Model.load(store, checked_by(dataplanes), empty)
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
         refuse_strangers(model.snapshot, providers)
