@@ -49,6 +49,9 @@ class CentralDriver(Driver, Writer, Protocol):
 class Control(Protocol):
     """A central dataplane at work, with all that it needs of its own: an asynchronous context."""
 
+    def connect(self) -> None:
+        """Begin to read what the dataplane has; it may be done before the model is loaded, and before the context."""
+
     central: "CentralDataplane"
 
     def for_doors(self) -> Central: ...
@@ -99,9 +102,12 @@ class CentralDataplane:
         self._tasks = contextlib.AsyncExitStack()
         model.subscribe(self.reconciler.mark)
 
-    async def __aenter__(self) -> Self:
-        self.driver.start()
+    def connect(self) -> None:
+        """Ten thousand load balancers take a second to be told of: meanwhile the model is loaded."""
         self._tasks.push_async_callback(self.driver.close)
+        self.driver.start()
+
+    async def __aenter__(self) -> Self:
         works = (self.reconciler.run, self._look_when_wanted, self.takeover.run)
         await self._tasks.enter_async_context(at_work(*works))
         return self

@@ -49,6 +49,9 @@ class OvnControl:
         self._probe_interval = float(options.chassis_probe_interval)
         self._tasks = contextlib.AsyncExitStack()
 
+    def connect(self) -> None:
+        self.central.connect()
+
     async def __aenter__(self) -> Self:
         self.southbound.start()
         self._tasks.push_async_callback(self.southbound.close)

@@ -53,12 +53,16 @@ async def serve(configuration: Configuration) -> None:
         stack.push_async_callback(store.close)
         empty = Snapshot(parting_seconds=configuration.ovn.parting)
         empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
-        model = await Model.load(store, checked_by(dataplanes), empty)
-        LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
-        refuse_strangers(model.snapshot, providers)
+        model = Model(store, checked_by(dataplanes), empty)
         controls = _controls(dataplanes, model, configuration)
         for control in controls:
-            await stack.enter_async_context(control)
+            stack.push_async_exit(control)
+            control.connect()
+        await model.read()
+        LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
+        refuse_strangers(model.snapshot, providers)
+        for control in controls:
+            await control.__aenter__()
         await stack.enter_async_context(at_work(model.follow, partial(forget_parted, model)))
         await asyncio.gather(*(control.central.wait_synced() for control in controls))
         kept = Dataplanes(

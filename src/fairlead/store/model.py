@@ -89,14 +89,18 @@ class Model:
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
         """Raises StoreUnavailable."""
         model = cls(store, check, empty)
-        documents, began = await store.range("", limit=PAGE)
+        await model.read()
+        return model
+
+    async def read(self) -> None:
+        """All that is stored, once, before anything else is asked of the model. Raises StoreUnavailable."""
+        documents, began = await self._store.range("", limit=PAGE)
         while documents:  # page by page: all of them at once would take as much memory as the model
             page = ((decode(Owner.parse(each.key), each.value), each.revision) for each in _without_claims(documents))
-            model.snapshot = load_documents(model.snapshot, page, began)
-            documents, _ = await store.range("", after=documents[-1].key, limit=PAGE)
-        model.snapshot = derive_all(replace(model.snapshot, revision=began))
-        await model.catch_up()  # with what others wrote between two pages
-        return model
+            self.snapshot = load_documents(self.snapshot, page, began)
+            documents, _ = await self._store.range("", after=documents[-1].key, limit=PAGE)
+        self.snapshot = derive_all(replace(self.snapshot, revision=began))
+        await self.catch_up()  # with what others wrote between two pages
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """`subscriber` is called with the affected owners after every change by anybody, and must not wait."""
