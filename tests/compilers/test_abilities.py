@@ -35,7 +35,8 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes, apply_changes
-from harness.story import BEGINNING, EMPTY, WORDS, parse_model, tell_feature
+from harness.language import BEGINNING, parse_model
+from harness.story import EMPTY, WORDS, tell_feature
 
 ABILITIES = DEFAULT["ovn"].abilities
 DOCUMENTS, _ = parse_model("network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080", {})

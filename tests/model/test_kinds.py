@@ -14,7 +14,8 @@ from fairlead.model.network import Port
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
 from fairlead.model.writing import Changes, apply_changes, index_names
-from harness.story import COMMON, read_story
+from harness.language import COMMON
+from harness.story import read_story
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]

@@ -1,0 +1,346 @@
+"""The language in which a story says a model, a line each:
+
+    network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
+    network public external wire=physnet:100 203.0.113.0/24
+    router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=0.0.0.0/0:10.1.0.9 disabled
+    router r1 net1=10.0.0.1 gateway:public=203.0.113.10,2001:db8::10 no-snat
+    floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
+    floating f2 public=203.0.113.51 r1=web-vip:10.0.0.10
+    port vm1 net1 10.0.0.11 fd00::11 host=chassis1 of=another-project disabled
+    web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
+    api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
+    probes net1 10.0.0.2
+    web vip=10.0.0.10 on=net1 parted=tcp/10.0.0.13:8080 tcp:80=-
+    web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
+    down web a
+    network net1 shared project=city mtu=1300 10.0.0.0/24
+    plugged chassis1 vm1 vm2
+
+Every document but `probes`, `down` and `plugged` may say whose it is, `project=NAME`, and what its tenant calls it,
+`name=NAME`; what says nothing is of the project demo, and has no name.
+A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
+with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
+the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
+`@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say; a member with a
+monitor and without a port is down too.
+`parted` is a member that was removed lately. `plugged` names a chassis and the ports that it has. The provider of a
+load balancer is `ovn` if it does not say `provider=NAME`. Routers may leave through the chassis gw1 and gw2.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from fairlead.model.addresses import IPAddress, parse_address, parse_network
+from fairlead.model.kinds import owner_of
+from fairlead.model.loadbalancer import (
+    HTTP_MONITORS,
+    Algorithm,
+    HealthMonitor,
+    HttpMonitor,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    MonitorType,
+    Parted,
+    PlainMonitor,
+    Pool,
+    PoolProtocol,
+    SourceIpPersistence,
+    Transport,
+    Vip,
+    find_pool,
+    with_members,
+)
+from fairlead.model.network import (
+    AllocationPool,
+    ExternalGateway,
+    FixedIP,
+    FloatingIP,
+    Network,
+    Port,
+    PortUse,
+    Route,
+    Router,
+    Segment,
+    SegmentType,
+    Subnet,
+)
+from fairlead.model.owner import Owner
+from fairlead.model.probes import probe_port_id
+from fairlead.model.snapshot import Aggregate
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+COMMON = {"project_id": "demo", "created_at": BEGINNING}
+LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
+MEMBER = re.compile(r"^(\w+)/([^@]+):(\d+?)(?:@(.+):(\d+?))?(?:\*(\d+))?(~?)(!?)$")
+
+Documents = dict[Owner, Aggregate]
+
+
+def parse_plugged(text: str) -> dict[str, str]:
+    """Port -> chassis."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("plugged ")]
+    return {port: chassis for _, chassis, *ports in lines for port in ports}
+
+
+def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, frozenset[str]]]:
+    documents: Documents = {}
+    down: dict[str, frozenset[str]] = {}
+    for line in text.splitlines():
+        kind, *all_words = line.split()
+        said = dict(word.split("=", 1) for word in all_words if word.startswith(("project=", "name=")))
+        attributes = {{"project": "project_id"}.get(word, word): text for word, text in said.items()}
+        words = [word for word in all_words if not word.startswith(("project=", "name="))]
+        match kind:
+            case "network":
+                made: Iterator[Aggregate] = iter([_network(*words)])
+            case "router":
+                made = _router(documents, *words)
+            case "port":
+                made = iter([_port(documents, *words)])
+            case "probes":
+                made = iter([_probes(documents, *words)])
+            case "floating":
+                made = _floating_ip(documents, *words)
+            case "down":
+                down[words[0]] = down.get(words[0], frozenset()) | {f"{words[0]}-{name}" for name in words[1:]}
+                continue
+            case "plugged":
+                continue  # `parse_plugged`
+            case _:
+                made = _balancer(documents, before, kind, words)
+        documents |= {owner_of(each): each for each in (replace(each, **attributes) for each in made)}
+    return documents, down
+
+
+def _network(name: str, *words: str) -> Network:
+    subnets: list[Subnet] = []
+    segment = None
+    for word in words:
+        if word.startswith("wire="):
+            physical, _, tag = word.removeprefix("wire=").partition(":")
+            kind = SegmentType.VLAN if tag else SegmentType.FLAT
+            segment = Segment(type=kind, physical_network=physical, id=int(tag) if tag else None)
+            continue
+        if word in ("external", "shared") or word.startswith("mtu="):
+            continue
+        if word.startswith("gw="):
+            gateway = None if word == "gw=none" else parse_address(word[3:])
+            subnets[-1] = replace(subnets[-1], gateway=gateway)
+            continue
+        cidr = parse_network(word)
+        pool = AllocationPool(start=cidr[2], end=cidr[-2])
+        subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
+    return Network(
+        id=name,
+        mtu=next((int(word[4:]) for word in words if word.startswith("mtu=")), 1442),
+        subnets=tuple(subnets),
+        shared="shared" in words,
+        external="external" in words,
+        segment=segment,
+        **COMMON,
+    )
+
+
+def _fixed(documents: Documents, network_id: str, address: IPAddress) -> FixedIP:
+    network = next(item for item in documents.values() if isinstance(item, Network) and item.id == network_id)
+    return FixedIP(subnet_id=next(s.id for s in network.subnets if address in s.cidr), address=address)
+
+
+def _mac(name: str) -> str:
+    return "02:00:" + ":".join(f"{byte:02x}" for byte in name.encode()[-4:].rjust(4, b"\0"))
+
+
+def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]:
+    routes: list[Route] = []
+    gateway = None
+    for word in words:
+        key, _, value = word.partition("=")
+        if key.startswith("gateway:"):
+            network_id = key.removeprefix("gateway:")
+            gateway = ExternalGateway(
+                network_id=network_id, port_id=f"{name}-{network_id}", enable_snat="no-snat" not in words
+            )
+            yield _held(documents, gateway.port_id, network_id, value, PortUse.ROUTER_GATEWAY, name)
+            continue
+        if key == "route":
+            destination, _, nexthop = value.partition(":")
+            routes.append(Route(destination=parse_network(destination), nexthop=parse_address(nexthop)))
+        elif key not in ("disabled", "no-snat"):
+            yield _held(documents, f"{name}-{key}", key, value, PortUse.ROUTER_INTERFACE, name)
+    enabled = "disabled" not in words
+    yield Router(id=name, routes=tuple(routes), admin_state_up=enabled, gateway=gateway, **COMMON)
+
+
+def _held(documents: Documents, identity: str, network: str, addresses: str, owner: str, device: str) -> Port:
+    """A port that belongs to a router or a floating IP."""
+    return Port(
+        id=identity,
+        network_id=network,
+        mac_address=_mac(identity.replace("-", "")),
+        fixed_ips=tuple(_fixed(documents, network, parse_address(address)) for address in addresses.split(",")),
+        device_owner=owner,
+        device_id=device,
+        **COMMON,
+    )
+
+
+def _floating_ip(documents: Documents, name: str, where: str, target: str = "") -> Iterator[Aggregate]:
+    network_id, _, address = where.partition("=")
+    router_id, _, place = target.partition("=")
+    port_id, _, fixed = place.partition(":")
+    yield _held(documents, f"{name}-{network_id}", network_id, address, PortUse.FLOATING_IP, name)
+    yield FloatingIP(
+        id=name,
+        network_id=network_id,
+        address=parse_address(address),
+        address_port_id=f"{name}-{network_id}",
+        router_id=router_id or None,
+        port_id=port_id or None,
+        fixed_address=parse_address(fixed) if fixed else None,
+        **COMMON,
+    )
+
+
+def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
+    host = next((word[5:] for word in words if word.startswith("host=")), "")
+    project = next((word[3:] for word in words if word.startswith("of=")), COMMON["project_id"])
+    addresses = [word for word in words if "=" not in word and word != "disabled"]
+    return Port(
+        id=name,
+        network_id=network,
+        mac_address=_mac(name),
+        fixed_ips=tuple(_fixed(documents, network, parse_address(address)) for address in addresses),
+        host=host,
+        admin_state_up="disabled" not in words,
+        **{**COMMON, "project_id": project},
+    )
+
+
+def _probes(documents: Documents, network: str, address: str) -> Port:
+    fixed = _fixed(documents, network, parse_address(address))
+    return Port(
+        id=probe_port_id(fixed.subnet_id),
+        network_id=network,
+        mac_address=_mac(f"p{network}"),
+        fixed_ips=(fixed,),
+        device_owner=PortUse.PROBE.value,
+        **COMMON,
+    )
+
+
+def _balancer(documents: Documents, before: Documents, name: str, words: list[str]) -> Iterator[Aggregate]:
+    options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=", "provider=")))
+    addresses = [_fixed(documents, options["on"], parse_address(text)) for text in options["vip"].split(",")]
+    vip, *more = (
+        Vip(address=fixed.address, port_id=f"{name}-vip", subnet_id=fixed.subnet_id, network_id=options["on"])
+        for fixed in addresses
+    )
+    yield Port(
+        id=vip.port_id,
+        network_id=vip.network_id,
+        mac_address=_mac(vip.port_id),
+        fixed_ips=tuple(addresses),
+        device_owner=PortUse.VIP.value,
+        device_id=f"lb-{name}",
+        **COMMON,
+    )
+    old = next((item for item in before.values() if isinstance(item, LoadBalancer) and item.id == name), None)
+    parts = [_listener(name, old, *found.groups()) for word in words if (found := LISTENER.match(word))]
+    yield LoadBalancer(
+        id=name,
+        provider=options.get("provider", "ovn"),
+        vip=vip,
+        additional_vips=tuple(more),
+        admin_state_up="disabled" not in words,
+        listeners=tuple(listener for listener, _ in parts),
+        pools=tuple(pool for _, pool in parts if pool is not None),
+        parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
+        **COMMON,
+    )
+
+
+def _parted(text: str) -> Parted:
+    transport, _, endpoint = text.partition("/")
+    address, _, port = endpoint.rpartition(":")
+    until = datetime(2026, 1, 2, tzinfo=UTC)
+    return Parted(
+        transport=Transport(transport), address=parse_address(address.strip("[]")), port=int(port), until=until
+    )
+
+
+def _listener(
+    name: str, old: LoadBalancer | None, protocol: str, port: str, options: str | None, members: str | None
+) -> tuple[Listener, Pool | None]:
+    words = (options or "").split(",")
+    identity = f"{name}-{protocol}-{port}"
+    pool = None if members is None else _pool(identity, old, protocol, words, members)
+    listener = Listener(
+        id=identity,
+        protocol=ListenerProtocol(protocol.upper()),
+        port=int(port),
+        default_pool_id=pool.id if pool else None,
+        admin_state_up="off" not in words,
+        allowed_cidrs=tuple(
+            parse_network(cidr) for word in words if word.startswith("allow=") for cidr in word[6:].split("+")
+        ),
+        connection_limit=next((int(word[6:]) for word in words if word.startswith("limit=")), -1),
+        **COMMON,
+    )
+    return listener, pool
+
+
+def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[str], members: str) -> Pool:
+    persistence = None
+    for word in words:
+        if word.startswith("persist"):
+            timeout = int(word[8:]) if "=" in word else None
+            persistence = SourceIpPersistence(timeout=timeout)
+    pool = Pool(
+        id=f"{identity}-pool",
+        protocol=PoolProtocol(protocol.upper()),
+        algorithm=next((Algorithm(word) for word in words if word in list(Algorithm)), Algorithm.SOURCE_IP_PORT),
+        persistence=persistence,
+        health_monitor=next((_monitor(identity, word[8:]) for word in words if word.startswith("monitor=")), None),
+        admin_state_up="pool-off" not in words,
+        **COMMON,
+    )
+    known = find_pool(old, pool.id) if old else None
+    if known:
+        pool = replace(pool, tables=known.tables, next_ordinal=known.next_ordinal, members=known.members)
+    return with_members(pool, tuple(_members(identity.split("-", maxsplit=1)[0], pool, members)))
+
+
+def _monitor(identity: str, text: str) -> HealthMonitor:
+    kind, *words = text.split("+")
+    times = {"delay": 5, "timeout": 2, "max_retries": 2, "max_retries_down": 3}
+    times |= {name: int(value) for name, _, value in (word.partition("=") for word in words if word != "off")}
+    monitor = HttpMonitor if kind in HTTP_MONITORS else PlainMonitor
+    return monitor(
+        id=f"{identity}-monitor", type=MonitorType(kind), admin_state_up="off" not in words, **times, **COMMON
+    )
+
+
+def _members(balancer: str, pool: Pool, text: str) -> Iterator[Member]:
+    ordinals = {member.id: member.ordinal for member in pool.members}
+    fresh = pool.next_ordinal
+    for word in text.split(",") if text != "-" else []:
+        found = MEMBER.match(word)
+        assert found, f"not a member: {word}"
+        identity = f"{balancer}-{found[1]}"
+        yield Member(
+            id=identity,
+            ordinal=ordinals.get(identity, fresh),
+            address=parse_address(found[2].strip("[]")),
+            port=int(found[3]),
+            monitor_address=parse_address(found[4].strip("[]")) if found[4] else None,
+            monitor_port=int(found[5]) if found[5] else None,
+            weight=int(found[6] or 1),
+            backup=bool(found[7]),
+            admin_state_up=not found[8],
+            **COMMON,
+        )
+        fresh += identity not in ordinals
