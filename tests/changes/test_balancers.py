@@ -128,6 +128,25 @@ def test_an_id_that_another_load_balancer_has_is_refused():
     assert refusal_of(built, before, "other", pools=(pool("app"),)) == IdTaken(id="app")
 
 
+def test_what_was_removed_is_remembered_whoever_builds_it_anew():
+    first = whole()
+    second = after(first, replace_load_balancer(first, ASKER, with_pool(first, members=(member("a", 11),))))
+    anew = replace(stored(second), parted=(), created_at=LATER, owns_vip_port=False)
+    made = stored(after(second, replace_load_balancer(second, ASKER, anew)))
+    assert [str(each.address) for each in made.parted] == ["10.0.0.12"]
+    assert (made.created_at, made.owns_vip_port) == (stored(first).created_at, True)
+
+
+def test_every_part_is_of_the_load_balancers_project():
+    guests = NotTheirs(project_id="guest")
+    other = member("c", 13, project_id="guest")
+    assert refusal_of(built, having(NETWORK), pools=(pool("p", project_id="guest"),)) == guests
+    assert refusal_of(built, having(NETWORK), listeners=(listener("l", 80, project_id="guest"),)) == guests
+    assert refusal_of(built, having(NETWORK), pools=(pool("p", other),)) == guests
+    before = whole()
+    assert refusal_of(replace_load_balancer, before, ASKER, replace(stored(before), project_id="guest")) == guests
+
+
 def test_a_member_that_moves_to_anothers_place_is_one_too_many():
     before = whole()
     wanted = with_pool(before, members=(member("a", 11), member("b", 11)))

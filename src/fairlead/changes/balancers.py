@@ -139,7 +139,7 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
     yield
     if old is not None:
         wanted = remember_removed(old, wanted, asker.now, snapshot.parting_seconds)
-        wanted = replace(wanted, updated_at=asker.now)
+        wanted = replace(wanted, updated_at=asker.now, created_at=old.created_at, owns_vip_port=old.owns_vip_port)
     return _giving_addresses(*ports, *probe_ports, wanted)
 
 
@@ -186,17 +186,24 @@ def _status(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> Bala
 
 def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.LoadBalancer]:
     """What has not changed is the same object, and is not looked at."""
+    project = wanted.project_id
     if old is None or wanted.pools is not old.pools:
-        wanted = replace(wanted, pools=(yield from _completed(old.pools if old else (), wanted.pools, complete_pool)))
+        known_pools = old.pools if old else ()
+        wanted = replace(wanted, pools=(yield from _completed(known_pools, wanted.pools, complete_pool, project)))
     if old is None or wanted.listeners is not old.listeners:
         known = old.listeners if old else ()
-        wanted = replace(wanted, listeners=(yield from _completed(known, wanted.listeners, complete_listener)))
+        listeners = yield from _completed(known, wanted.listeners, complete_listener, project)
+        wanted = replace(wanted, listeners=listeners)
     return wanted
 
 
 def _completed(
-    known: tuple[_Part, ...], wanted: tuple[_Part, ...], complete: Callable[[_Part | None, _Part], _Part]
+    known: tuple[_Part, ...],
+    wanted: tuple[_Part, ...],
+    complete: Callable[[_Part | None, _Part], _Part],
+    project_id: str,
 ) -> Steps[tuple[_Part, ...]]:
+    """A new part is of the load balancer's project, whoever makes it."""
     by_id = {part.id: part for part in known}
     parts = list[_Part]()
     for part in wanted:
@@ -204,6 +211,8 @@ def _completed(
         if part is before:
             parts.append(part)
             continue
+        if before is None and part.project_id != project_id:
+            raise Refused(NotTheirs(project_id=part.project_id))
         parts.append(complete(before, part))
         yield
     return tuple(parts)
@@ -216,6 +225,8 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
         check_ids(snapshot, wanted)
     if old is not None and wanted.vips != old.vips:
         raise Refused(VipStays(balancer_id=old.id))
+    if old is not None and wanted.project_id != old.project_id:
+        raise Refused(NotTheirs(project_id=wanted.project_id))
     yield
     ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
     for listener in wanted.listeners:
@@ -225,7 +236,7 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
     for pool in wanted.pools:
         for member in pool.members:
             if member.id not in known:
-                check_new_member(snapshot, asker.identity, member)
+                check_new_member(snapshot, asker.identity, wanted, member)
                 yield
     find_provider(asker.providers, wanted.provider).check(snapshot, wanted)
 

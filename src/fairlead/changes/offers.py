@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import VIP_NETWORKS, Names, Provider
@@ -97,8 +97,7 @@ def choose(
     find_provider(providers, chosen)
     if zone is not None:
         offer = snapshot.availability_zones.get(zone)
-        profile, metadata = _profile_of(providers, snapshot, offer, Kind.AVAILABILITY_ZONE, zone)
-        vip_networks = frozenset(metadata[VIP_NETWORKS]) if VIP_NETWORKS in metadata else None
+        profile, vip_networks = _profile_of(providers, snapshot, offer, Kind.AVAILABILITY_ZONE, zone)
         reads.append(Owner(Kind.AVAILABILITY_ZONE, zone))
         if not providers.are_one(profile.provider, chosen):
             raise Refused(OfferOfOtherProvider(kind=Kind.AVAILABILITY_ZONE, key=zone, provider=chosen))
@@ -118,8 +117,9 @@ def find_provider(providers: Names, name: str) -> Provider:
     return providers[name]
 
 
-def check_profile(providers: Names, profile: Profile) -> Mapping[str, Any]:
-    """What it says. Raises Refused for what is no JSON object, no provider, or none of the provider's keys."""
+def check_profile(providers: Names, profile: Profile) -> frozenset[str] | None:
+    """The networks on which VIPs may be, if it says any. Raises Refused for what is no JSON object, no provider, or
+    none of the provider's keys."""
     try:
         metadata = json.loads(profile.metadata, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -131,10 +131,12 @@ def check_profile(providers: Names, profile: Profile) -> Mapping[str, Any]:
     known = provider.flavor_capabilities if is_flavor else provider.availability_zone_capabilities
     for name in sorted(metadata.keys() - known.keys()):
         raise Refused(UnknownCapability(profile=profile, name=name))
-    networks = metadata.get(VIP_NETWORKS, [])
+    if VIP_NETWORKS not in metadata:
+        return None
+    networks = metadata[VIP_NETWORKS]
     if not isinstance(networks, list) or not all(isinstance(each, str) for each in networks):
         raise Refused(BadVipNetworks(profile=profile, value=networks))
-    return metadata
+    return frozenset(networks)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -144,8 +146,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _profile_of(
     providers: Names, snapshot: Snapshot, offer: Flavor | AvailabilityZone | None, kind: Kind, key: str
-) -> tuple[Profile, Mapping[str, Any]]:
-    """The profile behind an offer, and what it says: its provider may have known more keys before."""
+) -> tuple[Profile, frozenset[str] | None]:
+    """The profile behind an offer, and the networks that it says: its provider may have known more keys before."""
     if offer is None:
         raise Refused(UnknownOffer(kind=kind, key=key))
     if not offer.enabled:

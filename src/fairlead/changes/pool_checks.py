@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from fairlead.changes.access import uses_network
+from fairlead.changes.finding import NotTheirs
 from fairlead.changes.identity import Identity
 from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.persistence import check_persistence
@@ -86,8 +87,11 @@ def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
         taken.add(place)
 
 
-def check_new_member(snapshot: Snapshot, who: Identity, member: lb.Member) -> None:
-    """The subnet that it is said to be on is one that the asker may use. Raises Refused."""
+def check_new_member(snapshot: Snapshot, who: Identity, balancer: lb.LoadBalancer, member: lb.Member) -> None:
+    """It is of the load balancer's project; the subnet that it is said to be on is one that the asker may use. Raises
+    Refused."""
+    if member.project_id != balancer.project_id:
+        raise Refused(NotTheirs(project_id=member.project_id))
     if member.subnet_id is not None:
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
         if network is None or not uses_network(who, network):

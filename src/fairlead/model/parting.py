@@ -34,7 +34,7 @@ def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime,
         return new
     present = {each.endpoint for each in _members(new, now)}
     gone = _members(old, now + timedelta(seconds=seconds))
-    kept = {each.endpoint: each for each in (*new.parted, *gone) if each.until > now and each.endpoint not in present}
+    kept = {each.endpoint: each for each in (*old.parted, *gone) if each.until > now and each.endpoint not in present}
     return replace(new, parted=tuple(sorted(kept.values(), key=lambda each: each.until)[-MOST_PARTED:]))
 
 
