@@ -8,9 +8,10 @@ import pytest
 
 from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
 from fairlead.api.listing import MOST_SORT_KEYS
-from fairlead.api.network import gateways
-from fairlead.api.network.limits import BULK, ROUTES, TAGS
+from fairlead.api.network.limits import BULK, TAGS
 from fairlead.api.octavia import limits
+from fairlead.changes import gateways
+from fairlead.changes.routers import MOST_ROUTES
 from fairlead.changes.subnets import MOST_SUBNETS
 from fairlead.model import sizes
 from harness.caller import Caller
@@ -112,7 +113,7 @@ def test_a_resource_has_so_many_tags(caller: Caller, net: str):
 
 
 def test_a_router_has_so_many_interfaces_and_routes(caller: Caller, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gateways, "INTERFACES", INTERFACES)
+    monkeypatch.setattr(gateways, "MOST_INTERFACES", INTERFACES)
     router = caller.make(f"{NETWORK}/routers", "router")["id"]
     ports = [{"network_id": other} for other in _networks(caller, INTERFACES + 1)]
     made = caller.send("POST", f"{NETWORK}/ports", json={"ports": ports}).json()["ports"]
@@ -120,11 +121,11 @@ def test_a_router_has_so_many_interfaces_and_routes(caller: Caller, monkeypatch:
     for port in made[:-1]:
         assert caller.send("PUT", add, json={"port_id": port["id"]}).status_code == 200
     refused(caller, "PUT", add, {"port_id": made[-1]["id"]}, f"at most {INTERFACES} interfaces")
-    routes = [{"destination": f"172.16.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(ROUTES + 1)]
+    routes = [{"destination": f"172.16.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(MOST_ROUTES + 1)]
     path = f"{NETWORK}/routers/{router}"
     assert caller.send("PUT", f"{path}/add_extraroutes", json={"router": {"routes": routes[:-1]}}).status_code == 200
     for where in (path, f"{path}/add_extraroutes"):
-        refused(caller, "PUT", where, {"router": {"routes": routes}}, f"exceeds the maximum {ROUTES}")
+        refused(caller, "PUT", where, {"router": {"routes": routes}}, f"exceeds the maximum {MOST_ROUTES}")
 
 
 def _networks(caller: Caller, count: int) -> list[str]:

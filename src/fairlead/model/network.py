@@ -1,5 +1,6 @@
 """Networks with their subnets, ports and routers, by Neutron's names. Each class that has an owner is one document."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -51,6 +52,11 @@ class AllocationPool:
 class Route:
     destination: IPNetwork
     nexthop: IPAddress
+
+
+def in_order(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """The one order of a set of routes."""
+    return tuple(sorted(routes, key=lambda route: (str(route.destination), str(route.nexthop))))
 
 
 class Ipv6Mode(StrEnum):

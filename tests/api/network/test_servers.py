@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from api.network.world import CALLERS
-from fairlead.api.door import ApiError
 from fairlead.api.network.collection import RequestContext
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
-from fairlead.api.network.routers import ROUTERS, Target, add_interface
+from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.changes.refusal import Refused
+from fairlead.changes.routers import InterfaceTarget, add_interface
 from fairlead.model.addresses import parse_network
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -38,7 +38,8 @@ def create_port(identity: str) -> Callable[[Snapshot], Changes]:
 
 
 def add(port_id: str, subnet_id: str) -> Callable[[Snapshot], Changes]:
-    return lambda now: add_interface(now, call(port_id), now.routers[ROUTER], Target(subnet_id=subnet_id)).changes
+    target = InterfaceTarget(subnet_id=subnet_id)
+    return lambda now: add_interface(now, CALLERS["admin"], now.routers[ROUTER], target, port_id, NOON).changes
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_subnets_do_not_overlap(two):
 def test_a_router_is_not_deleted_while_it_gets_an_interface(two):
     async def story(one: Model, other: Model) -> None:
         await one.write(add("port", FOUR))
-        with pytest.raises(ApiError, match="still has ports"):
+        with pytest.raises(Refused, match="RouterInUse"):
             await other.write(lambda now: ROUTERS.delete(now, now.routers[ROUTER]))
 
     two(story)
@@ -109,7 +110,7 @@ def test_a_router_is_not_deleted_while_it_gets_an_interface(two):
 def test_a_router_does_not_get_the_same_subnet_twice(two):
     async def story(one: Model, other: Model) -> None:
         await one.write(add("port", FOUR))
-        with pytest.raises(ApiError, match="already has a port on subnet"):
+        with pytest.raises(Refused, match="SubnetJoinedAlready"):
             await other.write(add("again", FOUR))
 
     two(story)

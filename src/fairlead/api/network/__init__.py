@@ -13,12 +13,13 @@ from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.fields import Schema
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
-from fairlead.api.network.errors import FAULT, fault, say
+from fairlead.api.network.errors import FAULT, fault
 from fairlead.api.network.floatingips import FLOATING_IPS
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.policy import say_not_allowed
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.quotas import quota_routes
+from fairlead.api.network.refusals import say
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes

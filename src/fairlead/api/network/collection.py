@@ -10,7 +10,7 @@ from fairlead.api.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
 from fairlead.changes.identity import Identity
 from fairlead.model.network import Resource
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
 from fairlead.model.writing import Changes
@@ -122,10 +122,6 @@ BUILD_STATUS: Mapping[ProvisioningStatus, str] = {
     ProvisioningStatus.PENDING_UPDATE: "BUILD",
 }
 """Of networks and routers (neutron-lib, constants.py)."""
-
-
-def network_owner(network_id: str) -> Owner:
-    return Owner(Kind.NETWORK, network_id)
 
 
 def _time(when: datetime) -> str:

@@ -18,14 +18,10 @@ DNS_NAMESERVERS = 5
 """Of one subnet (neutron.conf, max_dns_nameservers)."""
 HOST_ROUTES = 20
 """Of one subnet (neutron.conf, max_subnet_host_routes)."""
-ROUTES = 30
-"""Of one router (neutron.conf, max_routes)."""
-INTERFACES = 256
-"""Of one router. Ours: a router is compiled whole, and a new subnet is compared with all that it has."""
 BULK = 100
 """Resources in one request. Ours: they are decided one by one, but written in one transaction."""
 EXTRA_ROUTES = 100
-"""In one request. Ours; a router has fewer (`ROUTES`), and the sentence about that is Neutron's own."""
+"""In one request. Ours; a router has fewer (`changes/routers.py`), and the sentence about that is Neutron's own."""
 LEAST_MTU = 68
 """Bytes (RFC 791, "Fragmentation and Reassembly")."""
 LARGEST_MTU = 65535

@@ -4,7 +4,7 @@ A parser returns a value of the model or raises ValueError with the reason; the 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from fairlead.api.network.limits import (
 )
 from fairlead.changes.addresses import AskedAddress
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
-from fairlead.model.network import AllocationPool, Route
+from fairlead.model.network import AllocationPool, Route, in_order
 
 MAC = re.compile(r"[0-9a-fA-F]{2}([:-])([0-9a-fA-F]{2}\1){4}[0-9a-fA-F]{2}")
 _E = TypeVar("_E", bound=StrEnum)
@@ -179,10 +179,6 @@ def routes(most: int = HOST_ROUTES) -> Parser[tuple[Route, ...]]:
         return ordered
 
     return parse
-
-
-def in_order(found: Iterable[Route]) -> tuple[Route, ...]:
-    return tuple(sorted(found, key=lambda route: (str(route.destination), str(route.nexthop))))
 
 
 def encode_route(route: Route) -> dict[str, str]:

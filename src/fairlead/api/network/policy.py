@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from fairlead.api.door import ApiError
 from fairlead.api.network.attributes import Asked
-from fairlead.api.network.errors import RESOURCES, bad_request, forbidden
+from fairlead.api.network.errors import bad_request, forbidden
+from fairlead.api.network.refusals import RESOURCES
 from fairlead.changes.access import NotAllowed, Verb
 
 PROVIDER = ("provider:network_type", "provider:physical_network", "provider:segmentation_id")
@@ -18,10 +19,13 @@ _FIELDS: Mapping[str, str] = {
     "binding:profile": "host",
     "router:external": "external",
     **dict.fromkeys(("segments", *PROVIDER), "segment"),
+    "floating_ip_address": "address",
 }
 """What an attribute says, where the model calls it otherwise."""
 _WITHIN: Mapping[tuple[str, str], str] = {
     ("port", "fixed_ips"): "fixed_ips:ip_address",
+    ("router", "enable_snat"): "external_gateway_info:enable_snat",
+    ("router", "fixed_ips"): "external_gateway_info:external_fixed_ips",
 }
 """Fields of which a part of an attribute has the rule."""
 
@@ -35,13 +39,6 @@ def check(allowed: bool, rule: str) -> None:
     """Raises ApiError 403."""
     if not allowed:
         raise forbidden(f"rule:{rule}")
-
-
-def check_attributes(allowed: bool, rule: str, names: Iterable[str]) -> None:
-    """The same for attributes that take more than the right to do the action."""
-    asked = sorted(names)
-    if asked and not allowed:
-        raise forbidden(f"(rule:{rule} and ({' and '.join(f'rule:{rule}:{name}' for name in asked)}))")
 
 
 def say_not_allowed(why: NotAllowed, body: object) -> ApiError:

@@ -18,7 +18,6 @@ from fairlead.api.network.collection import (
     Viewpoint,
     encode_standard,
     given,
-    network_owner,
     sift_nothing,
     standard_values,
 )
@@ -28,7 +27,7 @@ from fairlead.changes.addresses import default_gateway, default_pools
 from fairlead.changes.identity import Identity
 from fairlead.model.addresses import IPNetwork
 from fairlead.model.network import Ipv6Mode, Subnet
-from fairlead.model.owner import Owner
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -57,7 +56,7 @@ ATTRIBUTES = {
 def encode_subnet(view: Viewpoint, subnet: Subnet) -> Item:
     network_id = view.snapshot.subnet_network[subnet.id]
     return {
-        **encode_standard(view, subnet, network_owner(network_id)),
+        **encode_standard(view, subnet, Owner(Kind.NETWORK, network_id)),
         "network_id": network_id,
         "cidr": str(subnet.cidr),
         "ip_version": subnet.cidr.version,
@@ -122,7 +121,7 @@ def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Subnet]:
 
 
 def _owner(snapshot: Snapshot, subnet: Subnet) -> Owner:
-    return network_owner(snapshot.subnet_network[subnet.id])
+    return Owner(Kind.NETWORK, snapshot.subnet_network[subnet.id])
 
 
 def _sees(snapshot: Snapshot, caller: Identity, subnet: Subnet) -> bool:

@@ -17,10 +17,12 @@ from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, sho
 from fairlead.api.network.collection import Collection, R, RequestContext, Viewpoint
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
-from fairlead.api.network.routers import ROUTERS, Attachment
+from fairlead.api.network.routers import ROUTERS
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.api.steps import in_steps
+from fairlead.changes import routers as rules
 from fairlead.changes.resources import revised
+from fairlead.changes.routers import Attachment
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
@@ -274,7 +276,9 @@ class RouterViews(Views[Router]):
         context, target = self._context(request), await self._read(request)
         return await self._attach(
             request,
-            lambda snapshot, router: routers.add_interface(snapshot, context, router, target),
+            lambda snapshot, router: rules.add_interface(
+                snapshot, context.caller, router, target, context.new_id, context.now
+            ),
             "add_router_interface",
         )
 
@@ -282,17 +286,21 @@ class RouterViews(Views[Router]):
         context, target = self._context(request), await self._read(request)
         return await self._attach(
             request,
-            lambda snapshot, router: routers.remove_interface(snapshot, context, router, target),
+            lambda snapshot, router: rules.remove_interface(snapshot, router, target, context.now),
             "remove_router_interface",
         )
 
     async def add_extraroutes(self, request: Request) -> Response:
         context, routes = self._context(request), await self._read(request)
-        return await self._reroute(request, lambda now, router: routers.add_routes(now, context, router, routes))
+        return await self._reroute(
+            request, lambda now, router: rules.add_routes(now, context.caller, router, routes, context.now)
+        )
 
     async def remove_extraroutes(self, request: Request) -> Response:
         context, routes = self._context(request), await self._read(request)
-        return await self._reroute(request, lambda now, router: routers.remove_routes(now, context, router, routes))
+        return await self._reroute(
+            request, lambda now, router: rules.remove_routes(now, context.caller, router, routes, context.now)
+        )
 
     async def _attach(self, request: Request, attach: Callable[[Snapshot, Router], Attachment], verb: str) -> Response:
         answer: JsonObject = {}

@@ -1,0 +1,311 @@
+"""What the rules refuse (`fairlead.changes`), in Neutron's words."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api.door import ApiError
+from fairlead.api.network.errors import bad_resource, invalid_input, not_found
+from fairlead.api.network.parsers import encode_route
+from fairlead.changes import access, addresses, floatingips, gateways, networks, ports, routers, subnets
+from fairlead.changes.refusal import Refusal
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
+
+RESOURCES: Mapping[type[Resource], str] = {
+    Network: "network",
+    Subnet: "subnet",
+    Port: "port",
+    Router: "router",
+    FloatingIP: "floatingip",
+}
+"""Neutron's singulars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """`text` is a format that names what it takes from the refusal, `why`."""
+
+    status: int
+    kind: str
+    text: str
+
+
+def _invalid(text: str) -> Words:
+    return Words(400, "InvalidInput", f"Invalid input for operation: {text}.")
+
+
+def _bad(resource: str, text: str) -> Words:
+    return Words(400, "BadRequest", f"Bad {resource} request: {text}.")
+
+
+def _serves(reason: str) -> Words:
+    text = f"Port {{why.port_id}} cannot be deleted directly via the port API: {reason}."
+    return Words(409, "ServicePortInUse", text)
+
+
+def _routes(reason: str) -> Callable[[routers.BadRoute], ApiError]:
+    def say_routes(why: routers.BadRoute) -> ApiError:
+        shown = [encode_route(route) for route in why.routes]
+        return ApiError(400, f"Invalid format for routes: {shown}, {reason}", "InvalidRoutes")
+
+    return say_routes
+
+
+def _missing(why: access.NotFound) -> ApiError:
+    return not_found(RESOURCES[why.what], why.id)
+
+
+def _use_is_given(why: ports.UseIsGiven) -> ApiError:
+    givers = {
+        PortUse.VIP: "the load balancer",
+        PortUse.PROBE: "health monitors",
+        PortUse.ROUTER_INTERFACE: "add_router_interface",
+    }
+    return bad_resource("port", f"device_owner {why.use} is given by {givers.get(why.use, 'what it serves')}")
+
+
+def _segment_taken(why: networks.SegmentTaken) -> ApiError:
+    where = f"network {why.segment.physical_network} is in use."
+    if why.segment.id is None:
+        return ApiError(409, f"Unable to create the flat network. Physical {where}", "FlatNetworkInUse")
+    text = f"Unable to create the network. The VLAN {why.segment.id} on physical {where}"
+    return ApiError(409, text, "VlanIdInUse")
+
+
+def _other_version(why: subnets.OtherVersion) -> ApiError:
+    name = {"gateway": "gateway_ip", "dns_nameservers": "dns_nameserver"}.get(why.field, why.field)
+    return invalid_input(f"{name} '{why.value}' does not match the ip_version '{why.version}'")
+
+
+def _not_external(why: gateways.NetworkNotExternal) -> ApiError:
+    is_not = "is not an external network" if why.what is Router else "is not a valid external network"
+    return bad_resource(RESOURCES[why.what], f"Network {why.network_id} {is_not}")
+
+
+def _no_interface(why: routers.NoSuchInterface) -> ApiError:
+    if why.port_id is not None:
+        text = f"Router {why.router_id} does not have an interface with id {why.port_id}"
+        return ApiError(404, text, "RouterInterfaceNotFound")
+    text = f"Router {why.router_id} has no interface on subnet {why.subnet_id}"
+    return ApiError(404, text, "RouterInterfaceNotFoundForSubnet")
+
+
+WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
+    access.NotFound: _missing,
+    addresses.PoolNotValid: Words(
+        400, "InvalidAllocationPool", "The allocation pool {why.pool.start}-{why.pool.end} is not valid."
+    ),
+    addresses.PoolOutside: Words(
+        400,
+        "OutOfBoundsAllocationPool",
+        "The allocation pool {why.pool.start}-{why.pool.end} spans beyond the subnet cidr {why.cidr}.",
+    ),
+    addresses.PoolsOverlap: Words(
+        409,
+        "OverlappingAllocationPools",
+        "Found overlapping allocation pools: {why.one.start}-{why.one.end} {why.other.start}-{why.other.end} for "
+        "subnet {why.cidr}.",
+    ),
+    addresses.GatewayInPool: Words(
+        409,
+        "GatewayConflictWithAllocationPools",
+        "Gateway ip {why.gateway} conflicts with allocation pool {why.pool.start}-{why.pool.end}.",
+    ),
+    addresses.NoSubnetOnNetwork: _invalid("IP allocation requires subnets for network"),
+    addresses.SubnetOfOtherNetwork: _invalid(
+        "Failed to create port on network {why.network_id}, because fixed_ips included invalid subnet {why.subnet_id}"
+    ),
+    addresses.AddressOutsideNetwork: Words(
+        400,
+        "InvalidIpForNetwork",
+        "IP address {why.address} is not a valid IP for any of the subnets on the specified network.",
+    ),
+    addresses.AddressOutsideSubnet: Words(
+        400, "InvalidIpForSubnet", "IP address {why.address} is not a valid IP for the specified subnet."
+    ),
+    addresses.AddressTaken: Words(
+        409, "IpAddressAlreadyAllocated", "IP address {why.address} already allocated in subnet {why.subnet_id}"
+    ),
+    addresses.AddressIsAutomatic: Words(
+        400,
+        "AllocationOnAutoAddressSubnet",
+        "IPv6 address {why.address} cannot be directly assigned to a port on subnet {why.subnet_id} as the subnet is "
+        "configured for automatic addresses",
+    ),
+    addresses.NoFreeAddress: Words(
+        409, "IpAddressGenerationFailure", "No more IP addresses available on network {why.network_id}."
+    ),
+    networks.SegmentWithoutType: _invalid("network_type required"),
+    networks.SegmentWithoutNetwork: _invalid("physical_network required for {why.type} provider network"),
+    networks.FlatSegmentWithTag: _invalid("segmentation_id prohibited for flat provider network"),
+    networks.VlanWithoutTag: _invalid("segmentation_id required for vlan provider network: no range is configured"),
+    networks.SegmentOfInternalNetwork: _invalid("provider attributes are supported for external networks only"),
+    networks.SegmentTaken: _segment_taken,
+    networks.MtuTooSmall: Words(
+        409,
+        "NetworkMTUSubnetConflict",
+        "MTU of {why.network_id} is not valid, subnet requires a minimum of {why.least}",
+    ),
+    networks.NetworkInUse: Words(
+        409,
+        "NetworkInUse",
+        "Unable to complete operation on network {why.network_id}. There are one or more ports still in use on the "
+        "network.",
+    ),
+    networks.SharingInUse: Words(
+        409,
+        "InvalidSharedSetting",
+        "Unable to reconfigure sharing settings for network {why.network_id}. Multiple tenants are using it.",
+    ),
+    networks.VipsOnNetwork: Words(
+        409,
+        "NetworkInUse",
+        "Network {why.network_id} cannot be made external: VIPs of load balancers are on it.",
+    ),
+    networks.ExternalNetworkInUse: Words(
+        409,
+        "ExternalNetworkInUse",
+        "External network {why.network_id} cannot be updated to be made non-external, since it has existing gateway "
+        "ports.",
+    ),
+    subnets.WholeInternet: _invalid("0 is not allowed as CIDR prefix length"),
+    subnets.OtherVersion: _other_version,
+    subnets.GatewayOutside: _invalid("Gateway is not valid on subnet"),
+    subnets.TooSmallForDhcp: _invalid("Subnet has a prefix length that is incompatible with DHCP service enabled"),
+    subnets.MulticastWithDhcp: _invalid("Multicast IP subnet is not supported if enable_dhcp is True"),
+    subnets.LoopbackWithDhcp: _invalid("Loopback IP subnet is not supported if enable_dhcp is True"),
+    subnets.Ipv6ModeOfIpv4: _invalid("{why.field} is not valid when ip_version is 4"),
+    subnets.Ipv6ModeWithoutDhcp: _invalid(
+        "ipv6_ra_mode or ipv6_address_mode cannot be set when enable_dhcp is set to False"
+    ),
+    subnets.Ipv6ModesDiffer: _invalid(
+        "ipv6_ra_mode set to '{why.advertised}' with ipv6_address_mode set to '{why.addresses}' is not valid. If both "
+        "attributes are set, they must be the same value"
+    ),
+    subnets.NoRoomForMacs: _invalid(
+        "Invalid CIDR {why.cidr} for IPv6 address mode. OpenStack uses the EUI-64 address format, which requires the "
+        "prefix to be /64"
+    ),
+    subnets.TooManySubnets: _invalid("a network has at most {why.most} subnets"),
+    subnets.SubnetsOverlap: _invalid(
+        "Requested subnet with cidr: {why.cidr} for network: {why.network_id} overlaps with another subnet"
+    ),
+    subnets.GatewayInUse: Words(
+        409,
+        "GatewayIpInUse",
+        "Current gateway ip {why.gateway} already in use by port {why.port_id}. Unable to update.",
+    ),
+    subnets.SubnetInUse: Words(
+        409,
+        "SubnetInUse",
+        "Unable to complete operation on subnet {why.subnet_id}: One or more ports have an IP allocation from this "
+        "subnet.",
+    ),
+    ports.MacTaken: Words(
+        409,
+        "MacAddressInUse",
+        "Unable to complete operation for network {why.network_id}. The mac address {why.mac} is in use.",
+    ),
+    ports.UseIsGiven: _use_is_given,
+    ports.PortInUse: Words(
+        409,
+        "PortInUse",
+        "Unable to complete operation on port {why.port_id} for network {why.network_id}. Port already has an attached "
+        "device {why.device_id}.",
+    ),
+    ports.PortServesNetwork: _serves("has device owner {why.use}"),
+    ports.PortServesMonitors: _serves("health monitors need its address; it goes with its subnet"),
+    ports.PortServesBalancer: _serves("still used by load balancer {why.load_balancer_id}"),
+    gateways.NetworkNotExternal: _not_external,
+    gateways.AddressOfNextHop: _bad("router", "External IP {why.address} is the same as the gateway IP"),
+    gateways.NoAddressOutside: _bad("router", "No IPs available for external network {why.network_id}"),
+    gateways.GatewayNeeded: Words(
+        409,
+        "RouterExternalGatewayInUseByFloatingIp",
+        "Gateway cannot be updated for router {why.router_id}, since a gateway to external network {why.network_id} is "
+        "required by one or more floating IPs.",
+    ),
+    gateways.TooManyInterfaces: _bad("router", "A router has at most {why.most} interfaces"),
+    gateways.SubnetJoinedAlready: _bad("router", "Router already has a port on subnet {why.subnet_id}"),
+    gateways.JoinedSubnetsOverlap: _bad(
+        "router",
+        "Cidr {why.cidr} of subnet {why.subnet_id} overlaps with cidr {why.other_cidr} of subnet {why.other_id}",
+    ),
+    routers.RouterInUse: Words(409, "RouterInUse", "Router {why.router_id} still has ports"),
+    routers.NoSuchInterface: _no_interface,
+    routers.InterfaceOnOtherSubnet: Words(
+        400,
+        "SubnetMismatchForPort",
+        "Subnet on port {why.port_id} does not match the requested subnet {why.subnet_id}",
+    ),
+    routers.InterfaceNeededByRoute: Words(
+        409,
+        "RouterInterfaceInUseByRoute",
+        "Router interface for subnet {why.subnet_id} on router {why.router_id} cannot be deleted, as it is required by "
+        "one or more routes.",
+    ),
+    routers.InterfaceNeededByFloatingIP: Words(
+        409,
+        "RouterInterfaceInUseByFloatingIP",
+        "Router interface for subnet {why.subnet_id} on router {why.router_id} cannot be deleted, as it is required by "
+        "one or more floating IPs.",
+    ),
+    routers.InterfaceWithoutAddress: _bad("router", "Router port must have at least one fixed IP"),
+    routers.InterfaceOnManySubnets: _bad("router", "Cannot have multiple IPv4 subnets on router port"),
+    routers.SubnetOfOtherProject: _bad(
+        "router",
+        "Cannot add interface to router because subnet {why.subnet_id} is not owned by project making the request",
+    ),
+    routers.SubnetWithoutGateway: _bad("router", "Subnet for router interface must have a gateway IP"),
+    routers.TooManyRoutes: Words(
+        400,
+        "RoutesExhausted",
+        "Unable to complete operation for {why.router_id}. The number of routes exceeds the maximum {why.most}.",
+    ),
+    routers.RouteOfTwoVersions: _routes("the nexthop is not of the destination's IP version"),
+    routers.NexthopNotConnected: _routes("the nexthop is not connected with router"),
+    routers.NexthopIsRouters: _routes("the nexthop is used by router"),
+    floatingips.NetworkWithoutIPv4: _bad("floatingip", "Network {why.network_id} does not contain any IPv4 subnet"),
+    floatingips.SubnetWithoutIPv4: _bad("floatingip", "Subnet {why.subnet_id} has no IPv4 addresses"),
+    floatingips.AddressNotIPv4: _bad("floatingip", "{why.address} is not an IPv4 address"),
+    floatingips.FixedAddressNotIPv4: _bad(
+        "floatingip", "Cannot process floating IP association with {why.address}, since that is not an IPv4 address"
+    ),
+    floatingips.FixedAddressWithoutPort: _bad("floatingip", "fixed_ip_address cannot be specified without a port_id"),
+    floatingips.PortOfOtherProject: _bad(
+        "floatingip",
+        "Cannot process floating IP association with Port {why.port_id}, since that port is owned by a different "
+        "tenant",
+    ),
+    floatingips.PortNotServed: _bad("floatingip", "Port {why.port_id} is unable to be assigned a floating IP"),
+    floatingips.PortWithoutAddress: _bad("floatingip", "Port {why.port_id} does not have fixed ip {why.address}"),
+    floatingips.PortWithoutIPv4: _bad(
+        "floatingip", "Cannot add floating IP to port {why.port_id} that has no fixed IPv4 addresses"
+    ),
+    floatingips.PortWithManyIPv4: _bad(
+        "floatingip",
+        "Port {why.port_id} has multiple fixed IPv4 addresses.  Must provide a specific IPv4 address when assigning a "
+        "floating IP",
+    ),
+    floatingips.NoWayOutside: Words(
+        404,
+        "ExternalGatewayForFloatingIPNotFound",
+        "External network {why.network_id} is not reachable from subnet {why.subnet_id}.  Therefore, cannot associate "
+        "Port {why.port_id} with a Floating IP.",
+    ),
+    floatingips.AlreadyLedTo: Words(
+        409,
+        "FloatingIPPortAlreadyAssociated",
+        "Cannot associate floating IP {why.floating_ip.address} ({why.floating_ip.id}) with port {why.port_id} using "
+        "fixed IP {why.fixed_address}, as that fixed IP already has a floating IP on external network "
+        "{why.floating_ip.network_id}.",
+    ),
+}
+"""Of each refusal; or what says it."""
+
+
+def say(why: Refusal) -> ApiError:
+    words = WORDS[type(why)]
+    if not isinstance(words, Words):
+        return words(why)
+    return ApiError(words.status, words.text.format(why=why), words.kind)

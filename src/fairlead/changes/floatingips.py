@@ -1,0 +1,274 @@
+"""Floating IPs: an address of an external network that leads to a fixed address of a port, a VIP's too.
+
+A port of its own holds the address, so that nobody else gets it. The port that it leads to may go: the floating IP is
+then free, and stays its project's. Of IPv4 only: an IPv6 address is reached by routing.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes import access
+from fairlead.changes.access import Verb
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.gateways import find_external_network, is_there_for
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.addresses import IPAddress
+from fairlead.model.domain import Topology
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Resource, Router, find_subnet, release
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
+"""Ports of the network itself have no floating IP (neutron, common/utils.py, is_fip_serviced). Nor have those of
+probes: no machine is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a floating IP shall lead: nowhere without a port. A port that has one IPv4 address has to name none."""
+
+    port_id: str | None = None
+    fixed_address: IPAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFloatingIP(Resource):
+    """What a request says of a floating IP that shall be; any free address, if it names neither one nor a subnet."""
+
+    network_id: str
+    address_port_id: str
+    """Of the port that will hold the address."""
+    subnet_id: str | None = None
+    address: IPAddress | None = None
+    destination: Destination = Destination()
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkWithoutIPv4(Refusal):
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetWithoutIPv4(Refusal):
+    subnet_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressNotIPv4(Refusal):
+    """Of a floating IP."""
+
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedAddressNotIPv4(Refusal):
+    """To which a floating IP shall lead."""
+
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedAddressWithoutPort(Refusal):
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortOfOtherProject(Refusal):
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortNotServed(Refusal):
+    """It is a port of the network's own."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortWithoutAddress(Refusal):
+    port_id: str
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortWithoutIPv4(Refusal):
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortWithManyIPv4(Refusal):
+    """One has to be named."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoWayOutside(Refusal):
+    """No router that serves the project joins the port's subnet and the external network."""
+
+    network_id: str
+    subnet_id: str
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyLedTo(Refusal):
+    """Another floating IP of the same network leads to this address of the port."""
+
+    floating_ip: FloatingIP
+    port_id: str
+    fixed_address: IPAddress
+
+
+# What is done
+
+
+def create_floating_ip(snapshot: Snapshot, asker: Identity, new: NewFloatingIP) -> Changes:
+    """Raises Refused."""
+    network = find_external_network(snapshot, asker, new.network_id, FloatingIP)
+    if not any(subnet.cidr.version == 4 for subnet in network.subnets):
+        raise Refused(NetworkWithoutIPv4(network_id=network.id))
+    access.check_owner(asker, new.project_id, FloatingIP)
+    named = {"address"} if new.address is not None else set[str]()
+    access.check_fields(asker.is_admin, Verb.CREATE, FloatingIP, named)
+    port = _address_port(snapshot, network, new)
+    fresh = FloatingIP(
+        id=new.id,
+        project_id=new.project_id,
+        description=new.description,
+        tags=new.tags,
+        created_at=new.created_at,
+        network_id=network.id,
+        address=port.fixed_ips[0].address,
+        address_port_id=port.id,
+    )
+    made, reads = _leading_to(snapshot, asker, fresh, new.destination)
+    return Changes(puts=(port, made), reads=(Owner(Kind.NETWORK, network.id), *reads))
+
+
+def update_floating_ip(
+    snapshot: Snapshot,
+    asker: Identity,
+    old: FloatingIP,
+    new: FloatingIP,
+    destination: Destination | None,
+    now: datetime,
+) -> Changes:
+    """Of a floating IP that the asker may change; it leads where it did if no destination is given. Raises Refused."""
+    changed, reads = (new, ()) if destination is None else _leading_to(snapshot, asker, new, destination)
+    if changed == old:
+        return Changes()
+    return Changes(puts=(replace(changed, updated_at=now),), reads=reads)
+
+
+def delete_floating_ip(snapshot: Snapshot, floating_ip: FloatingIP) -> Changes:
+    """Of a floating IP that the asker may change."""
+    return Changes(deletes=(Owner(Kind.FLOATING_IP, floating_ip.id), Owner(Kind.PORT, floating_ip.address_port_id)))
+
+
+# The address
+
+
+def _address_port(snapshot: Snapshot, network: Network, new: NewFloatingIP) -> Port:
+    mac = choose_mac(snapshot, new.address_port_id)
+    holder = Holder(port_id=new.address_port_id, mac=mac, network=network)
+    return Port(
+        id=new.address_port_id,
+        project_id="",
+        created_at=new.created_at,
+        network_id=network.id,
+        mac_address=mac,
+        fixed_ips=(_address(snapshot, holder, new),),
+        device_id=new.id,
+        device_owner=PortUse.FLOATING_IP.value,
+    )
+
+
+def _address(snapshot: Snapshot, holder: Holder, new: NewFloatingIP) -> FixedIP:
+    if new.address is not None and new.address.version != 4:
+        raise Refused(AddressNotIPv4(address=new.address))
+    anywhere = new.subnet_id is None and new.address is None
+    asked = None if anywhere else (AskedAddress(subnet_id=new.subnet_id, address=new.address),)
+    of_family = [each for each in choose_fixed_ips(snapshot, holder, asked) if each.address.version == 4]
+    if not of_family:
+        raise Refused(SubnetWithoutIPv4(subnet_id=new.subnet_id))
+    return of_family[0]
+
+
+# What it leads to
+
+
+def _leading_to(
+    snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, destination: Destination
+) -> tuple[FloatingIP, tuple[Owner, ...]]:
+    """The floating IP as it is then, and the documents that this rests on. Raises Refused."""
+    if destination.port_id is None:
+        if destination.fixed_address is not None:
+            raise Refused(FixedAddressWithoutPort(address=destination.fixed_address))
+        return release(floating_ip), ()
+    port = _port(snapshot, asker, floating_ip, destination.port_id)
+    fixed = _fixed(port, destination.fixed_address)
+    router = _router(snapshot, asker, floating_ip, port, fixed)
+    for other_id in snapshot.port_floating_ips.get(port.id, NO_IDS):
+        other = snapshot.floating_ips[other_id]
+        same = (other.fixed_address, other.network_id) == (fixed.address, floating_ip.network_id)
+        if same and other.id != floating_ip.id:
+            raise Refused(AlreadyLedTo(floating_ip=floating_ip, port_id=port.id, fixed_address=fixed.address))
+    changed = replace(floating_ip, port_id=port.id, fixed_address=fixed.address, router_id=router.id)
+    read = (Owner(Kind.PORT, port.id), Owner(Kind.ROUTER, router.id), Owner(Kind.NETWORK, port.network_id))
+    return changed, read
+
+
+def _port(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port_id: str) -> Port:
+    port = access.find_port(snapshot, asker, port_id)
+    if port.project_id != floating_ip.project_id and not asker.is_admin:
+        raise Refused(PortOfOtherProject(port_id=port_id))
+    if port.use is not PortUse.VIP and port.device_owner.startswith(SERVED_BY_NOBODY):
+        raise Refused(PortNotServed(port_id=port_id))
+    return port
+
+
+def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
+    """The address of the port that is meant. Raises Refused."""
+    if wanted is not None and wanted.version != 4:
+        raise Refused(FixedAddressNotIPv4(address=wanted))
+    found = [each for each in port.fixed_ips if each.address.version == 4 and wanted in (None, each.address)]
+    if wanted is not None and not found:
+        raise Refused(PortWithoutAddress(port_id=port.id, address=wanted))
+    if not found:
+        raise Refused(PortWithoutIPv4(port_id=port.id))
+    if len(found) > 1:
+        raise Refused(PortWithManyIPv4(port_id=port.id))
+    return found[0]
+
+
+def _router(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port: Port, fixed: FixedIP) -> Router:
+    """One that joins both networks and is there for the floating IP's project; first the one that is the gateway of the
+    port's subnet. An administrator may have it go through another project's, if there is no other. Raises Refused."""
+    found = [
+        snapshot.routers[router_id]
+        for router_id in sorted(snapshot.network_routers.get(port.network_id, NO_IDS))
+        if router_id in snapshot.network_gateways.get(floating_ip.network_id, NO_IDS)
+        and _addresses(snapshot, router_id, fixed.subnet_id)
+    ]
+    balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
+    if balancer is not None:  # only there its project's load balancers are
+        found = [router for router in found if Topology(snapshot).serves_only(router.id, balancer.project_id)]
+    own = [router for router in found if is_there_for(snapshot, router, port, floating_ip.project_id)]
+    found = own or (found if asker.is_admin else [])
+    if not found:
+        raise Refused(NoWayOutside(network_id=floating_ip.network_id, subnet_id=fixed.subnet_id, port_id=port.id))
+    subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
+    gateway = subnet.gateway if subnet else None
+    return next((each for each in found if gateway in _addresses(snapshot, each.id, fixed.subnet_id)), found[0])
+
+
+def _addresses(snapshot: Snapshot, router_id: str, subnet_id: str) -> list[IPAddress]:
+    ports = (snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router_id, NO_IDS))
+    return [fixed.address for port in ports for fixed in port.fixed_ips if fixed.subnet_id == subnet_id]

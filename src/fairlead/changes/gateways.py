@@ -1,0 +1,233 @@
+"""The way out of a router, through a port on an external network; and which subnets a router joins."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes import access
+from fairlead.changes.access import Verb
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.resources import revised
+from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import (
+    ExternalGateway,
+    FloatingIP,
+    Network,
+    Port,
+    PortUse,
+    Resource,
+    Router,
+    Subnet,
+    find_subnet,
+    release,
+)
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+MOST_INTERFACES = 256
+"""Of one router. Ours: a router is compiled whole, and a new subnet is compared with all that it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRequest:
+    """What is asked: None means what is not said. Without a network there shall be no gateway."""
+
+    network_id: str | None = None
+    enable_snat: bool | None = None
+    fixed_ips: tuple[AskedAddress, ...] | None = None
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkNotExternal(Refusal):
+    """For what it is asked: a router's gateway, or a floating IP."""
+
+    network_id: str
+    what: type[Resource]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressOfNextHop(Refusal):
+    """The router would have the address of what it sends to."""
+
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAddressOutside(Refusal):
+    """The external network has none to give."""
+
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayNeeded(Refusal):
+    """Floating IPs lead through it."""
+
+    router_id: str
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyInterfaces(Refusal):
+    router_id: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetJoinedAlready(Refusal):
+    router_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedSubnetsOverlap(Refusal):
+    """A router can tell two subnets apart only if they do not overlap."""
+
+    cidr: IPNetwork
+    subnet_id: str
+    other_cidr: IPNetwork
+    other_id: str
+
+
+# The gateway
+
+
+def check_request(asker: Identity, request: GatewayRequest | None, verb: Verb) -> None:
+    """How the deployment's addresses are used outside is for its administrator to say. Raises Refused."""
+    said = {name for name in ("enable_snat", "fixed_ips") if getattr(request, name, None) is not None}
+    access.check_fields(asker.is_admin, verb, Router, said)
+
+
+def set_gateway(
+    snapshot: Snapshot, asker: Identity, router: Router, request: GatewayRequest, port_id: str, now: datetime
+) -> Changes:
+    """What is to be written besides the router, with the router as it is then first. Raises Refused."""
+    if request.network_id is None:
+        deletes, freed = _without_gateway(snapshot, router)
+        return Changes(puts=(replace(router, gateway=None), *freed), deletes=deletes, rests_on_absence=bool(deletes))
+    network = find_external_network(snapshot, asker, request.network_id, Router)
+    _check_addresses(network, request)
+    old = router.gateway
+    deletes, freed = (), ()
+    if old is not None and old.network_id == network.id:
+        port = _moved(snapshot, network, snapshot.ports[old.port_id], request, now)
+    else:
+        deletes, freed = _without_gateway(snapshot, router)
+        port = _new_port(snapshot, network, router, request, port_id, now)
+        check_new_subnets(snapshot, replace(router, gateway=None), subnets_of(snapshot, port))
+    snat = True if request.enable_snat is None else request.enable_snat
+    changed = replace(router, gateway=ExternalGateway(network_id=network.id, port_id=port.id, enable_snat=snat))
+    ports = () if snapshot.ports.get(port.id) == port else (port,)
+    reads = (Owner(Kind.NETWORK, network.id),)
+    return Changes(puts=(changed, *ports, *freed), deletes=deletes, reads=reads, rests_on_absence=bool(deletes))
+
+
+def find_external_network(snapshot: Snapshot, asker: Identity, network_id: str, what: type[Resource]) -> Network:
+    """Raises Refused."""
+    network = access.find_network(snapshot, asker, network_id)
+    if not network.external:
+        raise Refused(NetworkNotExternal(network_id=network_id, what=what))
+    return network
+
+
+def _check_addresses(network: Network, request: GatewayRequest) -> None:
+    next_hops = {subnet.gateway for subnet in network.subnets if subnet.gateway is not None}
+    for asked in request.fixed_ips or ():
+        if asked.address is not None and asked.address in next_hops:
+            raise Refused(AddressOfNextHop(address=asked.address))
+
+
+def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, ...], tuple[FloatingIP, ...]]:
+    """The port of the gateway, if it may go, and the floating IPs that are free then. Raises Refused."""
+    if router.gateway is None:
+        return (), ()
+    through = floating_ips_through(snapshot, router)
+    if any(keeps(snapshot, router, each) for each in through):
+        raise Refused(GatewayNeeded(router_id=router.id, network_id=router.gateway.network_id))
+    return (Owner(Kind.PORT, router.gateway.port_id),), tuple(release(each) for each in through)
+
+
+def floating_ips_through(snapshot: Snapshot, router: Router) -> list[FloatingIP]:
+    return [snapshot.floating_ips[each] for each in snapshot.router_floating_ips.get(router.id, NO_IDS)]
+
+
+def keeps(snapshot: Snapshot, router: Router, floating_ip: FloatingIP) -> bool:
+    """Whether the router has to stay as it is for the floating IP's sake. A stranger's leads nowhere instead."""
+    port = snapshot.ports.get(floating_ip.port_id or "")
+    return port is not None and is_there_for(snapshot, router, port, floating_ip.project_id)
+
+
+def is_there_for(snapshot: Snapshot, router: Router, port: Port, project_id: str) -> bool:
+    """Whether a floating IP of the project may go through the router to a port: it is the project's, or on a network
+    that is the project's alone, where nobody but an administrator can have put it."""
+    network = snapshot.networks[port.network_id]
+    return router.project_id == project_id or (network.project_id == project_id and not network.shared)
+
+
+def _moved(snapshot: Snapshot, network: Network, port: Port, request: GatewayRequest, now: datetime) -> Port:
+    """The port with the addresses that are asked for; those that it has, if none are."""
+    if request.fixed_ips is None:
+        return port
+    holder = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
+    return revised(port, replace(port, fixed_ips=choose_fixed_ips(snapshot, holder, request.fixed_ips)), now)
+
+
+def _new_port(
+    snapshot: Snapshot, network: Network, router: Router, request: GatewayRequest, port_id: str, now: datetime
+) -> Port:
+    """It has no project, as in Neutron: it is not the tenant's to see or to change. Raises Refused."""
+    mac = choose_mac(snapshot, port_id)
+    fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), request.fixed_ips)
+    if not fixed:
+        raise Refused(NoAddressOutside(network_id=network.id))
+    return Port(
+        id=port_id,
+        project_id="",
+        created_at=now,
+        network_id=network.id,
+        mac_address=mac,
+        fixed_ips=fixed,
+        device_id=router.id,
+        device_owner=PortUse.ROUTER_GATEWAY.value,
+    )
+
+
+# Subnets
+
+
+def subnets_of(snapshot: Snapshot, port: Port) -> list[Subnet]:
+    network = snapshot.networks[port.network_id]
+    found = (find_subnet(network, fixed.subnet_id) for fixed in port.fixed_ips)
+    return [subnet for subnet in found if subnet is not None]
+
+
+def router_ports(snapshot: Snapshot, router: Router) -> list[Port]:
+    """Its interfaces, and its gateway if it has one already."""
+    ids = [*snapshot.router_interfaces.get(router.id, NO_IDS), *([router.gateway.port_id] if router.gateway else ())]
+    return [snapshot.ports[port_id] for port_id in ids if port_id in snapshot.ports]
+
+
+def router_subnets(snapshot: Snapshot, router: Router) -> Iterator[Subnet]:
+    for port in router_ports(snapshot, router):
+        yield from subnets_of(snapshot, port)
+
+
+def check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
+    """The router may join these too. Raises Refused."""
+    if len(snapshot.router_interfaces.get(router.id, NO_IDS)) >= MOST_INTERFACES:
+        raise Refused(TooManyInterfaces(router_id=router.id, most=MOST_INTERFACES))
+    for old in router_subnets(snapshot, router):
+        for new in subnets:
+            if old.id == new.id:
+                raise Refused(SubnetJoinedAlready(router_id=router.id, subnet_id=new.id))
+            if old.cidr.version == new.cidr.version and old.cidr.overlaps(new.cidr):
+                raise Refused(
+                    JoinedSubnetsOverlap(cidr=new.cidr, subnet_id=new.id, other_cidr=old.cidr, other_id=old.id)
+                )

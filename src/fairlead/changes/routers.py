@@ -1,0 +1,333 @@
+"""Routers, their interfaces and their routes.
+
+An interface is a port. Adding or taking one away writes the router too: so two servers that decide about the same
+router, or about one that is being deleted, cannot both succeed.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes import access
+from fairlead.changes.access import Verb, network_of
+from fairlead.changes.addresses import AddressTaken, choose_mac
+from fairlead.changes.gateways import (
+    GatewayRequest,
+    check_new_subnets,
+    check_request,
+    floating_ips_through,
+    keeps,
+    router_ports,
+    router_subnets,
+    set_gateway,
+    subnets_of,
+)
+from fairlead.changes.identity import Identity
+from fairlead.changes.ports import PortInUse
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.resources import revised, rewrite
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import FixedIP, FloatingIP, Port, PortUse, Route, Router, Subnet, in_order, release
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+
+MOST_ROUTES = 30
+"""Of one router (neutron.conf, max_routes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterChange:
+    router: Router
+    """As it shall be, but for its gateway."""
+    gateway: GatewayRequest | None = None
+    """None: it keeps the one that it has."""
+    gateway_port_id: str = ""
+    """Of the port that a new gateway would have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceTarget:
+    """What is named to add or take away an interface: a port, a subnet, or (to take away) both."""
+
+    port_id: str | None = None
+    subnet_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """What adding or taking away an interface does, and with which port."""
+
+    changes: Changes
+    port: Port
+    subnet_ids: tuple[str, ...]
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterInUse(Refusal):
+    """It has interfaces."""
+
+    router_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchInterface(Refusal):
+    """The port is none of the router's; or none of them is on the subnet, where only that was named."""
+
+    router_id: str
+    port_id: str | None = None
+    subnet_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceOnOtherSubnet(Refusal):
+    port_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceNeededByRoute(Refusal):
+    router_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceNeededByFloatingIP(Refusal):
+    router_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceWithoutAddress(Refusal):
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceOnManySubnets(Refusal):
+    """Of IPv4."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetOfOtherProject(Refusal):
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetWithoutGateway(Refusal):
+    """There is no address for an interface."""
+
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyRoutes(Refusal):
+    router_id: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRoute(Refusal):
+    """Of all the routes that the router would have."""
+
+    route: Route
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOfTwoVersions(BadRoute):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NexthopNotConnected(BadRoute):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NexthopIsRouters(BadRoute):
+    """The router itself has that address."""
+
+
+# What is done
+
+
+def create_router(snapshot: Snapshot, asker: Identity, change: RouterChange) -> Changes:
+    """Raises Refused."""
+    router = change.router
+    access.check_owner(asker, router.project_id, Router)
+    check_request(asker, change.gateway, Verb.CREATE)
+    gateway = change.gateway or GatewayRequest()
+    return set_gateway(snapshot, asker, router, gateway, change.gateway_port_id, router.created_at)
+
+
+def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: RouterChange, now: datetime) -> Changes:
+    """Of a router that the asker may change. Raises Refused."""
+    new = revised(old, change.router, now)
+    if new.routes != old.routes:
+        _check_routes(snapshot, new)
+    if change.gateway is None:
+        return rewrite(snapshot, new)
+    check_request(asker, change.gateway, Verb.UPDATE)
+    changes = set_gateway(snapshot, asker, new, change.gateway, change.gateway_port_id, now)
+    changed = changes.puts[0]
+    if changed == old and len(changes.puts) == 1:
+        return Changes()
+    assert isinstance(changed, Router)  # noqa: S101 - it comes first
+    if changed.routes:
+        _check_routes(apply_changes(snapshot, changes, snapshot.revision + 1), changed)
+    return replace(changes, puts=(replace(changed, updated_at=now), *changes.puts[1:]))
+
+
+def delete_router(snapshot: Snapshot, router: Router) -> Changes:
+    """Of a router that the asker may change. Raises Refused."""
+    if snapshot.router_interfaces.get(router.id, NO_IDS):
+        raise Refused(RouterInUse(router_id=router.id))
+    gateway = () if router.gateway is None else (Owner(Kind.PORT, router.gateway.port_id),)
+    return Changes(deletes=(Owner(Kind.ROUTER, router.id), *gateway), rests_on_absence=bool(gateway))
+
+
+def add_routes(
+    snapshot: Snapshot, asker: Identity, router: Router, routes: tuple[Route, ...], now: datetime
+) -> Changes:
+    """Those that the router has already are no error (neutron, extraroute-atomic). Raises Refused."""
+    added = replace(router, routes=in_order({*router.routes, *routes}))
+    return update_router(snapshot, asker, router, RouterChange(router=added), now)
+
+
+def remove_routes(
+    snapshot: Snapshot, asker: Identity, router: Router, routes: tuple[Route, ...], now: datetime
+) -> Changes:
+    """Nor those that it has not. Raises Refused."""
+    rest = replace(router, routes=in_order({*router.routes} - {*routes}))
+    return update_router(snapshot, asker, router, RouterChange(router=rest), now)
+
+
+def add_interface(
+    snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
+) -> Attachment:
+    """By the port that is named; else by a new one with this id. Raises Refused."""
+    if target.port_id is not None:
+        port = _given_port(snapshot, asker, router, target.port_id, now)
+    else:
+        port = _gateway_port(snapshot, asker, router, target.subnet_id or "", port_id, now)
+    subnets = subnets_of(snapshot, port)
+    check_new_subnets(snapshot, router, subnets)
+    network = Owner(Kind.NETWORK, port.network_id)
+    changes = Changes(puts=(replace(router, updated_at=now), port), reads=(network,))
+    return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
+
+
+def remove_interface(snapshot: Snapshot, router: Router, target: InterfaceTarget, now: datetime) -> Attachment:
+    """A port that was named goes whole; a subnet that was named takes its address from a port that has others.
+
+    Raises Refused.
+    """
+    port = _interface(snapshot, router, target)
+    fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
+    gone = [
+        subnet for subnet in subnets_of(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}
+    ]
+    _check_unrouted(router, gone)
+    freed = _freed(snapshot, router, gone)
+    written = replace(router, updated_at=now)
+    if fixed_ips:
+        rest = revised(port, replace(port, fixed_ips=tuple(fixed_ips)), now)
+        changes = Changes(puts=(written, rest, *freed), rests_on_absence=True)
+    else:
+        changes = Changes(puts=(written, *freed), deletes=(Owner(Kind.PORT, port.id),), rests_on_absence=True)
+    return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
+
+
+# How
+
+
+def _given_port(snapshot: Snapshot, asker: Identity, router: Router, port_id: str, now: datetime) -> Port:
+    port = access.find_port(snapshot, asker, port_id)
+    access.check(asker.may_change(port.project_id), Verb.UPDATE, Port)
+    if port.device_id:
+        raise Refused(PortInUse(port_id=port.id, network_id=port.network_id, device_id=port.device_id))
+    if not port.fixed_ips:
+        raise Refused(InterfaceWithoutAddress(port_id=port.id))
+    if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:
+        raise Refused(InterfaceOnManySubnets(port_id=port.id))
+    check_new_subnets(snapshot, router, subnets_of(snapshot, port))
+    return revised(port, replace(port, device_id=router.id, device_owner=PortUse.ROUTER_INTERFACE.value), now)
+
+
+def _gateway_port(
+    snapshot: Snapshot, asker: Identity, router: Router, subnet_id: str, port_id: str, now: datetime
+) -> Port:
+    """A new port with the subnet's gateway address. It has the MAC that it had the last time: machines on the subnet
+    go on using what they have learnt. Raises Refused."""
+    subnet = access.find_subnet(snapshot, asker, subnet_id)
+    if not asker.may_change(subnet.project_id):
+        raise Refused(SubnetOfOtherProject(subnet_id=subnet_id))
+    if subnet.gateway is None:
+        raise Refused(SubnetWithoutGateway(subnet_id=subnet_id))
+    check_new_subnets(snapshot, router, [subnet])
+    network = network_of(snapshot, subnet)
+    if (network.id, subnet.gateway) in snapshot.addresses:
+        raise Refused(AddressTaken(address=subnet.gateway, subnet_id=subnet.id))
+    return Port(
+        id=port_id,
+        project_id=router.project_id,
+        created_at=now,
+        network_id=network.id,
+        mac_address=choose_mac(snapshot, f"{router.id}/{subnet.id}"),
+        fixed_ips=(FixedIP(subnet_id=subnet.id, address=subnet.gateway),),
+        device_id=router.id,
+        device_owner=PortUse.ROUTER_INTERFACE.value,
+    )
+
+
+def _interface(snapshot: Snapshot, router: Router, target: InterfaceTarget) -> Port:
+    """The port of the router that is meant. Raises Refused."""
+    ports = [snapshot.ports[port_id] for port_id in snapshot.router_interfaces.get(router.id, NO_IDS)]
+    if target.port_id is None:
+        for port in ports:
+            if any(fixed.subnet_id == target.subnet_id for fixed in port.fixed_ips):
+                return port
+        raise Refused(NoSuchInterface(router_id=router.id, subnet_id=target.subnet_id))
+    found = next((port for port in ports if port.id == target.port_id), None)
+    if found is None:
+        raise Refused(NoSuchInterface(router_id=router.id, port_id=target.port_id))
+    if target.subnet_id is not None and all(fixed.subnet_id != target.subnet_id for fixed in found.fixed_ips):
+        raise Refused(InterfaceOnOtherSubnet(port_id=found.id, subnet_id=target.subnet_id))
+    return found
+
+
+def _check_unrouted(router: Router, gone: list[Subnet]) -> None:
+    for subnet in gone:
+        if any(route.nexthop in subnet.cidr for route in router.routes):
+            raise Refused(InterfaceNeededByRoute(router_id=router.id, subnet_id=subnet.id))
+
+
+def _freed(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> tuple[FloatingIP, ...]:
+    """The floating IPs that lead nowhere without these subnets. Raises Refused for one that needs the router."""
+    freed = []
+    for floating_ip in floating_ips_through(snapshot, router):
+        for subnet in gone:
+            if floating_ip.fixed_address is not None and floating_ip.fixed_address in subnet.cidr:
+                if keeps(snapshot, router, floating_ip):
+                    raise Refused(InterfaceNeededByFloatingIP(router_id=router.id, subnet_id=subnet.id))
+                freed.append(release(floating_ip))
+    return tuple(freed)
+
+
+def _check_routes(snapshot: Snapshot, router: Router) -> None:
+    """Raises Refused."""
+    if len(router.routes) > MOST_ROUTES:
+        raise Refused(TooManyRoutes(router_id=router.id, most=MOST_ROUTES))
+    subnets = list(router_subnets(snapshot, router))
+    own = {fixed.address for port in router_ports(snapshot, router) for fixed in port.fixed_ips}
+    for route in router.routes:
+        if route.destination.version != route.nexthop.version:
+            raise Refused(RouteOfTwoVersions(route=route, routes=router.routes))
+        if not any(route.nexthop in subnet.cidr for subnet in subnets):
+            raise Refused(NexthopNotConnected(route=route, routes=router.routes))
+        if route.nexthop in own:
+            raise Refused(NexthopIsRouters(route=route, routes=router.routes))

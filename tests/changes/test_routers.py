@@ -1,0 +1,191 @@
+"""Routers, their gateways and floating IPs: what joins what, for whom, and what keeps it so."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet
+from fairlead.changes.access import NotAllowed, NotFound, Verb
+from fairlead.changes.addresses import AskedAddress
+from fairlead.changes.floatingips import (
+    AlreadyLedTo,
+    Destination,
+    FixedAddressWithoutPort,
+    NewFloatingIP,
+    NoWayOutside,
+    PortOfOtherProject,
+    create_floating_ip,
+    delete_floating_ip,
+    update_floating_ip,
+)
+from fairlead.changes.gateways import (
+    AddressOfNextHop,
+    GatewayNeeded,
+    GatewayRequest,
+    JoinedSubnetsOverlap,
+    NetworkNotExternal,
+    SubnetJoinedAlready,
+)
+from fairlead.changes.routers import (
+    InterfaceNeededByFloatingIP,
+    InterfaceTarget,
+    NexthopNotConnected,
+    NoSuchInterface,
+    RouterChange,
+    RouterInUse,
+    SubnetOfOtherProject,
+    add_interface,
+    add_routes,
+    create_router,
+    delete_router,
+    remove_interface,
+    update_router,
+)
+from fairlead.model.network import Network, Port, PortUse, Route, Router
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import apply_changes
+from harness.api import NOON
+
+OUTSIDE = Network(
+    id="out", mtu=1500, external=True, subnets=(subnet("world", "203.0.113.0/24"),), project_id="admin", created_at=NOON
+)
+ROUTER = Router(id="router", **OWNERS)
+INSIDE = replace(NETWORK, shared=False)
+OWN_PORT = replace(PORT, project_id="owner")
+NOWHERE = GatewayRequest()
+WORLD = GatewayRequest(network_id="out")
+FOUR = InterfaceTarget(subnet_id="four")
+
+
+def joined() -> Snapshot:
+    """A router with a gateway and an interface on the owner's subnet, where a machine is."""
+    snapshot = having(OUTSIDE, INSIDE, OWN_PORT)
+    made = create_router(snapshot, OWNER, RouterChange(router=ROUTER, gateway=WORLD, gateway_port_id="gateway"))
+    snapshot = apply_changes(snapshot, made, 2)
+    added = add_interface(snapshot, OWNER, snapshot.routers["router"], FOUR, "interface", NOON)
+    return apply_changes(snapshot, added.changes, 3)
+
+
+def floating(identity: str, **fields: object) -> NewFloatingIP:
+    standard = {"id": identity, "network_id": "out", "address_port_id": f"{identity}-port"}
+    return NewFloatingIP(**{**standard, **OWNERS, **fields})
+
+
+def led() -> Snapshot:
+    """And a floating IP that leads to the machine."""
+    made = create_floating_ip(joined(), OWNER, floating("f", destination=Destination(port_id="port")))
+    return apply_changes(joined(), made, 4)
+
+
+def test_a_router_gets_a_port_outside_that_is_nobodys():
+    gateway = joined().ports["gateway"]
+    assert (gateway.project_id, gateway.use, gateway.device_id) == ("", PortUse.ROUTER_GATEWAY, "router")
+    assert joined().ports["interface"].fixed_ips == (fixed("four", "10.0.0.1"),)
+
+
+def test_how_addresses_outside_are_used_an_administrator_says():
+    asked = GatewayRequest(network_id="out", enable_snat=False)
+    change = RouterChange(router=ROUTER, gateway=asked, gateway_port_id="gateway")
+    why = NotAllowed(verb=Verb.CREATE, what=Router, fields=frozenset({"enable_snat"}))
+    assert refusal(create_router, having(OUTSIDE), OWNER, change) == why
+    admins = replace(change, router=replace(ROUTER, project_id="admin"))
+    assert create_router(having(OUTSIDE), ADMIN, admins).puts[0].gateway.enable_snat is False
+    hop = ip_address("203.0.113.1")
+    taken = replace(admins, gateway=GatewayRequest(network_id="out", fixed_ips=(AskedAddress(address=hop),)))
+    assert refusal(create_router, having(OUTSIDE), ADMIN, taken) == AddressOfNextHop(address=hop)
+
+
+def test_a_gateway_is_on_an_external_network():
+    change = RouterChange(router=ROUTER, gateway=GatewayRequest(network_id="net"), gateway_port_id="gateway")
+    assert refusal(create_router, having(INSIDE), OWNER, change) == NetworkNotExternal(network_id="net", what=Router)
+
+
+def test_what_a_router_joins_does_not_overlap():
+    snapshot, router = joined(), joined().routers["router"]
+    assert refusal(add_interface, snapshot, OWNER, router, FOUR, "again", NOON) == SubnetJoinedAlready(
+        router_id="router", subnet_id="four"
+    )
+    same = subnet("same", "10.0.0.0/25")
+    other = having(
+        *snapshot.networks.values(),
+        *snapshot.ports.values(),
+        router,
+        Network(id="other", mtu=1442, subnets=(same,), **OWNERS),
+    )
+    target = InterfaceTarget(subnet_id="same")
+    assert refusal(add_interface, other, OWNER, router, target, "again", NOON) == JoinedSubnetsOverlap(
+        cidr=same.cidr, subnet_id="same", other_cidr=ip_network("10.0.0.0/24"), other_id="four"
+    )
+
+
+def test_a_strangers_subnet_is_not_there_and_a_shared_one_not_theirs():
+    snapshot = having(INSIDE)
+    theirs = replace(ROUTER, project_id="other")
+    assert refusal(add_interface, snapshot, STRANGER, theirs, FOUR, "i", NOON).id == "four"
+    shared = having(NETWORK)
+    why = SubnetOfOtherProject(subnet_id="four")
+    assert refusal(add_interface, shared, STRANGER, theirs, FOUR, "i", NOON) == why
+
+
+def test_routes_lead_to_what_the_router_joins():
+    far = Route(destination=ip_network("20.0.0.0/8"), nexthop=ip_address("10.0.0.9"))
+    lost = replace(far, nexthop=ip_address("10.9.0.9"))
+    snapshot, router = joined(), joined().routers["router"]
+    assert add_routes(snapshot, OWNER, router, (far,), NOON).puts[0].routes == (far,)
+    assert refusal(add_routes, snapshot, OWNER, router, (lost,), NOON) == NexthopNotConnected(
+        route=lost, routes=(lost,)
+    )
+
+
+def test_a_floating_ip_holds_the_way_that_it_goes():
+    snapshot, router = led(), led().routers["router"]
+    assert snapshot.floating_ips["f"].router_id == "router"
+    assert snapshot.ports["f-port"].project_id == ""
+    without = RouterChange(router=router, gateway=NOWHERE)
+    assert refusal(update_router, snapshot, OWNER, router, without, NOON) == GatewayNeeded(
+        router_id="router", network_id="out"
+    )
+    needed = InterfaceNeededByFloatingIP(router_id="router", subnet_id="four")
+    assert refusal(remove_interface, snapshot, router, FOUR, NOON) == needed
+    assert refusal(delete_router, snapshot, router) == RouterInUse(router_id="router")
+    freed = update_floating_ip(
+        snapshot, OWNER, snapshot.floating_ips["f"], snapshot.floating_ips["f"], Destination(), NOON
+    )
+    snapshot = apply_changes(snapshot, freed, 5)
+    assert update_router(snapshot, OWNER, router, without, NOON).puts[0].gateway is None
+    gone = delete_floating_ip(snapshot, snapshot.floating_ips["f"])
+    assert {owner.id for owner in gone.deletes} == {"f", "f-port"}
+
+
+def test_where_a_floating_ip_may_lead():
+    snapshot = led()
+    to_port = Destination(port_id="port")
+    second = refusal(create_floating_ip, snapshot, OWNER, floating("g", destination=to_port))
+    assert isinstance(second, AlreadyLedTo)
+    lost = Destination(fixed_address=ip_address("10.0.0.7"))
+    assert refusal(create_floating_ip, snapshot, OWNER, floating("g", destination=lost)) == FixedAddressWithoutPort(
+        address=lost.fixed_address
+    )
+    guests = replace(PORT, id="guests", mac_address="fa:16:3e:00:00:03", fixed_ips=(fixed("four", "10.0.0.8"),))
+    shared = having(OUTSIDE, NETWORK, guests)
+    theirs = floating("g", destination=Destination(port_id="guests"))
+    assert refusal(create_floating_ip, shared, OWNER, theirs) == PortOfOtherProject(port_id="guests")
+    own = replace(theirs, **GUESTS)
+    no_way = NoWayOutside(network_id="out", subnet_id="four", port_id="guests")
+    assert refusal(create_floating_ip, shared, ADMIN, own) == no_way
+
+
+def test_an_interface_is_found_by_port_or_by_subnet():
+    snapshot, router = joined(), joined().routers["router"]
+    assert refusal(remove_interface, snapshot, router, InterfaceTarget(port_id="port"), NOON) == NoSuchInterface(
+        router_id="router", port_id="port"
+    )
+    gone = remove_interface(snapshot, router, InterfaceTarget(port_id="interface"), NOON)
+    assert ([owner.id for owner in gone.changes.deletes], gone.subnet_ids) == (["interface"], ("four",))
+    named = Port(
+        id="spare", network_id="net", mac_address="fa:16:3e:00:00:04", fixed_ips=(fixed("four", "10.0.0.9"),), **OWNERS
+    )
+    with_spare = having(INSIDE, named, ROUTER)
+    by_port = add_interface(with_spare, OWNER, ROUTER, InterfaceTarget(port_id="spare"), "unused", NOON)
+    assert (by_port.port.id, by_port.port.use) == ("spare", PortUse.ROUTER_INTERFACE)
+    hidden = refusal(add_interface, with_spare, STRANGER, ROUTER, InterfaceTarget(port_id="spare"), "unused", NOON)
+    assert hidden == NotFound(what=Port, id="spare")
