@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.changes.quotas import QuotaExceeded, growth, within_quota
+from fairlead.changes.refusal import Refused
 from fairlead.model.affected import affected
-from fairlead.model.allowance import QuotaExceeded, growth, within_quota
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Subnet
 from fairlead.model.owner import Kind, Owner
@@ -127,9 +128,9 @@ def test_every_resource_is_held_to_its_limit(what: Counted):
     changes = Changes(puts=(one_of(what),))
     snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
     for defaults, there in ((NO_LIMITS, snapshot), (Limits(**{what.value: 0}), Snapshot())):
-        with pytest.raises(QuotaExceeded) as told:
+        with pytest.raises(Refused) as told:
             within_quota(defaults, there, changes)
-        assert told.value.over == (what,)
+        assert told.value.why == QuotaExceeded(over=(what,))
     there = apply_changes(snapshot, changes, 2)
     assert within_quota(NO_LIMITS, there, changes) == changes
     assert within_quota(Limits(**{what.value: 99}), Snapshot(), changes).rests_on_absence
@@ -139,11 +140,11 @@ def test_a_change_is_weighed_as_a_whole():
     """Two at once count as two; what goes makes room for what comes; and each project has its own."""
     one, two, other = (Router(id=name, project_id=name[0], created_at=NOON) for name in ("p1", "p2", "q1"))
     limits, there = Limits(router=1), apply_changes(Snapshot(), Changes(puts=(one,)), 1)
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(Refused):
         within_quota(limits, Snapshot(), Changes(puts=(one, two)))
     swap = Changes(puts=(two, other), deletes=(Owner(Kind.ROUTER, "p1"),))
     assert within_quota(limits, there, swap) == replace(swap, rests_on_absence=True)
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(Refused):
         within_quota(limits, there, Changes(puts=(two, other)))
 
 

@@ -19,10 +19,10 @@ from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.balancers import OnItsWay
 from fairlead.changes.identity import Identity
 from fairlead.changes.probe_limits import check_probes
+from fairlead.changes.quotas import within_quota
 from fairlead.changes.refusal import Refused
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
-from fairlead.model.allowance import within_quota
 from fairlead.model.kinds import owner_of
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
@@ -91,7 +91,7 @@ class Services:
 
     async def write(self, change: Change) -> Snapshot:
         """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.
-        Raises ApiError 400 too, QuotaExceeded and Refused.
+        Raises ApiError 400 too, and Refused.
 
         A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end.
         """

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+LONGEST_PROJECT = 36
+"""Characters of a project's id (octavia, db/models.py)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:

@@ -46,30 +46,8 @@ Usage: TypeAlias = Map[tuple[str, Counted], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many of each; UNLIMITED is any number."""
+    """How many of each; UNLIMITED is any number, and None is whatever holds otherwise: any number too, in the end."""
 
-    load_balancer: int = UNLIMITED
-    pool: int = UNLIMITED
-    health_monitor: int = UNLIMITED
-    member: int = UNLIMITED
-    listener: int = UNLIMITED
-    l7policy: int = UNLIMITED
-    l7rule: int = UNLIMITED
-    network: int = UNLIMITED
-    subnet: int = UNLIMITED
-    port: int = UNLIMITED
-    router: int = UNLIMITED
-    floatingip: int = UNLIMITED
-
-
-NO_LIMITS = Limits()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """One project's own limits; None is whatever the limit of everybody is."""
-
-    project_id: str
     load_balancer: int | None = None
     pool: int | None = None
     health_monitor: int | None = None
@@ -84,12 +62,27 @@ class Quota:
     floatingip: int | None = None
 
 
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota(Limits):
+    """One project's own limits; None is whatever the limit of everybody is."""
+
+    project_id: str
+
+
 def limits_of(quota: Quota | None, defaults: Limits) -> Limits:
     """What holds for a project."""
     if quota is None:
         return defaults
-    own = {what.value: getattr(quota, what) for what in Counted}
-    return Limits(**{name: getattr(defaults, name) if limit is None else limit for name, limit in own.items()})
+    own = {what.value: limit for what in Counted if (limit := getattr(quota, what)) is not None}
+    return replace(defaults, **own)
+
+
+def limit_of(limits: Limits, what: Counted) -> int:
+    limit: int | None = getattr(limits, what)
+    return UNLIMITED if limit is None else limit
 
 
 def has_own(quota: Quota | None, resources: Iterable[Counted]) -> bool:

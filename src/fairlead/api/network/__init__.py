@@ -27,7 +27,6 @@ from fairlead.api.openapi import Operation
 from fairlead.changes.access import NotAllowed
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.allowance import QuotaExceeded
 
 VERSION = "/v2.0"
 
@@ -68,10 +67,6 @@ def _say_refused(request: Request, error: Refused) -> ApiError:
     return say(error.why)
 
 
-def _say_over_quota(_: Request, error: QuotaExceeded) -> ApiError:
-    return ApiError(409, f"Quota exceeded for resources: {sorted(what.value for what in error.over)}.", "OverQuota")
-
-
 def _say_not_served(request: Request, error: HTTPException) -> ApiError:
     kinds = {
         404: ("HTTPNotFound", "The resource could not be found."),
@@ -92,7 +87,6 @@ DOOR = Door(
     fault=lambda error: fault(error.status, error.kind, error.message),
     words={
         Refused: _say_refused,
-        QuotaExceeded: _say_over_quota,
         Unsupported: lambda _, error: ApiError(501, f"This is not supported: {error}", "HTTPNotImplemented"),
         HTTPException: _say_not_served,
         Exception: _say_mistake,

@@ -56,13 +56,5 @@ def revision_mismatch(expected: int, current: int) -> ApiError:
     )
 
 
-def quota_not_found(project_id: str) -> ApiError:
-    return ApiError(404, f"Quota for tenant {project_id} could not be found.", "TenantQuotaNotFound")
-
-
-def quota_below_usage(resource: str, limit: int, used: int) -> ApiError:
-    return bad_request(f"Quota limit {limit} for {resource} must be greater than or equal to already used {used}")
-
-
 def segments_and_provider() -> ApiError:
     return ApiError(400, "Segments and provider values cannot both be set.", "SegmentsSetInConjunctionWithProviders")

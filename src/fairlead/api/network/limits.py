@@ -2,8 +2,6 @@
 
 LONGEST_NAME = 255
 """Characters of a name, a project id, a device id or a host (neutron-lib, db/constants.py, NAME_FIELD_SIZE)."""
-LONGEST_PROJECT = 36
-"""Characters of a project's id whose quota is set: what the load-balancer door allows, for it is the same quota."""
 LONGEST_DESCRIPTION = 255
 """Characters (neutron-lib, db/constants.py, DESCRIPTION_FIELD_SIZE)."""
 LONGEST_TAG = 255

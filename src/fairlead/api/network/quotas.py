@@ -10,13 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import JsonObject, Services, identity, json_response
-from fairlead.api.fields import Schema, Values, array_schema, object_schema
-from fairlead.api.network import errors, parsers, policy
+from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.network import parsers, policy
 from fairlead.api.network.attributes import PUT, Attribute, one
-from fairlead.api.network.limits import LONGEST_PROJECT
 from fairlead.api.openapi import NUMBER, TEXT, Operation, read_body
-from fairlead.model.allowance import set_limits, take_limits_away
-from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, has_own, limits_of
+from fairlead.changes.quotas import check_project, check_used, has_quota, set_limits, take_limits_away
+from fairlead.model.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, limit_of, limits_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -76,7 +75,7 @@ class _Views:
     async def list(self, request: Request) -> Response:
         """The projects that have a limit of their own."""
         policy.check(identity(request).is_admin, "get_quota")
-        found = sorted(quota.project_id for quota in self._snapshot.quotas.values() if has_own(quota, NETWORKING))
+        found = sorted(quota.project_id for quota in self._snapshot.quotas.values() if has_quota(quota, NETWORKING))
         listed = [{**self._limits(project), "project_id": project, "tenant_id": project} for project in found]
         return json_response({"quotas": listed})
 
@@ -87,7 +86,7 @@ class _Views:
     async def show_default(self, request: Request) -> Response:
         """What would hold for a project without limits of its own."""
         _project(request)
-        return json_response({"quota": {what.value: getattr(self._services.limits, what) for what in NETWORKING}})
+        return json_response({"quota": {what.value: limit_of(self._services.limits, what) for what in NETWORKING}})
 
     async def show_details(self, request: Request) -> Response:
         """And how much of it the project has. Nothing is ever reserved: what is being made counts when it is made."""
@@ -100,48 +99,32 @@ class _Views:
         return json_response({"quota": figures})
 
     async def update(self, request: Request) -> Response:
-        project, values = _project(request, "update_quota"), dict(await read_body(request))
-        checked = values.pop("check_limit", False) and not values.pop("force", False)
-        values.pop("force", None)
+        project, values = _project(request, "update_quota"), await read_body(request)
+        checked = values.get("check_limit", False) and not values.get("force", False)
+        limits = {what: values[what.value] for what in NETWORKING if what.value in values}
 
         def change(old: Snapshot) -> Changes:
             if checked:
-                _check_used(old, project, values)
-            return set_limits(old, project, values)
+                check_used(old, project, limits)
+            return set_limits(old, project, limits)
 
         await self._services.write(change)
         return json_response({"quota": self._limits(project)})
 
     async def delete(self, request: Request) -> Response:
         project = _project(request, "delete_quota")
-
-        def change(old: Snapshot) -> Changes:
-            quota = old.quotas.get(project)
-            if quota is None or not has_own(quota, NETWORKING):
-                raise errors.quota_not_found(project)
-            return take_limits_away(quota, NETWORKING)
-
-        await self._services.write(change)
+        await self._services.write(lambda old: take_limits_away(old, project, NETWORKING))
         return Response(status_code=204)
 
     def _limits(self, project: str) -> JsonObject:
         allowed = limits_of(self._snapshot.quotas.get(project), self._services.limits)
-        return {what.value: getattr(allowed, what) for what in NETWORKING}
-
-
-def _check_used(snapshot: Snapshot, project: str, values: Values) -> None:
-    """Raises ApiError 400 for a limit below what the project has."""
-    for what in NETWORKING:
-        limit, used = values.get(what.value, UNLIMITED), snapshot.usage.get((project, what), 0)
-        if limit != UNLIMITED and used > limit:
-            raise errors.quota_below_usage(what.value, limit, used)
+        return {what.value: limit_of(allowed, what) for what in NETWORKING}
 
 
 def _project(request: Request, rule: str = "get_quota") -> str:
-    """Raises ApiError: 403 where only an administrator may look or set, 400 for what is no project's id."""
+    """Raises ApiError 403 where only an administrator may look or set; and Refused for what is no project's id."""
     project: str = request.path_params["id"]
     caller = identity(request)
     policy.check(caller.is_admin or (rule == "get_quota" and caller.may_see(project)), rule)
-    if not project.isprintable() or len(project) > LONGEST_PROJECT:
-        raise errors.bad_request(f"A project's id has at most {LONGEST_PROJECT} characters")
+    check_project(project)
     return project

@@ -7,7 +7,7 @@ from typing import Any
 from fairlead.api.door import ApiError
 from fairlead.api.network.errors import bad_resource, invalid_input, not_found
 from fairlead.api.network.parsers import encode_route
-from fairlead.changes import access, addresses, floatingips, gateways, networks, ports, routers, subnets
+from fairlead.changes import access, addresses, floatingips, gateways, networks, ports, quotas, routers, subnets
 from fairlead.changes.refusal import Refusal
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
 
@@ -300,6 +300,16 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "fixed IP {why.fixed_address}, as that fixed IP already has a floating IP on external network "
         "{why.floating_ip.network_id}.",
     ),
+    quotas.QuotaExceeded: lambda why: ApiError(
+        409, f"Quota exceeded for resources: {sorted(what.value for what in why.over)}.", "OverQuota"
+    ),
+    quotas.NoQuota: Words(404, "TenantQuotaNotFound", "Quota for tenant {why.project_id} could not be found."),
+    quotas.LimitBelowUsage: Words(
+        400,
+        "HTTPBadRequest",
+        "Quota limit {why.limit} for {why.what} must be greater than or equal to already used {why.used}",
+    ),
+    quotas.NotAProject: Words(400, "HTTPBadRequest", "A project's id has at most {why.most} characters"),
 }
 """Of each refusal; or what says it."""
 

@@ -9,14 +9,13 @@ from starlette.routing import Mount
 from fairlead.api.building import Door
 from fairlead.api.door import ApiError, Services, base_url, json_response
 from fairlead.api.octavia.discovery import version_document, versions_document
-from fairlead.api.octavia.errors import FAULT, NAMES, fault
+from fairlead.api.octavia.errors import FAULT, fault
 from fairlead.api.octavia.options import say_feature
 from fairlead.api.octavia.refusals import say
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.api.openapi import Operation
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.allowance import QuotaExceeded
 
 PREFIX = "/v2.0/lbaas"
 ALIASES = ("/v2/lbaas", "/v2", "/v2.0")
@@ -60,7 +59,6 @@ DOOR = Door(
     fault=lambda error: fault(error.status, error.message),
     words={
         Refused: lambda _, error: say(error.why),
-        QuotaExceeded: lambda _, error: ApiError(403, f"Quota has been met for resources: {NAMES[error.over[0]]}"),
         Unsupported: _say_unsupported,
         HTTPException: lambda request, error: ApiError(
             error.status_code, f"{request.method} {request.url.path}: {error.detail}"

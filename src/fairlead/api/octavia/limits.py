@@ -15,11 +15,10 @@ LONGEST_TEXT = 255
 """Characters of a name, a description or a tag (octavia, common/constants.py and api/v2/types)."""
 LONGEST_METADATA = 4096
 """Characters of a profile's flavor_data or availability_zone_data (octavia, api/v2/types)."""
-LONGEST_PROJECT = 36
 LONGEST_PROVIDER = 64
 LONGEST_CIPHERS = 2048
 LONGEST_WORD = 32
-"""Characters (octavia, db/models.py): of a project's id, a provider, TLS ciphers, the name of a protocol or version."""
+"""Characters (octavia, db/models.py): of a provider, TLS ciphers, the name of a protocol or version."""
 LONGEST_TIMEOUT = 2_073_600_000
 """Milliseconds, 24 days (octavia, common/constants.py, MAX_TIMEOUT)."""
 LARGEST_NUMBER = 2**31 - 1

@@ -1,30 +1,27 @@
-"""Quotas: how many load balancers, and how many of each of their parts, a project may have (`model/allowance.py`)."""
+"""Quotas: how many load balancers, and how many of each of their parts, a project may have (`changes/quotas.py`)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import Field, Spec, Values, integer, object_schema
-from fairlead.api.octavia import limits, specs
-from fairlead.api.octavia.errors import bad_request, forbidden, not_found
+from fairlead.api.octavia import specs
+from fairlead.api.octavia.errors import forbidden
 from fairlead.api.octavia.lists import Plain, show_one
 from fairlead.api.openapi import TEXT, Operation, read_body
-from fairlead.model.allowance import set_limits, take_limits_away
+from fairlead.changes.quotas import check_project, has_quota, set_limits, take_limits_away
 from fairlead.model.quota import (
     BALANCING,
     LARGEST_QUOTA,
-    NETWORKING,
     UNLIMITED,
     Counted,
     Quota,
-    has_own,
+    limit_of,
     limits_of,
 )
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.writing import Changes
 
 _ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
 """Older names that are given and taken beside the others."""
@@ -60,7 +57,11 @@ class _Views:
     async def list(self, request: Request) -> Response:
         """The projects that have a quota of their own."""
         who = identity(request)
-        found = (quota for quota in self._snapshot.quotas.values() if who.may_see(quota.project_id) and _is_ours(quota))
+        found = (
+            quota
+            for quota in self._snapshot.quotas.values()
+            if who.may_see(quota.project_id) and has_quota(quota, BALANCING)
+        )
         return _LIST.respond(request, (self._encode(quota.project_id, quota) for quota in found))
 
     async def show(self, request: Request) -> Response:
@@ -87,13 +88,7 @@ class _Views:
     async def delete(self, request: Request) -> Response:
         project = _project(request)
 
-        def change(old: Snapshot) -> Changes:
-            quota = old.quotas.get(project)
-            if quota is None or not _is_ours(quota):
-                raise not_found("Quotas", project)
-            return take_limits_away(quota, BALANCING)
-
-        await self._services.write(change)
+        await self._services.write(lambda old: take_limits_away(old, project, BALANCING))
         return Response(status_code=202)
 
     def _answer(self, project: str, quota: Quota | None, status: int = 200) -> Response:
@@ -104,25 +99,19 @@ class _Views:
         return {
             "project_id": project,
             "tenant_id": project,
-            **{name: getattr(allowed, what) for name, what in ATTRIBUTES.items()},
+            **{name: limit_of(allowed, what) for name, what in ATTRIBUTES.items()},
         }
 
 
-def _is_ours(quota: Quota) -> bool:
-    """Whether it was made at this door: one that has limits of networks and such alone was not."""
-    return has_own(quota, BALANCING) or not has_own(quota, NETWORKING)
-
-
 def _project(request: Request) -> str:
-    """Raises ApiError: 403 for a project whose quota is not the caller's to see, 400 for what can be none."""
+    """Raises ApiError 403 for a project whose quota is not the caller's to see; and Refused for what can be none."""
     project: str = request.path_params["project_id"]
     if not identity(request).may_see(project):
         raise forbidden()
-    if not project.isprintable() or len(project) > limits.LONGEST_PROJECT:
-        raise bad_request(f"A project's id has at most {limits.LONGEST_PROJECT} characters.")
+    check_project(project)
     return project
 
 
-def _named(values: Values) -> dict[str, Any]:
-    """By the names of the model; of two names for the same the longer one counts."""
+def _named(values: Values) -> Mapping[Counted, int | None]:
+    """Of two names for the same the longer one counts."""
     return {ATTRIBUTES[name]: value for name, value in sorted(values.items(), key=lambda item: item[0] not in _ALSO)}

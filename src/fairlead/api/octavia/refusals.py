@@ -30,6 +30,7 @@ from fairlead.changes import (
     pools,
     probe_limits,
     probe_ports,
+    quotas,
     tls_checks,
     vips,
 )
@@ -139,6 +140,9 @@ _CATALOG: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     ),
 }
 _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    quotas.QuotaExceeded: lambda why: ApiError(403, f"Quota has been met for resources: {NAMES[why.over[0]]}"),
+    quotas.NoQuota: lambda why: not_found("Quotas", why.project_id),
+    quotas.NotAProject: lambda why: bad_request(f"A project's id has at most {why.most} characters."),
     finding.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
     finding.NotTheirs: lambda _: forbidden(),
     balancers.OnItsWay: _immutable,

@@ -32,6 +32,7 @@ from fairlead.api.fields import (
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
 from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, forms
+from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model import sizes
 from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
@@ -121,7 +122,7 @@ _EVERYWHERE: Spec = {
     "tags": Field(list_of(text(limits.LONGEST_TEXT), limits.TAGS)),
 }
 _DESCRIBED: Spec = {**_EVERYWHERE, "description": Field(text(limits.LONGEST_TEXT))}
-_CREATED: Spec = {"project_id": Field(text(limits.LONGEST_PROJECT)), "tenant_id": Field(text(limits.LONGEST_PROJECT))}
+_CREATED: Spec = {"project_id": Field(text(LONGEST_PROJECT)), "tenant_id": Field(text(LONGEST_PROJECT))}
 
 MEMBER_PUT: Spec = {
     **_EVERYWHERE,
