@@ -89,12 +89,13 @@ def test_one_network_is_a_vlan_and_an_external_one():
 
 def test_who_is_on_a_network_keeps_it():
     there = having(NETWORK, PORT)
-    assert refusal(delete_network, there, NETWORK) == NetworkInUse(network_id="net")
+    assert refusal(delete_network, there, GUEST, NETWORK) == forbidden(Verb.DELETE)
+    assert refusal(delete_network, there, OWNER, NETWORK) == NetworkInUse(network_id="net")
     alone = replace(NETWORK, shared=False)
     assert refusal(update_network, there, ADMIN, NETWORK, alone, NO_NAMES, NOON) == SharingInUse(network_id="net")
-    assert refusal(delete_subnet, there, FOUR) == SubnetInUse(subnet_id="four")
+    assert refusal(delete_subnet, there, OWNER, FOUR) == SubnetInUse(subnet_id="four")
     probing = replace(PORT, device_owner=PortUse.PROBE.value)
-    assert {owner.id for owner in delete_network(having(NETWORK, probing), NETWORK).deletes} == {"port", "net"}
+    assert {owner.id for owner in delete_network(having(NETWORK, probing), OWNER, NETWORK).deletes} == {"port", "net"}
 
 
 def test_a_link_of_ipv6_carries_1280_bytes():
@@ -129,7 +130,9 @@ def test_a_subnet_fits_together_and_to_the_others(made: object, why: type):
 def test_a_gateway_is_no_ports_address():
     there = having(NETWORK, PORT)
     taken = replace(FOUR, gateway=PORT.fixed_ips[0].address, allocation_pools=())
-    assert refusal(update_subnet, there, FOUR, taken, NOON) == GatewayInUse(gateway=taken.gateway, port_id="port")
-    named = update_subnet(there, FOUR, replace(FOUR, name="front"), NOON)
+    assert refusal(update_subnet, there, OWNER, FOUR, taken, NOON) == GatewayInUse(
+        gateway=taken.gateway, port_id="port"
+    )
+    named = update_subnet(there, OWNER, FOUR, replace(FOUR, name="front"), NOON)
     assert named.puts[0].subnets[0] == replace(FOUR, name="front", updated_at=NOON)
-    assert update_subnet(there, FOUR, FOUR, NOON).puts == ()
+    assert update_subnet(there, OWNER, FOUR, FOUR, NOON).puts == ()

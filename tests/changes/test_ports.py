@@ -103,6 +103,13 @@ def test_a_port_that_serves_changes_only_with_what_it_serves():
     named = PortChange(port=replace(serving, name="uplink"))
     assert update_port(world(port=serving), OWNER, serving, named, NOON).puts
     serves = PortServesNetwork(port_id="port", use=PortUse.ROUTER_INTERFACE)
-    assert refusal(delete_port, world(port=serving), serving) == serves
+    assert refusal(delete_port, world(port=serving), GUEST, serving) == serves
     probing = replace(PORT, device_owner=PortUse.PROBE.value)
-    assert refusal(delete_port, world(port=probing), probing) == PortServesMonitors(port_id="port")
+    assert refusal(delete_port, world(port=probing), GUEST, probing) == PortServesMonitors(port_id="port")
+
+
+def test_who_is_neither_its_owner_nor_the_networks_changes_no_port():
+    why = forbidden(Verb.UPDATE)
+    assert refusal(update_port, world(), STRANGER, PORT, PortChange(port=replace(PORT, name="x")), NOON) == why
+    assert refusal(delete_port, world(), STRANGER, PORT) == forbidden(Verb.DELETE)
+    assert delete_port(world(), OWNER, PORT).deletes

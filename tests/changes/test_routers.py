@@ -145,14 +145,14 @@ def test_a_floating_ip_holds_the_way_that_it_goes():
         router_id="router", network_id="out"
     )
     needed = InterfaceNeededByFloatingIP(router_id="router", subnet_id="four")
-    assert refusal(remove_interface, snapshot, router, FOUR, NOON) == needed
-    assert refusal(delete_router, snapshot, router) == RouterInUse(router_id="router")
+    assert refusal(remove_interface, snapshot, OWNER, router, FOUR, NOON) == needed
+    assert refusal(delete_router, snapshot, OWNER, router) == RouterInUse(router_id="router")
     freed = update_floating_ip(
         snapshot, OWNER, snapshot.floating_ips["f"], snapshot.floating_ips["f"], Destination(), NOON
     )
     snapshot = apply_changes(snapshot, freed, 5)
     assert update_router(snapshot, OWNER, router, without, NOON).puts[0].gateway is None
-    gone = delete_floating_ip(snapshot, snapshot.floating_ips["f"])
+    gone = delete_floating_ip(snapshot, OWNER, snapshot.floating_ips["f"])
     assert {owner.id for owner in gone.deletes} == {"f", "f-port"}
 
 
@@ -176,10 +176,10 @@ def test_where_a_floating_ip_may_lead():
 
 def test_an_interface_is_found_by_port_or_by_subnet():
     snapshot, router = joined(), joined().routers["router"]
-    assert refusal(remove_interface, snapshot, router, InterfaceTarget(port_id="port"), NOON) == NoSuchInterface(
+    assert refusal(remove_interface, snapshot, OWNER, router, InterfaceTarget(port_id="port"), NOON) == NoSuchInterface(
         router_id="router", port_id="port"
     )
-    gone = remove_interface(snapshot, router, InterfaceTarget(port_id="interface"), NOON)
+    gone = remove_interface(snapshot, OWNER, router, InterfaceTarget(port_id="interface"), NOON)
     assert ([owner.id for owner in gone.changes.deletes], gone.subnet_ids) == (["interface"], ("four",))
     named = Port(
         id="spare", network_id="net", mac_address="fa:16:3e:00:00:04", fixed_ips=(fixed("four", "10.0.0.9"),), **OWNERS
@@ -187,5 +187,6 @@ def test_an_interface_is_found_by_port_or_by_subnet():
     with_spare = having(INSIDE, named, ROUTER)
     by_port = add_interface(with_spare, OWNER, ROUTER, InterfaceTarget(port_id="spare"), "unused", NOON)
     assert (by_port.port.id, by_port.port.use) == ("spare", PortUse.ROUTER_INTERFACE)
-    hidden = refusal(add_interface, with_spare, STRANGER, ROUTER, InterfaceTarget(port_id="spare"), "unused", NOON)
+    theirs = replace(ROUTER, project_id="other")
+    hidden = refusal(add_interface, with_spare, STRANGER, theirs, InterfaceTarget(port_id="spare"), "unused", NOON)
     assert hidden == NotFound(what=Port, id="spare")

@@ -18,6 +18,9 @@ class Verb(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
+    ADD = "add"
+    REMOVE = "remove"
+    """An interface of a router."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,11 @@ class NotAllowed(Refusal):
 def check(allowed: bool, verb: Verb, what: type[Resource]) -> None:
     if not allowed:
         raise Refused(NotAllowed(verb=verb, what=what))
+
+
+def check_own(asker: Identity, verb: Verb, resource: Resource) -> None:
+    """What may be changed by its own project, and by nobody else's. Raises Refused."""
+    check(asker.may_change(resource.project_id), verb, type(resource))
 
 
 def check_owner(asker: Identity, project_id: str, what: type[Resource]) -> None:

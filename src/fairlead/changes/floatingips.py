@@ -160,15 +160,17 @@ def update_floating_ip(
     destination: Destination | None,
     now: datetime,
 ) -> Changes:
-    """Of a floating IP that the asker may change; it leads where it did if no destination is given. Raises Refused."""
+    """It leads where it did if no destination is given. Raises Refused."""
+    access.check_own(asker, Verb.UPDATE, old)
     changed, reads = (new, ()) if destination is None else _leading_to(snapshot, asker, new, destination)
     if changed == old:
         return Changes()
     return Changes(puts=(replace(changed, updated_at=now),), reads=reads)
 
 
-def delete_floating_ip(snapshot: Snapshot, floating_ip: FloatingIP) -> Changes:
-    """Of a floating IP that the asker may change."""
+def delete_floating_ip(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP) -> Changes:
+    """Raises Refused."""
+    access.check_own(asker, Verb.DELETE, floating_ip)
     return Changes(deletes=(Owner(Kind.FLOATING_IP, floating_ip.id), Owner(Kind.PORT, floating_ip.address_port_id)))
 
 

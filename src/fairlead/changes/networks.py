@@ -123,7 +123,8 @@ def create_network(
 def update_network(
     snapshot: Snapshot, asker: Identity, old: Network, new: Network, said: frozenset[str], now: datetime
 ) -> Changes:
-    """Of a network that the asker may change. `said` are fields that the request names. Raises Refused."""
+    """`said` are fields that the request names. Raises Refused."""
+    access.check_own(asker, Verb.UPDATE, old)
     reserved = {name for name in ("shared", "external") if name in said or getattr(old, name) != getattr(new, name)}
     access.check_fields(asker.is_admin, Verb.UPDATE, Network, reserved)
     new = revised(old, new, now)
@@ -136,11 +137,9 @@ def update_network(
     return Changes(puts=(new,), rests_on_absence=True)
 
 
-def delete_network(snapshot: Snapshot, network: Network) -> Changes:
-    """Of a network that the asker may change. The ports of probes were made for its subnets, and go with them.
-
-    Raises Refused.
-    """
+def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Changes:
+    """The ports of probes were made for its subnets, and go with them. Raises Refused."""
+    access.check_own(asker, Verb.DELETE, network)
     ports = list(ports_on(snapshot, network))
     if any(port.use is not PortUse.PROBE for port in ports):
         raise Refused(NetworkInUse(network_id=network.id))

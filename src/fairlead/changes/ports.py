@@ -137,7 +137,8 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
 
 
 def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChange, now: datetime) -> Changes:
-    """Of a port that the asker may change. Raises Refused."""
+    """Raises Refused."""
+    access.check(access.may_change_port(snapshot, asker, old), Verb.UPDATE, Port)
     new, network = change.port, snapshot.networks[old.network_id]
     differs = {name for name in _RESERVED if getattr(new, name) != getattr(old, name)}
     _check_reserved(asker, network, Verb.UPDATE, change, change.said | differs)
@@ -155,8 +156,9 @@ def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChan
     return Changes(puts=(new, *_freed(snapshot, new)), reads=(Owner(Kind.NETWORK, network.id),))
 
 
-def delete_port(snapshot: Snapshot, port: Port) -> Changes:
-    """Of a port that the asker may change. Raises Refused."""
+def delete_port(snapshot: Snapshot, asker: Identity, port: Port) -> Changes:
+    """Raises Refused."""
+    access.check(access.may_change_port(snapshot, asker, port), Verb.DELETE, Port)
     if port.use in OF_NETWORK:
         raise Refused(PortServesNetwork(port_id=port.id, use=port.use))
     if port.use is PortUse.PROBE:

@@ -165,7 +165,8 @@ def create_router(snapshot: Snapshot, asker: Identity, change: RouterChange) -> 
 
 
 def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: RouterChange, now: datetime) -> Changes:
-    """Of a router that the asker may change. Raises Refused."""
+    """Raises Refused."""
+    access.check_own(asker, Verb.UPDATE, old)
     new = revised(old, change.router, now)
     if new.routes != old.routes:
         _check_routes(snapshot, new)
@@ -182,8 +183,9 @@ def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: Rout
     return replace(changes, puts=(replace(changed, updated_at=now), *changes.puts[1:]))
 
 
-def delete_router(snapshot: Snapshot, router: Router) -> Changes:
-    """Of a router that the asker may change. Raises Refused."""
+def delete_router(snapshot: Snapshot, asker: Identity, router: Router) -> Changes:
+    """Raises Refused."""
+    access.check_own(asker, Verb.DELETE, router)
     if snapshot.router_interfaces.get(router.id, NO_IDS):
         raise Refused(RouterInUse(router_id=router.id))
     gateway = () if router.gateway is None else (Owner(Kind.PORT, router.gateway.port_id),)
@@ -210,6 +212,7 @@ def add_interface(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
 ) -> Attachment:
     """By the port that is named; else by a new one with this id. Raises Refused."""
+    access.check_own(asker, Verb.ADD, router)
     if target.port_id is not None:
         port = _given_port(snapshot, asker, router, target.port_id, now)
     else:
@@ -221,11 +224,14 @@ def add_interface(
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
 
 
-def remove_interface(snapshot: Snapshot, router: Router, target: InterfaceTarget, now: datetime) -> Attachment:
+def remove_interface(
+    snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, now: datetime
+) -> Attachment:
     """A port that was named goes whole; a subnet that was named takes its address from a port that has others.
 
     Raises Refused.
     """
+    access.check_own(asker, Verb.REMOVE, router)
     port = _interface(snapshot, router, target)
     fixed_ips = [fixed for fixed in port.fixed_ips if target.port_id is None and fixed.subnet_id != target.subnet_id]
     gone = [

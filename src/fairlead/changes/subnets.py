@@ -124,8 +124,9 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
     return Changes(puts=(changed,))
 
 
-def update_subnet(snapshot: Snapshot, old: Subnet, new: Subnet, now: datetime) -> Changes:
-    """Of a subnet that the asker may change. Raises Refused."""
+def update_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, now: datetime) -> Changes:
+    """Raises Refused."""
+    access.check(access.may_change_subnet(snapshot, asker, old), Verb.UPDATE, Subnet)
     new = revised(old, new, now)
     _check_parts(new)
     if new.enable_dhcp and not old.enable_dhcp:
@@ -143,9 +144,12 @@ def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
     return Changes(puts=(replace(network, subnets=subnets),), rests_on_absence=True)
 
 
-def delete_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
-    """Of a subnet that the asker may change. A VIP's address counts too: its port has it. The port of probes was made
-    for the subnet, and goes with it. Raises Refused."""
+def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Changes:
+    """A VIP's address counts too: its port has it. The port of probes was made for the subnet, and goes with it.
+
+    Raises Refused.
+    """
+    access.check(access.may_change_subnet(snapshot, asker, subnet), Verb.DELETE, Subnet)
     network = network_of(snapshot, subnet)
     there = [
         port for port in ports_on(snapshot, network) if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)

@@ -79,7 +79,7 @@ def test_addresses_and_macs_are_given_once(two):
 
 def test_a_port_is_not_made_on_a_subnet_that_is_gone(two):
     async def story(one: Model, other: Model) -> None:
-        await one.write(lambda now: SUBNETS.delete(now, SUBNETS.find(now, FOUR)))
+        await one.write(lambda now: SUBNETS.delete(now, CALLERS["admin"], SUBNETS.find(now, FOUR)))
         snapshot = await other.write(create_port("p"))
         assert snapshot.ports["p"].fixed_ips == ()
         await one.write(create_subnet(FAR, "10.0.1.0/24"))
@@ -102,7 +102,7 @@ def test_a_router_is_not_deleted_while_it_gets_an_interface(two):
     async def story(one: Model, other: Model) -> None:
         await one.write(add("port", FOUR))
         with pytest.raises(Refused, match="RouterInUse"):
-            await other.write(lambda now: ROUTERS.delete(now, now.routers[ROUTER]))
+            await other.write(lambda now: ROUTERS.delete(now, CALLERS["admin"], now.routers[ROUTER]))
 
     two(story)
 

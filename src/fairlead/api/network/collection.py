@@ -63,7 +63,7 @@ class Collection(Generic[R]):
     """Answers the filters that look at more than one value of an item, and gives the others back."""
     create: Callable[[Snapshot, RequestContext, Values], Changes]
     update: Callable[[Snapshot, RequestContext, R, Values], Changes]
-    delete: Callable[[Snapshot, R], Changes]
+    delete: Callable[[Snapshot, Identity, R], Changes]
     put: Callable[[Snapshot, R], Changes]
     """Stores what is the same resource with other values."""
 

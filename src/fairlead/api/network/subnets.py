@@ -99,7 +99,7 @@ def update_subnet(snapshot: Snapshot, context: RequestContext, subnet: Subnet, v
     if "allocation_pools" in values:
         pools = values["allocation_pools"]
         fields["allocation_pools"] = default_pools(subnet.cidr, gateway) if pools is None else pools
-    return subnets.update_subnet(snapshot, subnet, replace(subnet, **fields), context.now)
+    return subnets.update_subnet(snapshot, context.caller, subnet, replace(subnet, **fields), context.now)
 
 
 def _cidr(values: Values) -> IPNetwork:

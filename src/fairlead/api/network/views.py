@@ -165,7 +165,8 @@ class Views(Generic[R]):
         return json_response({collection.singular: self._encode(request, snapshot, request.path_params["id"])})
 
     async def delete(self, request: Request) -> Response:
-        await self._change(request, self._collection.delete, verb="delete")
+        caller, delete = identity(request), self._collection.delete
+        await self._change(request, lambda now, resource: delete(now, caller, resource), verb="delete")
         return Response(status_code=NO_CONTENT)
 
     async def list_tags(self, request: Request) -> Response:
@@ -286,7 +287,7 @@ class RouterViews(Views[Router]):
         context, target = self._context(request), await self._read(request)
         return await self._attach(
             request,
-            lambda snapshot, router: rules.remove_interface(snapshot, router, target, context.now),
+            lambda snapshot, router: rules.remove_interface(snapshot, context.caller, router, target, context.now),
             "remove_router_interface",
         )
 
