@@ -39,7 +39,8 @@ def _change_map(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
 
 
 def _put_all(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
-    """Without a look at what was known: two chassis with a thousand ports take long to compare."""
+    """Without a look at what was known: two chassis with a thousand ports take long to compare, and of health the
+    observer tells only what differs."""
     with known.mutate() as mutation:
         for key, value in news.items():
             if value is None:
@@ -74,7 +75,7 @@ class Fact(Generic[_News]):
     observer: str
     """Who says it, for people."""
     change: Callable[[Any, _News], Any] = _change_map
-    """The field after the news; the same object when nothing is new."""
+    """The field after the news."""
     concerns: Callable[[Snapshot, _News], Iterable[Owner]] = _nobody
     """The owners whose rows may differ after the news. Too many is allowed, too few never."""
     derive: Callable[[Snapshot, Iterable[Owner]], Snapshot] = _no_derivation
@@ -88,7 +89,7 @@ class Fact(Generic[_News]):
 
 
 def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
-    """The snapshot that knows the news; the same one when nothing is new. What follows from them is not derived yet."""
+    """The snapshot that knows the news. What follows from them is not derived yet."""
     known = getattr(snapshot, fact.field)
     changed = fact.change(known, news)
     return snapshot if changed is known else replace(snapshot, **{fact.field: changed})
@@ -144,6 +145,7 @@ def _routers_with_gateway(snapshot: Snapshot, news: object) -> Iterator[Owner]:
 HEALTH: Fact[HealthNews] = Fact(
     field="health",
     observer="the probes of ovn-controller, by way of the Southbound database",
+    change=_put_all,
     concerns=_probed_by,
     derive=_derive_health,
     differing=_changed_health,
