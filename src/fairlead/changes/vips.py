@@ -8,6 +8,7 @@ from fairlead.changes.access import uses_network
 from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import Identity
+from fairlead.changes.ports import VIP_DEVICE
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Vip
@@ -149,7 +150,7 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
         mac_address=choose_mac(snapshot, asked.balancer_id),
         fixed_ips=(fixed, *more),
         admin_state_up=False,
-        device_id=f"lb-{asked.balancer_id}",
+        device_id=f"{VIP_DEVICE}{asked.balancer_id}",
         device_owner=PortUse.VIP.value,
     )
     return VipPort(_vips(port, port.fixed_ips), port, is_new=True)
@@ -173,7 +174,7 @@ def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str
         raise Refused(WhichAddress(several=bool(fixed)))
     more = [_additional_of(port, each) for each in asked.more]
     _refuse_twice([*fixed, *more])
-    used = replace(port, device_id=f"lb-{asked.balancer_id}", device_owner=PortUse.VIP.value)
+    used = replace(port, device_id=f"{VIP_DEVICE}{asked.balancer_id}", device_owner=PortUse.VIP.value)
     return VipPort(_vips(used, (*fixed, *more)), used, is_new=False)
 
 
