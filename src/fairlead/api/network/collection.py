@@ -9,6 +9,8 @@ from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
 from fairlead.changes.identity import Identity
+from fairlead.changes.resources import rewrite
+from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
@@ -44,6 +46,26 @@ class Viewpoint:
         return derive_provisioning_status(self.snapshot.generations[owner], self.applied(owner))
 
 
+def own_document(snapshot: Snapshot, resource: Any) -> Owner:
+    return owner_of(resource)
+
+
+def seen_by_project(snapshot: Snapshot, caller: Identity, resource: Resource) -> bool:
+    return caller.may_see(resource.project_id)
+
+
+def changed_by_project(snapshot: Snapshot, caller: Identity, resource: Resource) -> bool:
+    return caller.may_change(resource.project_id)
+
+
+def put_document(snapshot: Snapshot, resource: Any) -> Changes:
+    return rewrite(snapshot, resource)
+
+
+def sift_nothing(filters: Filters) -> tuple[Callable[[Any], bool], Filters]:
+    return lambda _: True, filters
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection(Generic[R]):
     """Changes are decided on a snapshot, raise ApiError, and name in `Changes.reads` what else they rest on."""
@@ -54,27 +76,18 @@ class Collection(Generic[R]):
     find: Callable[[Snapshot, str], R | None]
     candidates: Callable[[Snapshot, Filters], Iterable[R]]
     """At least those that the filters admit; never a scan where an index knows them."""
-    owner: Callable[[Snapshot, R], Owner]
+    owner: Callable[[Snapshot, R], Owner] = own_document
     """The document that the resource is in."""
-    sees: Callable[[Snapshot, Identity, R], bool]
-    may_change: Callable[[Snapshot, Identity, R], bool]
+    sees: Callable[[Snapshot, Identity, R], bool] = seen_by_project
+    may_change: Callable[[Snapshot, Identity, R], bool] = changed_by_project
     encode: Callable[[Viewpoint, R], Item]
-    sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]]
+    sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]] = sift_nothing
     """Answers the filters that look at more than one value of an item, and gives the others back."""
     create: Callable[[Snapshot, RequestContext, Values], Changes]
     update: Callable[[Snapshot, RequestContext, R, Values], Changes]
     delete: Callable[[Snapshot, Identity, R], Changes]
-    put: Callable[[Snapshot, R], Changes]
+    put: Callable[[Snapshot, R], Changes] = put_document
     """Stores what is the same resource with other values."""
-
-
-def by_project(snapshot: Snapshot, caller: Identity, resource: Resource) -> bool:
-    """Who may change it: whoever may change what is his project's."""
-    return caller.may_change(resource.project_id)
-
-
-def sift_nothing(filters: Filters) -> tuple[Callable[[R], bool], Filters]:
-    return lambda _: True, filters
 
 
 def named(found: Mapping[str, R], filters: Filters) -> Iterable[R]:

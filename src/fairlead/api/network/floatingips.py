@@ -14,23 +14,18 @@ from fairlead.api.network.collection import (
     Filters,
     RequestContext,
     Viewpoint,
-    by_project,
     encode_standard,
     given,
     named,
-    sift_nothing,
     standard_values,
 )
 from fairlead.api.network.ports import STATUS, port_status
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import floatingips
 from fairlead.changes.floatingips import Destination, NewFloatingIP
-from fairlead.changes.identity import Identity
-from fairlead.changes.resources import rewrite
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FloatingIP, Port
-from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -104,10 +99,6 @@ def update_floating_ip(snapshot: Snapshot, context: RequestContext, floating_ip:
     return floatingips.update_floating_ip(snapshot, context.caller, floating_ip, described, destination, context.now)
 
 
-def _find(snapshot: Snapshot, identity: str) -> FloatingIP | None:
-    return snapshot.floating_ips.get(identity)
-
-
 def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[FloatingIP]:
     if "id" not in filters and "port_id" in filters:
         ids = (found for port_id in filters["port_id"] for found in snapshot.port_floating_ips.get(port_id, NO_IDS))
@@ -115,27 +106,14 @@ def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[FloatingIP]:
     return named(snapshot.floating_ips, filters)
 
 
-def _owner(snapshot: Snapshot, floating_ip: FloatingIP) -> Owner:
-    return owner_of(floating_ip)
-
-
-def _sees(snapshot: Snapshot, caller: Identity, floating_ip: FloatingIP) -> bool:
-    return caller.may_see(floating_ip.project_id)
-
-
 FLOATING_IPS: Collection[FloatingIP] = Collection(
     singular="floatingip",
     plural="floatingips",
     attributes=ATTRIBUTES,
-    find=_find,
+    find=lambda snapshot, key: snapshot.floating_ips.get(key),
     candidates=_candidates,
-    owner=_owner,
-    sees=_sees,
-    may_change=by_project,
     encode=encode_floating_ip,
-    sift=sift_nothing,
     create=create_floating_ip,
     update=update_floating_ip,
     delete=floatingips.delete_floating_ip,
-    put=rewrite,
 )

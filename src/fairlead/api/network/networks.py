@@ -16,27 +16,21 @@ from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refu
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Collection,
-    Filters,
     RequestContext,
     Viewpoint,
-    by_project,
     encode_standard,
     given,
     named,
-    sift_nothing,
     standard_values,
 )
 from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU
 from fairlead.api.network.policy import PROVIDER
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import access, networks
-from fairlead.changes.identity import Identity
 from fairlead.changes.networks import AskedSegment
-from fairlead.changes.resources import rewrite
 from fairlead.changes.subnets import MOST_SUBNETS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Network, SegmentType
-from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -148,35 +142,15 @@ def _asked_segment(values: Values) -> AskedSegment:
     return AskedSegment(type=kind, physical_network=physical, tag=tag)
 
 
-def _owner(snapshot: Snapshot, network: Network) -> Owner:
-    return owner_of(network)
-
-
-def _sees(snapshot: Snapshot, caller: Identity, network: Network) -> bool:
-    return access.sees_network(caller, network)
-
-
-def _find(snapshot: Snapshot, network_id: str) -> Network | None:
-    return snapshot.networks.get(network_id)
-
-
-def _candidates(snapshot: Snapshot, filters: Filters) -> "list[Network]":
-    return list(named(snapshot.networks, filters))
-
-
 NETWORKS: Collection[Network] = Collection(
     singular="network",
     plural="networks",
     attributes=ATTRIBUTES,
-    find=_find,
-    candidates=_candidates,
-    owner=_owner,
-    sees=_sees,
-    may_change=by_project,
+    find=lambda snapshot, key: snapshot.networks.get(key),
+    candidates=lambda snapshot, filters: named(snapshot.networks, filters),
+    sees=lambda _, caller, network: access.sees_network(caller, network),
     encode=encode_network,
-    sift=sift_nothing,
     create=create_network,
     update=update_network,
     delete=networks.delete_network,
-    put=rewrite,
 )

@@ -24,11 +24,9 @@ from fairlead.api.network.collection import (
 from fairlead.api.openapi import TEXT
 from fairlead.changes import access, ports
 from fairlead.changes.ports import NewPort, PortChange
-from fairlead.changes.resources import rewrite
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FixedIP, Port, PortUse
-from fairlead.model.owner import Owner
 from fairlead.model.plugged import is_plugged
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus
@@ -166,10 +164,6 @@ def _fits(fixed: FixedIP, wanted: dict[str, set[str]]) -> bool:
     )
 
 
-def _find(snapshot: Snapshot, port_id: str) -> Port | None:
-    return snapshot.ports.get(port_id)
-
-
 def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Port]:
     if "id" not in filters and "network_id" in filters:
         ids = (port_id for item in filters["network_id"] for port_id in snapshot.network_ports.get(item, NO_IDS))
@@ -177,17 +171,12 @@ def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Port]:
     return named(snapshot.ports, filters)
 
 
-def _owner(snapshot: Snapshot, port: Port) -> Owner:
-    return owner_of(port)
-
-
 PORTS: Collection[Port] = Collection(
     singular="port",
     plural="ports",
     attributes=ATTRIBUTES,
-    find=_find,
+    find=lambda snapshot, key: snapshot.ports.get(key),
     candidates=_candidates,
-    owner=_owner,
     sees=access.sees_port,
     may_change=access.may_change_port,
     encode=encode_port,
@@ -195,5 +184,4 @@ PORTS: Collection[Port] = Collection(
     create=create_port,
     update=update_port,
     delete=ports.delete_port,
-    put=rewrite,
 )

@@ -3,7 +3,7 @@
 Not here, and refused: several external gateways, QoS policies, flavors.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from uuid import UUID, uuid5
@@ -16,14 +16,11 @@ from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refu
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Collection,
-    Filters,
     RequestContext,
     Viewpoint,
-    by_project,
     encode_standard,
     given,
     named,
-    sift_nothing,
     standard_values,
 )
 from fairlead.api.network.gateways import encode_gateway, read_gateway
@@ -32,12 +29,9 @@ from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import access, routers
 from fairlead.changes.access import Verb
 from fairlead.changes.gateways import GatewayRequest
-from fairlead.changes.identity import Identity
-from fairlead.changes.resources import rewrite
 from fairlead.changes.routers import Attachment, InterfaceTarget, RouterChange
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Route, Router
-from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -161,35 +155,14 @@ def encode_attachment(router: Router, attachment: Attachment) -> JsonObject:
     }
 
 
-def _find(snapshot: Snapshot, router_id: str) -> Router | None:
-    return snapshot.routers.get(router_id)
-
-
-def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Router]:
-    return named(snapshot.routers, filters)
-
-
-def _owner(snapshot: Snapshot, router: Router) -> Owner:
-    return owner_of(router)
-
-
-def _sees(snapshot: Snapshot, caller: Identity, router: Router) -> bool:
-    return caller.may_see(router.project_id)
-
-
 ROUTERS: Collection[Router] = Collection(
     singular="router",
     plural="routers",
     attributes=ATTRIBUTES,
-    find=_find,
-    candidates=_candidates,
-    owner=_owner,
-    sees=_sees,
-    may_change=by_project,
+    find=lambda snapshot, key: snapshot.routers.get(key),
+    candidates=lambda snapshot, filters: named(snapshot.routers, filters),
     encode=encode_router,
-    sift=sift_nothing,
     create=create_router,
     update=update_router,
     delete=routers.delete_router,
-    put=rewrite,
 )

@@ -18,7 +18,6 @@ from fairlead.api.network.collection import (
     Viewpoint,
     encode_standard,
     given,
-    sift_nothing,
     standard_values,
 )
 from fairlead.changes import access, subnets
@@ -138,7 +137,6 @@ SUBNETS: Collection[Subnet] = Collection(
     sees=_sees,
     may_change=access.may_change_subnet,
     encode=encode_subnet,
-    sift=sift_nothing,
     create=create_subnet,
     update=update_subnet,
     delete=subnets.delete_subnet,
