@@ -9,17 +9,19 @@ from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from socket import AF_INET, AF_INET6, inet_pton
+from sys import intern
 from types import UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from cattrs import Converter
-from cattrs.gen import make_dict_structure_fn
+from cattrs.gen import make_dict_structure_fn, override
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.kinds import KINDS
 from fairlead.model.l7 import L7Action, L7Policy
 from fairlead.model.loadbalancer import HealthMonitor, SessionPersistence
+from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.interface import StoreError
@@ -54,7 +56,7 @@ def _text(value: object) -> str:
     raise NotImplementedError(type(value))
 
 
-@lru_cache(maxsize=2**16)
+@lru_cache(maxsize=2**12)
 def _address(text: str) -> IPv4Address | IPv6Address:
     """A machine is a member of many pools: its address is parsed once, and one object in memory. What is stored is
     canonical, and `inet_pton` reads that four times as fast as `ip_address`, which takes what else there is."""
@@ -127,6 +129,16 @@ def _tuple_of(form: Any, converter: Converter) -> Hook:
     return lambda values, _: tuple([hook(value, item) for value in values]) if values else ()
 
 
+def _is_resource(form: Any) -> bool:
+    return isinstance(form, type) and issubclass(form, Resource)
+
+
+def _resource(form: Any, converter: Converter) -> Hook:
+    """All that a project has names it: one object in memory."""
+    once = override(struct_hook=lambda text, _: intern(text))
+    return make_dict_structure_fn(form, converter, _cattrs_detailed_validation=False, project_id=once)
+
+
 def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """An L7 policy as it is stored now, from how it was when every policy had the attributes of every action."""
     kind = document["action"]
@@ -165,6 +177,7 @@ def _make_converter() -> Converter:
     converter.register_structure_hook_factory(_is_one_or_none, _or_none)
     converter.register_structure_hook_factory(_is_tuple, _tuple_of)
     converter.register_structure_hook_func(lambda form: form == tuple[int, ...], _integers)
+    converter.register_structure_hook_factory(_is_resource, _resource)
     for union, parse in ((IPAddress, _address), (IPNetwork, ip_network)):
         _register_parser(converter, union, parse)
     converter.register_structure_hook(datetime, lambda text, _: _time(text))
