@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 from fairlead.dataplane.ovn import Element, Exclusive, VirtualService, pairs
@@ -43,6 +44,12 @@ def _patch_map(old: Json, difference: Json) -> Json:
     return encode_map(patch_map(decode_map(old), difference))
 
 
+@lru_cache(maxsize=2**10)
+def _one(options: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """All load balancers have the same options: one object in memory."""
+    return options
+
+
 def _decode_backends(text: str) -> tuple[str, ...]:
     """A slot table names few members many times: one text of each is kept."""
     known: dict[str, str] = {}
@@ -79,7 +86,7 @@ _CODECS: Mapping[Form, _Codec] = {
     Form.NUMBER_OR_NONE: _Codec(encode_optional, decode_optional, _EMPTY_SET),
     Form.TEXTS: _Codec(encode_set, decode_set, _EMPTY_SET, _patch_set),
     Form.PAIRS: _Codec(
-        lambda value: encode_map(dict(value)), lambda value: pairs(decode_map(value)), _EMPTY_MAP, _patch_map
+        lambda value: encode_map(dict(value)), lambda value: _one(pairs(decode_map(value))), _EMPTY_MAP, _patch_map
     ),
     Form.ENABLED: _Codec(
         lambda enabled: encode_optional(None if enabled else False),

@@ -91,7 +91,7 @@ class Mark:
             return None
         key = split_text(marks.get(_KEY, ""))
         well_formed = key[0] == table and len(key) == TABLES[table].key_parts
-        return self._claim(uuid, marks.get(_OWNER, ""), key if well_formed else (table, uuid))
+        return self._claim(uuid, marks.get(_OWNER, ""), (table, *(key[1:] if well_formed else (uuid,))))
 
     def _claim(self, uuid: str, owner: str, key: Key) -> Claim:
         try:
