@@ -292,6 +292,24 @@ def test_backups_take_over_evenly_and_among_them_too_only_what_must_moves():
 SHARED_V4 = "bbacacbbbbacbabcbbacbabcbbacabbacbaccbbbabaccbbbabacbcbbbbacacbb"
 
 
+@pytest.mark.parametrize(("count", "swapped"), [(2, 1), (3, 1), (3, 2), (10, 1), (10, 5), (40, 39), (128, 64)])
+def test_members_that_others_replace_in_one_change_move_only_their_own_clients(count: int, swapped: int):
+    before = equal(count)
+    after = dict.fromkeys(range(swapped, count + swapped), 1)
+    table = deal(EMPTY, {}, before)
+    assert {old for old, _ in moved(slots(table), slots(deal(table, before, after)))} == set(range(swapped))
+
+
+@given(members=weights, data=st.data())
+def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[int, int], data: st.DataObject):
+    """The comers weigh what those that go have weighed: the dues are what they were, but for who is rounded up."""
+    gone = data.draw(st.sets(st.sampled_from(sorted(members)), max_size=len(members) - 1))
+    table = deal(EMPTY, {}, members)
+    after = {(member + 100 if member in gone else member): weight for member, weight in members.items()}
+    changes = moved(slots(table), slots(deal(table, members, after)))
+    assert sum(old not in gone for old, _ in changes) <= (0 if len(set(members.values())) == 1 else 2)
+
+
 def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_were():
     """As written and read by the version before each family had its own table; also once it is written anew."""
     shared = (4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 1, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 0, 4, 1, 4)

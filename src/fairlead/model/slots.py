@@ -220,6 +220,8 @@ class _Dealing:
         self.less = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
         self.left = [slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)]
         """Slots whose first or second member goes or weighs less: their next member may be chosen."""
+        self.inherited = {slot for slot, leader in enumerate(ranks[0] if ranks else ()) if leader not in after}
+        """Slots whose first member goes: the second has them, and members that come take these before any other."""
         self.counts = Counter([members[0] for members in self.lists if members])
         self.comers = [member for member in sorted(after) if member not in before]
         self.returning = frozenset(self.comers) & frozenset(self.homes)
@@ -350,7 +352,8 @@ class _Dealing:
 
     def _take(self, member: int) -> None:
         """A member that returns takes slots that others have only while some member is away. It takes slots from their
-        home members only if it would lack more than one: so a return moves no clients that belong elsewhere."""
+        home members only if it would lack more than one: so a return moves no clients that belong elsewhere. A member
+        that comes in the place of another takes the slots of that one."""
         held: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] != member:
@@ -365,7 +368,10 @@ class _Dealing:
             if self.surplus(member) >= -2 * self.total:
                 return
             held = {m: [slot for slot in slots if self.homes[slot] == m] for m, slots in held.items()}
-        self.taken.update(self._take_from(member, held))
+        inherited = {m: [slot for slot in slots if slot in self.inherited] for m, slots in held.items()}
+        self.taken.update(self._take_from(member, inherited))
+        others = {m: [slot for slot in slots if self.lists[slot][0] == m] for m, slots in held.items()}
+        self.taken.update(self._take_from(member, others))
 
     def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
         """Slots of the members that have most over their due, until one more would make no share better."""
