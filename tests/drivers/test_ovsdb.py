@@ -198,7 +198,7 @@ def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, req
     with socket.socket(socket.AF_UNIX) as stream:
         stream.settimeout(15)
         stream.connect(str(server.folder / "db.sock"))
-        wait_until(lambda: kind == "server" or "Status: cluster member" in server.control("cluster/status", DATABASE))
+        wait_until(lambda: kind == "server" or _has_joined(server))
         # In a thread of its own: a server with a backlog reads no more, so a client must never write before it reads.
         requests = b"".join(map(msgspec.json.encode, [watch, *writes]))
         sender = threading.Thread(target=stream.sendall, args=(requests,))
