@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -72,32 +72,41 @@ STATISTICS = object_schema(
 
 
 def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
-    async def plan(request: Request) -> Response:
+    handlers = _Handlers(services, dataplanes)
+    planned = object_schema({"plan": _each(PLANNED)}, ["plan"])
+    shown = object_schema(SHOWN, SHOWN)
+    return DOOR.build(
+        [
+            Operation("GET", "/statistics", handlers.statistics, gives={200: STATISTICS}),
+            Operation("GET", "/plan", handlers.plan, gives={200: planned}, fails=[503]),
+            Operation("GET", "/owners/{owner:path}", handlers.show, gives={200: shown}, fails=[409, 503]),
+            Operation("POST", "/resync", handlers.resync, query={"force": FLAG}, gives={200: RESYNCED}),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Handlers:
+    _services: Services
+    _dataplanes: Dataplanes
+
+    async def plan(self, _: Request) -> Response:
         found: dict[str, dict[str, JsonObject]] = {}
-        for each in dataplanes.central:
+        for each in self._dataplanes.central:
             with _asking(each):
                 for owner, change in (await each.reconciler.plan()).items():
                     found.setdefault(str(owner), {})[each.dataplane.name] = _diff(change)
         return json_response({"plan": {owner: _planned(changes) for owner, changes in found.items()}})
 
-    async def show(request: Request) -> Response:
-        owner = await in_steps(_find_owner(services.model.snapshot, request.path_params["owner"]))
-        desired: dict[str, Rows] = {}
-        actual: dict[str, Rows] = {}
-        for each in dataplanes.central:
-            with _asking(each):
-                desired[each.dataplane.name], actual[each.dataplane.name] = await each.reconciler.compare(owner)
-        snapshot = services.model.snapshot
-        if not any(desired.values()) and not any(actual.values()) and snapshot.find(owner) is None:
-            titles = " or ".join(each.dataplane.title for each in dataplanes.central)
+    async def show(self, request: Request) -> Response:
+        owner = await in_steps(_find_owner(self._services.model.snapshot, request.path_params["owner"]))
+        rows = await self._rows(owner)
+        snapshot = self._services.model.snapshot
+        if not rows and snapshot.find(owner) is None:
+            titles = " or ".join(each.dataplane.title for each in self._dataplanes.central)
             raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles}")
         generation = snapshot.generations.get(owner, snapshot.revision)
-        applied = services.applied(owner)
-        rows: dict[str, JsonObject] = {
-            name: {"desired": _texts(desired[name]), "actual": _texts(actual[name])}
-            for name in desired
-            if desired[name] or actual[name]
-        }
+        applied = self._services.applied(owner)
         return json_response(
             {
                 "owner": str(owner),
@@ -108,36 +117,35 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
                 "down": _down(snapshot, owner),
                 "unknown": _unknown(snapshot, owner),
                 **{which: _together(rows, which) for which in ROWS},
-                "dataplanes": _by_dataplane(dataplanes, owner, rows),
+                "dataplanes": _by_dataplane(self._dataplanes, owner, rows),
             }
         )
 
-    async def resync(request: Request) -> Response:
+    async def resync(self, request: Request) -> Response:
         force = request.query_params.get("force", "").lower() in ("true", "1")
         changed: dict[str, int] = {}
-        for each in dataplanes.central:
+        for each in self._dataplanes.central:
             with _asking(each):
                 changed[each.dataplane.name] = await each.reconciler.resync(force=force)
         return json_response({"changed": sum(changed.values()), "dataplanes": changed})
 
-    async def statistics(request: Request) -> Response:
+    async def statistics(self, _: Request) -> Response:
         figures = {
             each.dataplane.name: {"waiting": len(each.reconciler), **asdict(each.reconciler.statistics)}
-            for each in dataplanes.central
+            for each in self._dataplanes.central
         }
         total = {name: sum(each[name] for each in figures.values()) for name in _FIGURES}
         return json_response({**total, "dataplanes": figures})
 
-    return DOOR.build(
-        [
-            Operation("GET", "/statistics", statistics, gives={200: STATISTICS}),
-            Operation(
-                "GET", "/plan", plan, gives={200: object_schema({"plan": _each(PLANNED)}, ["plan"])}, fails=[503]
-            ),
-            Operation("GET", "/owners/{owner:path}", show, gives={200: object_schema(SHOWN, SHOWN)}, fails=[409, 503]),
-            Operation("POST", "/resync", resync, query={"force": FLAG}, gives={200: RESYNCED}),
-        ]
-    )
+    async def _rows(self, owner: Owner) -> dict[str, JsonObject]:
+        """By dataplane, where it has or should have some."""
+        rows: dict[str, JsonObject] = {}
+        for each in self._dataplanes.central:
+            with _asking(each):
+                desired, actual = await each.reconciler.compare(owner)
+            if desired or actual:
+                rows[each.dataplane.name] = {"desired": _texts(desired), "actual": _texts(actual)}
+        return rows
 
 
 @contextmanager
