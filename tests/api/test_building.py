@@ -25,7 +25,7 @@ def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"}), **ma
     async def handler(request: Request) -> Response:
         raise raised
 
-    door = Door(title="a door", error=SENTENCE, fault=sentence, admits=only_admin, **manners)
+    door = Door(path="/d", title="a door", error=SENTENCE, fault=sentence, admits=only_admin, **manners)
     app = door.build([Operation("GET", "/here", handler, gives={200: None})])
 
     async def known(scope: Any, receive: Any, send: Any) -> None:

@@ -130,6 +130,7 @@ def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[s
 
 
 DOOR = Door(
+    path="/agent",
     title="Fairlead: agents",
     error=SENTENCE,
     fault=sentence,

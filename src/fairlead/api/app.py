@@ -24,6 +24,9 @@ from fairlead.api.loop_lag import LoopLag
 from fairlead.api.metrics import Metrics
 from fairlead.reconciler.dataplanes import Dataplanes
 
+IDENTITY = ("projects", "v3")
+"""First parts of the paths of what clients ask Keystone."""
+
 
 def make_app(
     services: Services,
@@ -34,26 +37,28 @@ def make_app(
     loop_lag: LoopLag | None = None,
 ) -> ASGIApp:
     """`names` are what Host may be, where that matters (`callers.names_of`)."""
-    metrics = Metrics(services, dataplanes, loop_lag or LoopLag())
     doors = {
-        "/network": network.make_door(services),
-        "/load-balancer": octavia.make_door(services),
-        "/operator": operator.make_door(services, dataplanes),
-        "/agent": agents.make_door(services),
+        network.DOOR: network.make_door(services),
+        octavia.DOOR: octavia.make_door(services),
+        operator.DOOR: operator.make_door(services, dataplanes),
+        agents.DOOR: agents.make_door(services),
     }
+    told_apart = frozenset({*IDENTITY, *(door.path.strip("/") for door in doors)})
+    metrics = Metrics(services, dataplanes, loop_lag or LoopLag(), told_apart)
 
     async def index(request: Request) -> Response:
         root = str(request.base_url).rstrip("/")
-        where = {"doors": {path.strip("/"): f"{root}{path}" for path in doors}}
+        where = {"doors": {door.path.strip("/"): f"{root}{door.path}" for door in doors}}
         return json_response({**where, **version_document(root)})
 
     routes = [
         Route("/", index),
         *identity_routes(services),
         *metrics.routes(),
-        *(_Door(path, app=_door(door, path)) for path, door in doors.items()),
+        *(_Door(door.path, app=_door(app, door.path)) for door, app in doors.items()),
     ]
-    return AccessControl(Starlette(routes=routes), authenticate, services.new_id, metrics.observe, names)
+    public = frozenset(path for door in doors for path in door.public)
+    return AccessControl(Starlette(routes=routes), authenticate, services.new_id, metrics.observe, names, public)
 
 
 class _Door(Mount):

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
-from fairlead.api.openapi import operations, with_document
+from fairlead.api.openapi import DOCUMENT, operations, with_document
 from fairlead.changes.identity import Identity
 from fairlead.store.interface import StoreError
 
@@ -57,11 +57,16 @@ def sentence(error: ApiError) -> Response:
     return json_response({"error": error.message}, error.status)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Door:
     """How a door speaks, and with whom."""
 
+    path: str
+    """Where it is in the application; all that a label of the metrics says of it."""
     title: str
+    versions: frozenset[str] = frozenset()
+    """Paths below it with what clients read before they log in: everybody may, as in every OpenStack service. So may
+    they its document."""
     error: Schema
     """Of the body of an error."""
     fault: Callable[[ApiError], Response]
@@ -70,6 +75,11 @@ class Door:
     """For exceptions of these classes, besides those that every door has (`WORDS`)."""
     admits: Callable[[Identity], None] = lambda _: None
     """Raises ApiError for who may use none of its operations."""
+
+    @property
+    def public(self) -> frozenset[str]:
+        """Paths of the application that everybody may read."""
+        return frozenset(self.path + each for each in (DOCUMENT, *self.versions))
 
     def build(
         self, documented: list[BaseRoute], *, before: Iterable[BaseRoute] = (), after: Iterable[BaseRoute] = ()

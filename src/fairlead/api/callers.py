@@ -46,22 +46,6 @@ WORDS = "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 PROBES = frozenset({"/healthz", "/readyz"})
 """They say "well" or "not well" to every caller, for any Host."""
-PUBLIC = frozenset(
-    {
-        "",
-        *PROBES,
-        "/network",
-        "/network/v2.0",
-        "/network/openapi.json",
-        "/load-balancer",
-        "/load-balancer/v2",
-        "/load-balancer/v2.0",
-        "/load-balancer/openapi.json",
-        "/operator/openapi.json",
-        "/agent/openapi.json",
-    }
-)
-"""For everybody: version documents, as in every OpenStack service, and whether the server is well."""
 STRANGER = Identity(user="", project_id="", roles=frozenset())
 STRANGERS.addFilter(RateLimit(STRANGERS_A_MINUTE))
 
@@ -121,7 +105,8 @@ class RequestRecord:
 
 
 class AccessControl:
-    """The outermost application. `names` are those of `names_of`, None where any will do."""
+    """The outermost application. `public` are the paths that everybody may read, besides the root and whether the
+    server is well; `names` are those of `names_of`, None where any will do."""
 
     def __init__(
         self,
@@ -130,12 +115,14 @@ class AccessControl:
         new_id: Callable[[], str],
         observe: Callable[[str, str, int, float], None],
         names: frozenset[str] | None = None,
+        public: frozenset[str] = frozenset(),
     ) -> None:
         self._app = app
         self._authenticate = authenticate
         self._new_id = new_id
         self._observe = observe
         self._names = names
+        self._public = frozenset({"", *PROBES, *public})
         self._failed = Allowance(FAILED_LOGINS_A_MINUTE)
         self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
@@ -171,7 +158,7 @@ class AccessControl:
         record.refused = True
         if path not in PROBES and (reason := self._why_refused(headers)):
             return json_response({"error": reason}, 403)
-        if path in PUBLIC:
+        if path in self._public:
             record.caller = STRANGER
             return None
         try:

@@ -32,17 +32,19 @@ STANDBY_PATIENCE = 30.0
 """Seconds for which a server without the lock waits for what the one that has it should have written."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds."""
-DOORS = frozenset({"", "network", "load-balancer", "operator", "agent", "projects", "v3"})
-"""First parts of paths; empty for what is at the root itself."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
     """One registry for one application, so that two in one process do not meet."""
 
-    def __init__(self, services: Services, dataplanes: Dataplanes, loop_lag: LoopLag) -> None:
+    def __init__(
+        self, services: Services, dataplanes: Dataplanes, loop_lag: LoopLag, doors: frozenset[str] = frozenset()
+    ) -> None:
+        """`doors` are the first parts of paths by which requests are told apart."""
         self._registry = CollectorRegistry()
         self._central = dataplanes.central
+        self._doors = frozenset({"", *doors})
         self._requests = Histogram(
             "fairlead_api_request_seconds",
             "Time from request to answer.",
@@ -62,7 +64,7 @@ class Metrics:
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
         """Under names of ours only: each that a stranger could invent would be kept for ever."""
         first = path.split("/", 2)[1] if path.count("/") > 1 else ""
-        door = first if first in DOORS else "other"
+        door = first if first in self._doors else "other"
         self._requests.labels(door, method if method in METHODS else "other", str(code)).observe(seconds)
 
     def _timing(self, name: str, meaning: str) -> Histogram:

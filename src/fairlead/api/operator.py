@@ -252,6 +252,7 @@ def _only_admin(who: Identity) -> None:
 
 
 DOOR = Door(
+    path="/operator",
     title="Fairlead: operator",
     error=SENTENCE,
     fault=sentence,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from fairlead.api.app import make_app
 from fairlead.api.door import Services
@@ -101,7 +102,8 @@ def _services(
     dataplanes: Dataplanes,
     controls: Sequence[Control],
 ) -> Services:
-    ovn = next(control for control in controls if isinstance(control, OvnControl))
+    ovn = next((control for control in controls if isinstance(control, OvnControl)), None)
+    seen: dict[str, Any] = {} if ovn is None else {"locate": ovn.locate, "ports_on": ovn.ports_on}
     return Services(
         model=model,
         applied=dataplanes.applied,
@@ -114,8 +116,7 @@ def _services(
         limits=Limits(**asdict(configuration.quota)),
         probes=ProbeLimits(**asdict(configuration.probes)),
         news=dataplanes.news,
-        locate=ovn.locate,
-        ports_on=ovn.ports_on,
+        **seen,
     )
 
 

@@ -1,31 +1,48 @@
 """Which store a URL means. What a store can do is the same for all (`interface`)."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.store.interface import Store
 from fairlead.store.sqlite import SqliteStore
 
 
-def _open_sqlite(rest: str) -> Awaitable[Store]:
-    return SqliteStore.open(Path(rest))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """Both are given what stands behind `scheme://`."""
+
+    check: Callable[[str], None]
+    """Raises ValueError, which says what would be right."""
+    open: Callable[[str], Awaitable[Store]]
+    """Raises StoreUnavailable."""
 
 
-OPENERS: Mapping[str, Callable[[str], Awaitable[Store]]] = {"sqlite": _open_sqlite}
-"""Scheme -> what opens the store, given what stands behind `scheme://`."""
+def _check_file(path: str) -> None:
+    if not path.startswith("/") or path.endswith("/"):
+        raise ValueError("it names no file; give it whole, as in sqlite:///var/lib/fairlead/fairlead.db")
+
+
+def _open_file(path: str) -> Awaitable[Store]:
+    return SqliteStore.open(Path(path))
+
+
+SCHEMES: Mapping[str, Scheme] = {"sqlite": Scheme(check=_check_file, open=_open_file)}
 
 
 def check_url(url: str) -> None:
     """Raises ValueError for one that means no store."""
     scheme, colon, rest = url.partition("://")
-    if not colon or scheme not in OPENERS:
-        raise ValueError(f"'{url}' begins with none of {', '.join(f'{each}://' for each in OPENERS)}")
-    if not rest.startswith("/") or rest.endswith("/"):
-        raise ValueError(f"'{url}' names no file; give it whole, as in {scheme}:///var/lib/fairlead/fairlead.db")
+    if not colon or scheme not in SCHEMES:
+        raise ValueError(f"'{url}' begins with none of {', '.join(f'{each}://' for each in SCHEMES)}")
+    try:
+        SCHEMES[scheme].check(rest)
+    except ValueError as error:
+        raise ValueError(f"'{url}': {error}") from None
 
 
 async def open_store(url: str) -> Store:
     """Raises ValueError, and StoreUnavailable when it cannot be opened or was written by a newer version."""
     check_url(url)
     scheme, _, rest = url.partition("://")
-    return await OPENERS[scheme](rest)
+    return await SCHEMES[scheme].open(rest)

@@ -82,7 +82,9 @@ def _say_mistake(_: Request, __: Exception) -> ApiError:
 
 
 DOOR = Door(
+    path="/network",
     title="Fairlead: networks (Neutron)",
+    versions=frozenset({"", "/v2.0"}),
     error=FAULT,
     fault=lambda error: fault(error.status, error.kind, error.message),
     words={

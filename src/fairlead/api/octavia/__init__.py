@@ -54,7 +54,9 @@ def _say_unsupported(_: Request, error: Unsupported) -> ApiError:
 
 
 DOOR = Door(
+    path="/load-balancer",
     title="Fairlead: load balancers (Octavia v2)",
+    versions=frozenset({"", "/v2", "/v2.0"}),
     error=FAULT,
     fault=lambda error: fault(error.status, error.message),
     words={
