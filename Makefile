@@ -12,7 +12,7 @@ LABS ?= 3
 TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
 MARKED := not lab and not siege and not client and not fuzz and not slow
 
-.PHONY: help setup demo down test check quick newest test-ovn cases mutants fuzz siege tempest bench scale lab clean format
+.PHONY: help setup demo down test check quick newest long test-ovn cases mutants fuzz siege tempest bench scale lab clean format
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -45,9 +45,14 @@ test: ## everything, the end-to-end tests in the lab and the mutants of the case
 	@scripts/setup ovn
 	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
 	@$(MAKE) --no-print-directory check EXAMPLES=patient
-	$(PYTHON_BIN)/python scripts/mutate.py
-	$(PYTHON_BIN)/pytest $(TOGETHER) -m 'lab or client or fuzz or slow or siege'
+	@$(MAKE) --no-print-directory long
 	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
+
+long: ## the tests that take long; while they wait for OVN, the mutants, which are told in the end
+	@scripts/setup lab
+	@log=$$(mktemp); nice -n 19 $(PYTHON_BIN)/python scripts/mutate.py >$$log 2>&1 & mutants=$$!; \
+		$(PYTHON_BIN)/pytest $(TOGETHER) -m 'lab or client or fuzz or slow or siege'; tests=$$?; \
+		wait $$mutants; mutants=$$?; cat $$log; rm $$log; [ $$tests = 0 ] && [ $$mutants = 0 ]
 
 test-ovn: ## the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
 	@scripts/setup ovn
