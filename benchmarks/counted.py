@@ -14,15 +14,16 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead import server
 from fairlead.cli import main
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.ovn import driver as ovn
 from fairlead.drivers.ovn.replica import Replica
 from fairlead.drivers.ovsdb import client as ovsdb
 from fairlead.drivers.ovsdb.client import Changes, Event
-from fairlead.drivers.ovsdb.protocol import Rests
 from fairlead.model.owner import Owner
+from fairlead.model.steps import Steps
+from fairlead.server import ovn as server
+from fairlead.store import opening
 from fairlead.store.interface import Batch, Document
 from fairlead.store.sqlite import SqliteStore
 
@@ -96,7 +97,7 @@ def count_all(counts: memoryview) -> None:
             counts[_ROWS] += len(rows)
             return rows
 
-        def _see(self, event: Event) -> Rests | None:
+        def _see(self, event: Event) -> Steps[None] | None:
             if isinstance(event, Changes):
                 counts[_TOLD] += sum(map(len, event.tables.values()))
             return super()._see(event)
@@ -105,10 +106,14 @@ def count_all(counts: memoryview) -> None:
         if event == "call":
             counts[_CALLS] += 1
 
-    server.SqliteStore = CountedStore  # type: ignore[misc]
-    server.OvnDriver = CountedDriver  # type: ignore[misc]
-    ovn.Replica = CountedReplica  # type: ignore[misc]
-    ovn.Client = CountedClient  # type: ignore[misc]
+    for module, name, counted in (
+        (opening, "SqliteStore", CountedStore),
+        (server, "OvnDriver", CountedDriver),
+        (ovn, "Replica", CountedReplica),
+        (ovn, "Client", CountedClient),
+    ):
+        assert hasattr(module, name), f"{module.__name__} takes no {name} any more"
+        setattr(module, name, counted)
 
 
 if __name__ == "__main__":

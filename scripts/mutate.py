@@ -114,9 +114,7 @@ MUTANTS = (
         "if ",
     ),
     Mutant("nobody has a home", "model/slots.py", "home if home in away and slot not in self.taken else ", ""),
-    Mutant(
-        "a comer takes from anybody", "model/slots.py", "self.taken.update(self._take_from(member, inherited))", "pass"
-    ),
+    Mutant("a comer takes from anybody", "model/slots.py", "        self._replace()\n", ""),
     Mutant("nobody is next", "model/slots.py", "for rank in table.ranks[1:]:", "for rank in ():"),
     Mutant(
         "the next is anybody", "model/slots.py", "[first if first in living else second for first", "[second for first"

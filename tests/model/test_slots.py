@@ -300,6 +300,23 @@ def test_members_that_others_replace_in_one_change_move_only_their_own_clients(c
     assert {old for old, _ in moved(slots(table), slots(deal(table, before, after)))} == set(range(swapped))
 
 
+@pytest.mark.parametrize(("count", "gone", "come"), [(4, 1, 2), (4, 1, 3), (8, 1, 4), (8, 2, 4), (10, 5, 2), (3, 2, 9)])
+def test_members_that_come_when_fewer_or_more_go_share_evenly(count: int, gone: int, come: int):
+    before, after = equal(count), dict.fromkeys(range(gone, count + come), 1)
+    counts = Counter(slots(deal(deal(EMPTY, {}, before), before, after)))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_who_drains_while_another_comes_has_its_home_when_it_is_back():
+    four, table = equal(4), deal(EMPTY, {}, equal(4))
+    with_fifth = {**without(four, 0), 4: 1}
+    drained = deal(table, four, with_fifth, frozenset({0}))
+    mine = {slot for slot, member in enumerate(keys(slots(table))) if member == 0}
+    back = deal(drained, with_fifth, {**with_fifth, 0: 1})
+    again = {slot for slot, member in enumerate(keys(slots(back))) if member == 0}
+    assert len(again & mine) / len(again) > 0.6
+
+
 @given(members=weights, data=st.data())
 def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[int, int], data: st.DataObject):
     """The comers weigh what those that go have weighed: the dues are what they were, but for who is rounded up."""
@@ -307,7 +324,7 @@ def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[i
     table = deal(EMPTY, {}, members)
     after = {(member + 100 if member in gone else member): weight for member, weight in members.items()}
     changes = moved(slots(table), slots(deal(table, members, after)))
-    assert sum(old not in gone for old, _ in changes) <= (0 if len(set(members.values())) == 1 else 2)
+    assert sum(old not in gone for old, _ in changes) <= (0 if len(set(members.values())) == 1 else 6)
 
 
 def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_were():

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2s
+from heapq import heapify, heappop, heappush, heapreplace
 from math import log
 
 SMALLEST = 16
@@ -76,7 +77,7 @@ def deal(
     if not homes and not before and not away:
         return replace(table, ranks=_deal_anew(tuple(sorted(after.items())), smallest))
     size = max(len(homes), smallest, choose_size(after))
-    dealing = _Dealing(table, homes, size, before, after)
+    dealing = _Dealing(table, homes, size, before, after, away)
     dealing.come_home()
     if not dealing.give_free_slots():
         dealing.even_out()
@@ -209,7 +210,15 @@ def _some(members: Sequence[int], place: int) -> Sequence[int]:
 class _Dealing:
     """One change of a table's members, step by step."""
 
-    def __init__(self, table: SlotTable, homes: tuple[int, ...], size: int, before: Weights, after: Weights) -> None:
+    def __init__(
+        self,
+        table: SlotTable,
+        homes: tuple[int, ...],
+        size: int,
+        before: Weights,
+        after: Weights,
+        away: Set[int] = frozenset(),
+    ) -> None:
         repeat = size // len(homes) if homes else 0
         ranks = [rank * repeat for rank in table.ranks]
         self.table, self.size, self.before, self.after = table, size, before, after
@@ -220,8 +229,10 @@ class _Dealing:
         self.less = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
         self.left = [slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)]
         """Slots whose first or second member goes or weighs less: their next member may be chosen."""
-        self.inherited = {slot for slot, leader in enumerate(ranks[0] if ranks else ()) if leader not in after}
-        """Slots whose first member goes: the second has them, and members that come take these before any other."""
+        self.inherited = {
+            slot for slot, leader in enumerate(ranks[0] if ranks else ()) if leader not in after and leader not in away
+        }
+        """Slots whose first member goes for good, and not those of a member that drains, which are its home."""
         self.counts = Counter([members[0] for members in self.lists if members])
         self.comers = [member for member in sorted(after) if member not in before]
         self.returning = frozenset(self.comers) & frozenset(self.homes)
@@ -264,6 +275,7 @@ class _Dealing:
     def even_out(self) -> None:
         """Members that come or weigh more take from those that have most; members that weigh less give to the next in
         their lists."""
+        self._replace()
         grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
         for member in sorted(grown):
             self._take(member)
@@ -350,10 +362,31 @@ class _Dealing:
             self.counts.subtract(before)
             self.counts[members[0]] += 1
 
+    def _replace(self) -> None:
+        """Members that come take the slots of those that go, and each as many as it is due: the next in a list gives
+        back what it has more than its own due. So members that take the place of others move nobody else's clients."""
+        queues: dict[int, list[int]] = {}
+        for slot in _spread(sorted(self.inherited), len(self.inherited))[::-1]:
+            if (heir := self.lists[slot][0]) in self.before:
+                queues.setdefault(heir, []).append(slot)
+        poor = [(self.surplus(member), member) for member in self.comers]
+        rich = [(-self.surplus(heir), heir) for heir in queues]
+        heapify(poor)
+        heapify(rich)
+        while poor and rich and poor[0][0] < 0 and rich[0][0] < 0:
+            (lack, member), (most, heir) = poor[0], heappop(rich)
+            if self.counts[heir] <= 1:
+                continue
+            slot = queues[heir].pop()
+            self._prefer(slot, member, 0)
+            self.taken.add(slot)
+            heapreplace(poor, (lack + self.total, member))
+            if queues[heir]:
+                heappush(rich, (most + self.total, heir))
+
     def _take(self, member: int) -> None:
         """A member that returns takes slots that others have only while some member is away. It takes slots from their
-        home members only if it would lack more than one: so a return moves no clients that belong elsewhere. A member
-        that comes in the place of another takes the slots of that one."""
+        home members only if it would lack more than one: so a return moves no clients that belong elsewhere."""
         held: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] != member:
@@ -368,10 +401,7 @@ class _Dealing:
             if self.surplus(member) >= -2 * self.total:
                 return
             held = {m: [slot for slot in slots if self.homes[slot] == m] for m, slots in held.items()}
-        inherited = {m: [slot for slot in slots if slot in self.inherited] for m, slots in held.items()}
-        self.taken.update(self._take_from(member, inherited))
-        others = {m: [slot for slot in slots if self.lists[slot][0] == m] for m, slots in held.items()}
-        self.taken.update(self._take_from(member, others))
+        self.taken.update(self._take_from(member, held))
 
     def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
         """Slots of the members that have most over their due, until one more would make no share better."""
