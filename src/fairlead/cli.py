@@ -229,8 +229,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(plan, indent=2))
     else:
-        changes = [(owner, *item) for owner, each in plan.items() for item in each["dataplanes"].items()]
-        for owner, dataplane, change in changes:
+        plans = ((owner, each.get("dataplanes", {"its dataplane": each})) for owner, each in plan.items())
+        for owner, dataplane, change in ((owner, *item) for owner, each in plans for item in each.items()):
             print(f"{owner} in {dataplane}")
             for word, sign in (("create", "+"), ("delete", "-")):
                 print("".join(f"  {sign} {row}\n" for row in change[word]), end="")
@@ -252,7 +252,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"  down: member {member}: {why}")
     for member, why in shown.get("unknown", {}).items():  # not said by older servers
         print(f"  unknown: member {member}: {why}")
-    for name, dataplane in shown["dataplanes"].items():
+    for name, dataplane in shown.get("dataplanes", {}).items():
         _show_dataplane(name, dataplane)
     return 0 if shown["desired"] == shown["actual"] else DIFFERENT
 
@@ -278,7 +278,7 @@ def _why(arrived: Any) -> str:
 
 def _resync(arguments: argparse.Namespace) -> int:
     answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
-    where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer["dataplanes"].items())
+    where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer.get("dataplanes", {}).items())
     said = f"{answer['changed']} owners differed and are being mended ({where})"
     print(json.dumps(answer) if arguments.json else said)
     return 0

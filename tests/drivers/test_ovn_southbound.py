@@ -16,7 +16,7 @@ from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Sett
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.addresses import parse_address
-from fairlead.model.facts import HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
+from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.snapshot import Snapshot
@@ -632,3 +632,29 @@ def test_news_that_were_taken_in_by_half_are_told_again() -> None:
 
     asyncio.run(run_once())
     assert begun == [{FOUR: Health.ERROR}] * 2
+
+
+def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_again() -> None:
+    """A port that was unplugged during an outage, and a chassis that was deleted, would be there for ever."""
+    chassis = {"a": {"initial": {"name": "node1", "hostname": "host1"}}}
+    port = {"b": {"initial": {"logical_port": "vm1", "chassis": ["uuid", "a"], "up": True, "type": ""}}}
+    told: list[tuple[Fact[Any], Any]] = []
+
+    def observe(fact: Fact[Any], news: Any) -> Iterator[None]:
+        told.append((fact, news))
+        yield
+
+    reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), observe)
+
+    async def run_once() -> None:
+        see(reader, Contents(tables={"Chassis": chassis, "Port_Binding": port}))
+        work = reader._see(Contents(tables={}))
+        assert work is not None
+        next(work, None)
+        work.close()
+        told.clear()
+        see(reader, Contents(tables={}))
+
+    asyncio.run(run_once())
+    assert (PLUGGED, {"vm1": None}) in told
+    assert (CHASSIS, {"node1": None}) in told

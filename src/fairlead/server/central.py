@@ -99,6 +99,7 @@ class CentralDataplane:
         self._first_hear, self._hears = first_hear, hears
         self._look_wanted = asyncio.Event()
         self._synced = asyncio.Event()
+        self._heard = asyncio.Event()
         self._tasks = contextlib.AsyncExitStack()
         model.subscribe(self.reconciler.mark)
 
@@ -108,7 +109,7 @@ class CentralDataplane:
         self.driver.start()
 
     async def __aenter__(self) -> Self:
-        works = (self.reconciler.run, self._look_when_wanted, self.takeover.run)
+        works = (self._reconcile, self._look_when_wanted, self.takeover.run)
         await self._tasks.enter_async_context(at_work(*works))
         return self
 
@@ -138,9 +139,15 @@ class CentralDataplane:
             return False
         return await self._hears()
 
+    async def _reconcile(self) -> None:
+        """What was marked while the model was loaded waits for what is observed, too."""
+        await self._heard.wait()
+        await self.reconciler.run()
+
     async def _look_when_wanted(self) -> None:
         """At the start, when the dataplane comes back, and hourly."""
         await self._first_hear()
+        self._heard.set()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):

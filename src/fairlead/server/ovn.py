@@ -50,6 +50,7 @@ class OvnControl:
         self._tasks = contextlib.AsyncExitStack()
 
     def connect(self) -> None:
+        self._tasks.push_async_exit(self.central)
         self.central.connect()
 
     async def __aenter__(self) -> Self:

@@ -151,10 +151,10 @@ class SouthboundReader:
         match event:
             case Contents(tables=tables):
                 self._cancel_timers()  # each holds the tables that it was made for
-                known = self._tables.bindings
+                before = self._tables
                 self._tables = _Tables(self._patience)
-                self._tables.moved.update(known.ports())
-                self._tables.bindings.changed.update(known.names())
+                self._tables.moved.update(before.moved, before.bindings.ports())
+                self._tables.bindings.changed.update(before.bindings.changed, before.bindings.names())
                 self._untold.clear()
                 return self._take(tables, {*self._told, *self._half_told})
             case Changes(tables=tables):
@@ -226,11 +226,8 @@ class SouthboundReader:
             yield from self._tell(news)
 
     def _tell(self, news: HealthNews) -> Steps[None]:
-        try:
-            yield from self._observe(HEALTH, news) or ()
-        except GeneratorExit:
-            self._half_told.update(news)
-            raise
+        self._half_told.update(news)  # whoever lets go of this work in the middle does not say so before it looks again
+        yield from self._observe(HEALTH, news) or ()
         self._half_told.difference_update(news)
 
     def _tell_of_ports(self) -> Steps[None]:
