@@ -24,7 +24,7 @@ from typing import assert_never
 
 from fairlead.compilers.ovn.abilities import ABILITIES
 from fairlead.compilers.ovn.monitors import monitor_rows
-from fairlead.compilers.ovn.parting import parting_rows
+from fairlead.compilers.ovn.parting import Endpoints, parting_rows
 from fairlead.compilers.ovn.router import (
     floating_ip_rows,
     gateway_attachment,
@@ -220,8 +220,9 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     for each in balancer.pools:
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
+    endpoints = {pool.id: _endpoints(pool) for pool in balancer.pools}
     for place in _places(snapshot, balancer, network):
-        yield from _services(balancer, place, snapshot.abilities)
+        yield from _services(balancer, place, endpoints, snapshot.abilities)
     for each in balancer.pools:
         yield from monitor_rows(snapshot, balancer, each)
 
@@ -254,7 +255,15 @@ def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> 
         yield Place(groups=guest_groups(where), suffix="there", addresses=vips, out=down | elsewhere)
 
 
-def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]) -> Iterator[OvnRow]:
+def _endpoints(pool: lb.Pool) -> dict[int, str]:
+    """Of each member, by its ordinal, as OVN writes it."""
+    return {member.ordinal: render_endpoint(member.address, member.port) for member in pool.members}
+
+
+def _services(
+    balancer: lb.LoadBalancer, place: Place, endpoints: Endpoints, abilities: frozenset[str]
+) -> Iterator[OvnRow]:
+    """`endpoints` are those of each pool."""
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
     serving: dict[lb.Transport, set[str]] = {}
@@ -271,7 +280,7 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
             where = (transport, _selection_fields(abilities, pool, vip.address.version))
             table = (listener.default_pool_id, vip.address.version)
             if table not in tables:
-                tables[table] = _backends(pool, vip, place.out)
+                tables[table] = _backends(pool, vip, endpoints, place.out)
             serving[transport].update(tables[table])
             for address in addresses:
                 service = VirtualService(vip=render_endpoint(address, listener.port), backends=tables[table])
@@ -289,7 +298,7 @@ def _services(balancer: lb.LoadBalancer, place: Place, abilities: frozenset[str]
         yield row
         yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
     if not place.suffix:  # where the project's routers are, and so the gateways
-        yield from parting_rows(balancer, serving, OPTIONS, place.groups.balancers)
+        yield from parting_rows(balancer, endpoints, serving, OPTIONS, place.groups.balancers)
 
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
@@ -353,13 +362,12 @@ def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:
         raise Unsupported("members whose IP version no VIP has", PROVIDER)
 
 
-def _backends(pool: lb.Pool | None, vip: lb.Vip, down: frozenset[str]) -> tuple[str, ...]:
+def _backends(pool: lb.Pool | None, vip: lb.Vip, endpoints: Endpoints, down: frozenset[str]) -> tuple[str, ...]:
     """The slot table as endpoints of the VIP's family: a switch translates no IPv4 into IPv6."""
     if pool is None or not pool.admin_state_up:
         return ()
     slots = lb.slots_of(pool, vip.address.version, down)
-    endpoints = {member.ordinal: render_endpoint(member.address, member.port) for member in pool.members}
-    return tuple(map(endpoints.__getitem__, _buckets(pool, slots)))
+    return tuple(map(endpoints[pool.id].__getitem__, _buckets(pool, slots)))
 
 
 def _buckets(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,27 +8,32 @@ lately is a backend of a VIP that nobody uses, in a row beside the others.
 from collections.abc import Iterator, Mapping, Set
 from hashlib import blake2s
 from ipaddress import IPv4Network, IPv6Network
+from typing import TypeAlias
 
 from fairlead.dataplane.ovn import GroupMember, LoadBalancer, OvnRow, VirtualService
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.parting import pool_transport
 
+Endpoints: TypeAlias = Mapping[str, Mapping[int, str]]
+"""Pool -> ordinal of a member -> its endpoint as OVN writes it."""
 NOWHERE_V4, NOWHERE_V6 = IPv4Network("192.0.2.0/24"), IPv6Network("100::/64")
 """For documentation (RFC 5737) and for discarding (RFC 6666): no packet has such a destination."""
 
 
 def parting_rows(
     balancer: lb.LoadBalancer,
+    endpoints: Endpoints,
     serving: Mapping[lb.Transport, Set[str]],
     options: tuple[tuple[str, str], ...],
     group: str,
 ) -> Iterator[OvnRow]:
-    """For each transport that has a listener: its members which are no backend of any, in this group."""
+    """For each transport that has a listener: its members which are no backend of any, in this group. `endpoints` are
+    those of each pool."""
     for transport in sorted(serving):
         services = []
         for version, (address, port) in nowhere(balancer.id).items():
-            left = {render_endpoint(*endpoint) for endpoint in _endpoints(balancer, transport, version)}
+            left = set(_endpoints(balancer, endpoints, transport, version))
             backends = tuple(sorted(left - serving[transport]))
             if backends:
                 services.append(VirtualService(vip=render_endpoint(address, port), backends=backends))
@@ -55,10 +60,10 @@ def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
     }
 
 
-def _endpoints(balancer: lb.LoadBalancer, transport: lb.Transport, version: int) -> Iterator[tuple[IPAddress, int]]:
+def _endpoints(balancer: lb.LoadBalancer, endpoints: Endpoints, transport: lb.Transport, version: int) -> Iterator[str]:
     for pool in balancer.pools:
         if pool_transport(pool) is transport:
-            yield from ((each.address, each.port) for each in pool.members if each.address.version == version)
+            yield from (endpoints[pool.id][each.ordinal] for each in pool.members if each.address.version == version)
     for gone in balancer.parted:
         if gone.transport is transport and gone.address.version == version:
-            yield gone.address, gone.port
+            yield render_endpoint(gone.address, gone.port)
