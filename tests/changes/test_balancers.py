@@ -18,29 +18,39 @@ from changes.balancing import (
     whole,
     with_pool,
 )
-from changes.world import GUEST, NETWORK, PORT, having
-from fairlead.changes.balancer_checks import IdTaken, TooMany
+from changes.world import GUEST, GUESTS, NETWORK, OWNERS, PORT, having, subnet
+from fairlead.changes.balancer_checks import TooMany
 from fairlead.changes.balancers import (
     HasParts,
+    OfferStays,
     VipStays,
     WholeOnItsWay,
     delete_load_balancer,
     replace_load_balancer,
 )
 from fairlead.changes.finding import NoSuch, NotTheirs
+from fairlead.changes.ids import IdTaken
 from fairlead.changes.listener_checks import PortInUse, WrongPoolProtocol
+from fairlead.changes.members import update_member
 from fairlead.changes.offers import UnknownProvider
 from fairlead.changes.pool_checks import MemberExists, NoDestination
 from fairlead.changes.refusal import Refused
-from fairlead.changes.vips import AskedVip, NoSuchPort, NoVip, choose_vip
+from fairlead.changes.vips import AskedVip, NoSuchPort, NoSuchSubnet, NoVip, choose_vip
 from fairlead.model.addresses import parse_address
-from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol, slots_of
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
+from fairlead.model.loadbalancer import ListenerProtocol, MonitorType, PlainMonitor, PoolProtocol, slots_of
+from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Counted
 from fairlead.model.sizes import LISTENERS
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied, ProvisioningStatus
 from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes, apply_changes
+
+THEIRS = Network(id="theirs", mtu=1442, subnets=(subnet("theirs-four", "10.7.0.0/24", **GUESTS),), **GUESTS)
+PATH = L7Rule(id="r", type=L7RuleType.PATH, compare_type=L7Comparison.STARTS_WITH, value="/", **OWNERS)
+MONITOR = PlainMonitor(id="m", type=MonitorType.TCP, delay=5, timeout=3, max_retries=2, **OWNERS)
 
 
 def test_a_door_that_gives_ids_builds_a_whole_load_balancer():
@@ -145,6 +155,59 @@ def test_every_part_is_of_the_load_balancers_project():
     assert refusal_of(built, having(NETWORK), pools=(pool("p", other),)) == guests
     before = whole()
     assert refusal_of(replace_load_balancer, before, ASKER, replace(stored(before), project_id="guest")) == guests
+
+
+@pytest.mark.parametrize("field", ["listeners", "pools"])
+def test_a_part_with_a_stored_id_stays_of_the_load_balancers_project(field: str):
+    before = whole()
+    (part,) = getattr(stored(before), field)
+    wanted = replace(stored(before), **{field: (replace(part, project_id="guest"),)})
+    assert refusal_of(replace_load_balancer, before, ASKER, wanted) == NotTheirs(project_id="guest")
+
+
+def test_the_parts_of_parts_are_of_its_project_too():
+    guests = NotTheirs(project_id="guest")
+    before = whole()
+    theirs = replace(stored(before).pools[0].members[0], project_id="guest")
+    assert refusal_of(update_member, before, ASKER, "app", theirs) == guests
+    no = L7Policy(id="no", action=Reject(), **GUESTS)
+    assert refusal_of(built, having(NETWORK), listeners=(listener("l", 80, l7policies=(no,)),)) == guests
+    mine = replace(no, rules=(replace(PATH, project_id="guest"),), project_id="owner")
+    assert refusal_of(built, having(NETWORK), listeners=(listener("l", 80, l7policies=(mine,)),)) == guests
+    probing = replace(MONITOR, project_id="guest")
+    assert refusal_of(built, having(NETWORK), pools=(pool("p", health_monitor=probing),)) == guests
+
+
+def test_a_stored_member_does_not_move_to_a_subnet_that_the_asker_may_not_use():
+    before = apply_changes(whole(), Changes(puts=(THEIRS,)), 9)
+    moved = replace(stored(before).pools[0].members[0], subnet_id="theirs-four")
+    assert refusal_of(update_member, before, ASKER, "app", moved) == NoSuchSubnet(id="theirs-four")
+    wanted = with_pool(before, members=(moved,))
+    assert refusal_of(replace_load_balancer, before, ASKER, wanted) == NoSuchSubnet(id="theirs-four")
+    own = replace(moved, subnet_id="four")
+    made = stored(after(before, update_member(before, ASKER, "app", own)))
+    assert made.pools[0].members[0].subnet_id == "four"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("provider", "ovn"), ("flavor_id", "gold"), ("availability_zone", "east")]
+)
+def test_a_load_balancer_keeps_what_an_operator_offered_it(field: str, value: str):
+    before = whole()
+    wanted = replace(stored(before), **{field: value})
+    assert refusal_of(replace_load_balancer, before, ASKER, wanted) == OfferStays(balancer_id="lb", field=field)
+
+
+def test_who_builds_an_empty_pool_anew_gives_no_number_twice():
+    first = whole()
+    second = after(first, replace_load_balancer(first, ASKER, with_pool(first, members=())))
+    third = after(second, replace_load_balancer(second, ASKER, replace(stored(second), pools=(pool("app"),))))
+    assert stored(third).pools[0].next_ordinal == 2
+    anew = replace(stored(third), pools=(pool("app", member("c", 13)),))
+    (app,) = stored(after(third, replace_load_balancer(third, ASKER, anew))).pools
+    assert [(each.id, each.ordinal) for each in app.members] == [("c", 2)]
+    higher = with_pool(third, next_ordinal=9)
+    assert stored(after(third, replace_load_balancer(third, ASKER, higher))).pools[0].next_ordinal == 2
 
 
 def test_a_member_that_moves_to_anothers_place_is_one_too_many():

@@ -1,22 +1,25 @@
 """The operator's catalog: what is in use stays as it is, and a name is given once."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from changes.world import having
+from changes.world import ADMIN, OWNER, having
 from fairlead.changes.catalog import (
     InUse,
     NameTaken,
     NoProfile,
     NotInCatalog,
     create_offer,
+    create_profile,
     delete_offer,
     delete_profile,
     update_offer,
     update_profile,
 )
+from fairlead.changes.identity import NotAnAdministrator
 from fairlead.changes.offers import (
     BadProfile,
     BadVipNetworks,
@@ -49,21 +52,42 @@ def refusal(rule: Callable[..., Any], *arguments: Any, **named: Any) -> Refusal:
 
 def test_a_name_is_given_once_and_its_owner_keeps_it():
     again = Flavor(id="other", name="gold", profile_id="small")
-    assert refusal(create_offer, OFFERED, again) == NameTaken(kind=Kind.FLAVOR, name="gold")
-    assert refusal(create_offer, OFFERED, EAST) == NameTaken(kind=Kind.AVAILABILITY_ZONE, name="east")
-    assert update_offer(OFFERED, GOLD).puts == (GOLD,)
+    assert refusal(create_offer, OFFERED, ADMIN, again) == NameTaken(kind=Kind.FLAVOR, name="gold")
+    assert refusal(create_offer, OFFERED, ADMIN, EAST) == NameTaken(kind=Kind.AVAILABILITY_ZONE, name="east")
+    assert update_offer(OFFERED, ADMIN, GOLD).puts == (GOLD,)
 
 
 def test_what_is_referred_to_is_there_and_stays_as_it_is():
     profile = Owner(Kind.FLAVOR_PROFILE, "small")
     other = Flavor(id="other", name="other", profile_id="none")
-    assert refusal(create_offer, OFFERED, other) == NoProfile(owner=Owner(Kind.FLAVOR_PROFILE, "none"))
-    assert refusal(delete_profile, OFFERED, profile) == InUse(owner=profile)
-    assert refusal(update_profile, OFFERED, DEFAULT, SMALL, but_the_name=True) == InUse(owner=profile)
-    assert update_profile(OFFERED, DEFAULT, SMALL, but_the_name=False).puts == (SMALL,)
+    assert refusal(create_offer, OFFERED, ADMIN, other) == NoProfile(owner=Owner(Kind.FLAVOR_PROFILE, "none"))
+    assert refusal(delete_profile, OFFERED, ADMIN, profile) == InUse(owner=profile)
+    assert refusal(update_profile, OFFERED, ADMIN, DEFAULT, SMALL, frozenset({"metadata"})) == InUse(owner=profile)
+    assert update_profile(OFFERED, ADMIN, DEFAULT, SMALL, frozenset({"name"})).puts == (SMALL,)
     none = Owner(Kind.FLAVOR, "none")
-    assert refusal(delete_offer, OFFERED, none) == NotInCatalog(owner=none)
-    assert delete_offer(OFFERED, Owner(Kind.FLAVOR, "gold")).deletes == (Owner(Kind.FLAVOR, "gold"),)
+    assert refusal(delete_offer, OFFERED, ADMIN, none) == NotInCatalog(owner=none)
+    assert delete_offer(OFFERED, ADMIN, Owner(Kind.FLAVOR, "gold")).deletes == (Owner(Kind.FLAVOR, "gold"),)
+
+
+def test_what_differs_counts_whatever_a_door_says():
+    profile = Owner(Kind.FLAVOR_PROFILE, "small")
+    for other in (replace(SMALL, provider="fairlead"), replace(SMALL, metadata=" {}")):
+        assert refusal(update_profile, OFFERED, ADMIN, DEFAULT, other) == InUse(owner=profile)
+    named = replace(SMALL, name="little")
+    assert update_profile(OFFERED, ADMIN, DEFAULT, named).puts == (named,)
+
+
+def test_the_catalog_is_an_administrators():
+    profile, offer = Owner(Kind.FLAVOR_PROFILE, "small"), Owner(Kind.FLAVOR, "gold")
+    for rule, arguments in (
+        (create_offer, (replace(GOLD, id="new", name="new"),)),
+        (update_offer, (GOLD,)),
+        (delete_offer, (offer,)),
+        (create_profile, (DEFAULT, replace(SMALL, id="new"))),
+        (update_profile, (DEFAULT, SMALL)),
+        (delete_profile, (profile,)),
+    ):
+        assert refusal(rule, OFFERED, OWNER, *arguments) == NotAnAdministrator()
 
 
 @pytest.mark.parametrize("metadata", ["", "[]", "NaN", "{", "[" * 100_000])

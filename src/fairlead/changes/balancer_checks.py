@@ -1,11 +1,15 @@
-"""How large a load balancer may be, and which ids it may have."""
+"""How large a load balancer may be, which ids its parts may have, and whose they are."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.changes.finding import NotTheirs
+from fairlead.changes.ids import IdTaken
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import sizes
 from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Resource
 from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Snapshot
 
@@ -16,13 +20,6 @@ class TooMany(Refusal):
 
     what: Counted
     most: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdTaken(Refusal):
-    """An id that was given is already that of something else."""
-
-    id: str
 
 
 def check_sizes(balancer: LoadBalancer) -> None:
@@ -38,20 +35,41 @@ def check_sizes(balancer: LoadBalancer) -> None:
             raise Refused(TooMany(what=what, most=most))
 
 
-def check_ids(snapshot: Snapshot, balancer: LoadBalancer) -> None:
-    """Ids may be given: what is found by its id alone has it alone. Raises Refused."""
-    monitors = [pool.health_monitor for pool in balancer.pools if pool.health_monitor]
+def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> None:
+    """Ids may be given: each part has its own, and what is found by its id alone has it alone. A part that is new, or
+    of another project than it was, is of the load balancer's. Raises Refused."""
+    parts = _parts(wanted)
+    if len({part.id for part in parts}) != len(parts):
+        raise Refused(IdTaken(id=Counter([part.id for part in parts]).most_common(1)[0][0]))
+    monitors = [pool.health_monitor for pool in wanted.pools if pool.health_monitor]
+    policies = [policy for listener in wanted.listeners for policy in listener.l7policies]
+    _check_own(snapshot.listener_owner, wanted.id, wanted.listeners)
+    _check_own(snapshot.pool_owner, wanted.id, wanted.pools)
+    _check_own(snapshot.monitor_owner, wanted.id, monitors)
+    _check_own(snapshot.l7policy_owner, wanted.id, policies)
+    others = [part for part in parts if part.project_id != wanted.project_id]
+    if others:
+        known = {part.id: part.project_id for part in _parts(old)} if old else {}
+        for part in others:
+            if known.get(part.id) != part.project_id:
+                raise Refused(NotTheirs(project_id=part.project_id))
+
+
+def _parts(balancer: LoadBalancer) -> list[Resource]:
+    """All that have an id: whoever shows one by its id alone, or remembers when it changed, takes it for one."""
     policies = [policy for listener in balancer.listeners for policy in listener.l7policies]
-    _check_own(snapshot.listener_owner, balancer.id, [listener.id for listener in balancer.listeners])
-    _check_own(snapshot.pool_owner, balancer.id, [pool.id for pool in balancer.pools])
-    _check_own(snapshot.monitor_owner, balancer.id, [monitor.id for monitor in monitors])
-    _check_own(snapshot.l7policy_owner, balancer.id, [policy.id for policy in policies])
+    return [
+        *balancer.listeners,
+        *policies,
+        *[rule for policy in policies for rule in policy.rules],
+        *balancer.pools,
+        *[pool.health_monitor for pool in balancer.pools if pool.health_monitor],
+        *[member for pool in balancer.pools for member in pool.members],
+    ]
 
 
-def _check_own(owners: Mapping[str, str], balancer_id: str, ids: list[str]) -> None:
+def _check_own(owners: Mapping[str, str], balancer_id: str, parts: Sequence[Resource]) -> None:
     """`owners` says which load balancer has an id already."""
-    seen = set[str]()
-    for each in ids:
-        if each in seen or owners.get(each, balancer_id) != balancer_id:
-            raise Refused(IdTaken(id=each))
-        seen.add(each)
+    for part in parts:
+        if owners.get(part.id, balancer_id) != balancer_id:
+            raise Refused(IdTaken(id=part.id))

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fairlead.changes.asker import Asker
-from fairlead.changes.balancer_checks import IdTaken, check_ids, check_sizes
+from fairlead.changes.balancer_checks import check_parts, check_sizes
 from fairlead.changes.finding import NotTheirs, check_may_change, find_load_balancer
+from fairlead.changes.ids import check_new
 from fairlead.changes.listener_checks import check_listener, complete_listener
 from fairlead.changes.offers import find_provider
-from fairlead.changes.pool_checks import check_new_member, complete_pool
+from fairlead.changes.pool_checks import check_subnet, complete_pool
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vips import VipPort
@@ -63,6 +64,16 @@ class VipStays(Refusal):
     balancer_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferStays(Refusal):
+    """A load balancer keeps what it was made with of what an operator offers: `field` is that of the model."""
+
+    balancer_id: str
+    field: str
+
+
+_OFFERED = ("provider", "flavor_id", "availability_zone")
+
 # Requests
 
 
@@ -75,8 +86,9 @@ def create_load_balancer(
     """
     if not asker.identity.may_change(wanted.project_id):
         raise Refused(NotTheirs(project_id=wanted.project_id))
-    if wanted.id in snapshot.load_balancers:
-        raise Refused(IdTaken(id=wanted.id))
+    check_new(snapshot.load_balancers, wanted.id)
+    if vip.is_new:
+        check_new(snapshot.ports, vip.port.id)
     wanted = replace(wanted, vip=vip.vips[0], additional_vips=vip.vips[1:], owns_vip_port=vip.is_new)
     changes = yield from put(snapshot, asker, wanted, vip.port)
     return replace(changes, reads=(*changes.reads, *reads))
@@ -186,13 +198,12 @@ def _status(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> Bala
 
 def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.LoadBalancer]:
     """What has not changed is the same object, and is not looked at."""
-    project = wanted.project_id
     if old is None or wanted.pools is not old.pools:
         known_pools = old.pools if old else ()
-        wanted = replace(wanted, pools=(yield from _completed(known_pools, wanted.pools, complete_pool, project)))
+        wanted = replace(wanted, pools=(yield from _completed(known_pools, wanted.pools, complete_pool)))
     if old is None or wanted.listeners is not old.listeners:
         known = old.listeners if old else ()
-        listeners = yield from _completed(known, wanted.listeners, complete_listener, project)
+        listeners = yield from _completed(known, wanted.listeners, complete_listener)
         wanted = replace(wanted, listeners=listeners)
     return wanted
 
@@ -201,9 +212,7 @@ def _completed(
     known: tuple[_Part, ...],
     wanted: tuple[_Part, ...],
     complete: Callable[[_Part | None, _Part], _Part],
-    project_id: str,
 ) -> Steps[tuple[_Part, ...]]:
-    """A new part is of the load balancer's project, whoever makes it."""
     by_id = {part.id: part for part in known}
     parts = list[_Part]()
     for part in wanted:
@@ -211,8 +220,6 @@ def _completed(
         if part is before:
             parts.append(part)
             continue
-        if before is None and part.project_id != project_id:
-            raise Refused(NotTheirs(project_id=part.project_id))
         parts.append(complete(before, part))
         yield
     return tuple(parts)
@@ -222,21 +229,24 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
     """What must be true of any load balancer, whatever provides it."""
     if old is None or wanted.pools is not old.pools or wanted.listeners is not old.listeners:
         check_sizes(wanted)
-        check_ids(snapshot, wanted)
+        check_parts(snapshot, old, wanted)
     if old is not None and wanted.vips != old.vips:
         raise Refused(VipStays(balancer_id=old.id))
     if old is not None and wanted.project_id != old.project_id:
         raise Refused(NotTheirs(project_id=wanted.project_id))
+    for field in _OFFERED if old is not None else ():
+        if getattr(wanted, field) != getattr(old, field):
+            raise Refused(OfferStays(balancer_id=wanted.id, field=field))
     yield
     ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
     for listener in wanted.listeners:
         check_listener(wanted, listener, ports)
         yield
-    known = {member.id for pool in old.pools for member in pool.members} if old else set[str]()
+    known = {member.id: member.subnet_id for pool in old.pools for member in pool.members} if old else {}
     for pool in wanted.pools:
         for member in pool.members:
-            if member.id not in known:
-                check_new_member(snapshot, asker.identity, wanted, member)
+            if member.id not in known or member.subnet_id != known[member.id]:
+                check_subnet(snapshot, asker.identity, member)
                 yield
     find_provider(asker.providers, wanted.provider).check(snapshot, wanted)
 

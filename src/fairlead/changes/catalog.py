@@ -1,9 +1,14 @@
-"""Changes of the operator's catalog: flavors and availability zones, and the profiles behind them."""
+"""Changes of the operator's catalog: flavors and availability zones, and the profiles behind them.
+
+Whoever asks is an administrator. Raises Refused, as all of these do.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from fairlead.changes.identity import Identity, check_administers
+from fairlead.changes.ids import check_new
 from fairlead.changes.offers import check_profile
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import Names
@@ -44,24 +49,29 @@ class InUse(Refusal):
     owner: Owner
 
 
-def create_offer(snapshot: Snapshot, offer: Offered) -> Changes:
-    """Raises Refused, as all of these do. Of two of one name that come at the same moment the store takes one."""
+def create_offer(snapshot: Snapshot, asker: Identity, offer: Offered) -> Changes:
+    """Of two of one name that come at the same moment the store takes one."""
+    check_administers(asker.is_admin)
     profile = Owner(_profile_kind(offer), offer.profile_id)
     if profile.id not in snapshot.documents(profile.kind):
         raise Refused(NoProfile(owner=profile))
-    _check_name(snapshot, offer.name, owner_of(offer).kind)
+    owner = owner_of(offer)
+    _check_name(snapshot, offer.name, owner.kind)
+    check_new(snapshot.documents(owner.kind), owner.id)
     return Changes(puts=(offer,), reads=(profile,))
 
 
-def update_offer(snapshot: Snapshot, offer: Offered) -> Changes:
+def update_offer(snapshot: Snapshot, asker: Identity, offer: Offered) -> Changes:
+    check_administers(asker.is_admin)
     owner = owner_of(offer)
     _find(snapshot, owner)
     _check_name(snapshot, offer.name, owner.kind, owner.id)
     return Changes(puts=(offer,))
 
 
-def delete_offer(snapshot: Snapshot, owner: Owner) -> Changes:
+def delete_offer(snapshot: Snapshot, asker: Identity, owner: Owner) -> Changes:
     """Only what no load balancer has."""
+    check_administers(asker.is_admin)
     _find(snapshot, owner)
     users = snapshot.flavor_users if owner.kind is Kind.FLAVOR else snapshot.zone_users
     if owner.id in users:
@@ -69,22 +79,38 @@ def delete_offer(snapshot: Snapshot, owner: Owner) -> Changes:
     return Changes(deletes=(owner,), rests_on_absence=True)
 
 
-def create_profile(providers: Names, profile: OfferedProfile) -> Changes:
+def create_profile(snapshot: Snapshot, asker: Identity, providers: Names, profile: OfferedProfile) -> Changes:
+    check_administers(asker.is_admin)
+    owner = owner_of(profile)
+    check_new(snapshot.documents(owner.kind), owner.id)
     check_profile(providers, profile)
     return Changes(puts=(profile,))
 
 
-def update_profile(snapshot: Snapshot, providers: Names, profile: OfferedProfile, *, but_the_name: bool) -> Changes:
-    """What a flavor has is not changed behind it; its name may be. `but_the_name` says that more than it is said."""
+def update_profile(
+    snapshot: Snapshot,
+    asker: Identity,
+    providers: Names,
+    profile: OfferedProfile,
+    said: frozenset[str] = frozenset(),
+) -> Changes:
+    """What a flavor has is not changed behind it; its name may be.
+
+    What differs counts, and so do `said`, the fields that a request names: Octavia refuses them even where they stay as
+    they are.
+    """
+    check_administers(asker.is_admin)
     owner = owner_of(profile)
     _find(snapshot, owner)
-    if but_the_name:
+    old = snapshot.documents(owner.kind)[owner.id]
+    if said - {"name"} or replace(old, name=profile.name) != profile:
         _check_unused(snapshot, owner)
     check_profile(providers, profile)
     return Changes(puts=(profile,), rests_on_absence=True)
 
 
-def delete_profile(snapshot: Snapshot, owner: Owner) -> Changes:
+def delete_profile(snapshot: Snapshot, asker: Identity, owner: Owner) -> Changes:
+    check_administers(asker.is_admin)
     _check_unused(snapshot, owner)
     _find(snapshot, owner)
     return Changes(deletes=(owner,), rests_on_absence=True)

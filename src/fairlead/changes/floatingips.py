@@ -12,6 +12,7 @@ from fairlead.changes.access import Verb
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.gateways import find_external_network, is_there_for
 from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.addresses import IPAddress
 from fairlead.model.domain import Topology
@@ -137,6 +138,8 @@ def create_floating_ip(snapshot: Snapshot, asker: Identity, new: NewFloatingIP) 
     access.check_owner(asker, new.project_id, FloatingIP)
     named = {"address"} if new.address is not None else set[str]()
     access.check_fields(asker.is_admin, Verb.CREATE, FloatingIP, named)
+    check_new(snapshot.floating_ips, new.id)
+    check_new(snapshot.ports, new.address_port_id)
     port = _address_port(snapshot, network, new)
     fresh = FloatingIP(
         id=new.id,

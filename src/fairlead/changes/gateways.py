@@ -8,6 +8,7 @@ from fairlead.changes import access
 from fairlead.changes.access import Verb
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
 from fairlead.model.addresses import IPAddress, IPNetwork
@@ -183,6 +184,7 @@ def _new_port(
     snapshot: Snapshot, network: Network, router: Router, request: GatewayRequest, port_id: str, now: datetime
 ) -> Port:
     """It has no project, as in Neutron: it is not the tenant's to see or to change. Raises Refused."""
+    check_new(snapshot.ports, port_id)
     mac = choose_mac(snapshot, port_id)
     fixed = choose_fixed_ips(snapshot, Holder(port_id=port_id, mac=mac, network=network), request.fixed_ips)
     if not fixed:

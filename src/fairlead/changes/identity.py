@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from fairlead.changes.refusal import Refusal, Refused
+
 LONGEST_PROJECT = 36
 """Characters of a project's id (octavia, db/models.py)."""
 
@@ -20,8 +22,24 @@ class Identity:
     def is_admin(self) -> bool:
         return "admin" in self.roles
 
+    @property
+    def may_limit(self) -> bool:
+        """Whether they say how much projects may have."""
+        return self.is_admin
+
     def may_see(self, project_id: str) -> bool:
         return self.is_admin or (project_id == self.project_id and bool(self.roles & {"member", "reader"}))
 
     def may_change(self, project_id: str) -> bool:
         return self.is_admin or (project_id == self.project_id and "member" in self.roles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAnAdministrator(Refusal):
+    """Only those who run the deployment may do this, and those whom a door's policy lets."""
+
+
+def check_administers(allowed: bool) -> None:
+    """Raises Refused."""
+    if not allowed:
+        raise Refused(NotAnAdministrator())

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import check_part_on_its_way
 from fairlead.changes.finding import check_may_change, find_policy, find_rule
+from fairlead.changes.ids import check_new
 from fairlead.changes.l7_checks import check_policy
 from fairlead.changes.listeners import find_listener_to_change, update_listener
 from fairlead.model.l7 import L7Policy, L7Rule
@@ -26,6 +27,7 @@ def create_policy(
     snapshot: Snapshot, asker: Asker, listener_id: str, policy: L7Policy, position: int | None = None
 ) -> Steps[Changes]:
     _, listener = find_listener_to_change(snapshot, listener_id, asker)
+    check_new(snapshot.l7policy_owner, policy.id)
     return update_listener(snapshot, asker, placed(listener, policy, position))
 
 

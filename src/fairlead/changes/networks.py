@@ -10,6 +10,7 @@ from datetime import datetime
 from fairlead.changes import access
 from fairlead.changes.access import Verb
 from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
 from fairlead.model.indexes import NO_IDS
@@ -117,6 +118,7 @@ def create_network(
     if asked.type or asked.physical_network or asked.tag:
         reserved.add("segment")
     access.check_fields(asker.is_admin, Verb.CREATE, Network, reserved)
+    check_new(snapshot.networks, network.id)
     return Changes(puts=(replace(network, segment=_segment(snapshot, network, asked)),))
 
 

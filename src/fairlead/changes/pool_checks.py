@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from fairlead.changes.access import uses_network
-from fairlead.changes.finding import NotTheirs
 from fairlead.changes.identity import Identity
 from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.persistence import check_persistence
@@ -40,8 +39,9 @@ def complete_pool(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:
         check_monitor(known.health_monitor if known else None, pool.health_monitor, pool.protocol)
     if known is None:
         return lb.with_slots(_numbered(None, pool), ())
-    if known.tables is not pool.tables or known.slots is not pool.slots:
-        pool = replace(pool, tables=known.tables, slots=known.slots)
+    dealt = known.tables is pool.tables and known.slots is pool.slots
+    if not dealt or known.next_ordinal != pool.next_ordinal:
+        pool = replace(pool, tables=known.tables, slots=known.slots, next_ordinal=known.next_ordinal)
     if pool.members is known.members and pool.goes_by_source == known.goes_by_source:
         return pool
     return lb.with_slots(_numbered(known, pool), known.members)
@@ -87,11 +87,8 @@ def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
         taken.add(place)
 
 
-def check_new_member(snapshot: Snapshot, who: Identity, balancer: lb.LoadBalancer, member: lb.Member) -> None:
-    """It is of the load balancer's project; the subnet that it is said to be on is one that the asker may use. Raises
-    Refused."""
-    if member.project_id != balancer.project_id:
-        raise Refused(NotTheirs(project_id=member.project_id))
+def check_subnet(snapshot: Snapshot, who: Identity, member: lb.Member) -> None:
+    """The subnet that a member is said to be on from now on is one that the asker may use. Raises Refused."""
     if member.subnet_id is not None:
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
         if network is None or not uses_network(who, network):

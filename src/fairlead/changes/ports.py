@@ -10,6 +10,7 @@ from fairlead.changes import access
 from fairlead.changes.access import Verb
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
 from fairlead.model.indexes import NO_IDS
@@ -112,6 +113,7 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
     access.check(access.uses_network(asker, network), Verb.CREATE, Port)
     said = new.said | {name for name in _RESERVED if getattr(new, name) not in (None, "")}
     _check_reserved(asker, network, Verb.CREATE, new, said)
+    check_new(snapshot.ports, new.id)
     _check_use(new.device_owner)
     if new.mac_address is not None:
         _check_mac(snapshot, network, new.id, new.mac_address)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairlead.changes.identity import LONGEST_PROJECT
+from fairlead.changes.identity import LONGEST_PROJECT, Identity, check_administers
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import rewrite
 from fairlead.model.owner import Kind, Owner
@@ -86,8 +86,9 @@ def growth(snapshot: Snapshot, changes: Changes) -> dict[tuple[str, Counted], in
     return {key: number for key, number in more.items() if number > 0}
 
 
-def set_limits(snapshot: Snapshot, project: str, limits: Mapping[Counted, int | None]) -> Changes:
-    """A project's own limits, beside those that it has; None is everybody's again."""
+def set_limits(snapshot: Snapshot, asker: Identity, project: str, limits: Mapping[Counted, int | None]) -> Changes:
+    """A project's own limits, beside those that it has; None is everybody's again. Raises Refused."""
+    check_administers(asker.may_limit)
     old = snapshot.quotas.get(project) or Quota(project_id=project)
     fields: Mapping[str, Any] = {what.value: limit for what, limit in limits.items()}
     return rewrite(snapshot, replace(old, **fields))
@@ -101,8 +102,9 @@ def check_used(snapshot: Snapshot, project: str, limits: Mapping[Counted, int | 
             raise Refused(LimitBelowUsage(what=what, limit=limit, used=used))
 
 
-def take_limits_away(snapshot: Snapshot, project: str, resources: Iterable[Counted]) -> Changes:
-    """The limits of everybody again for these resources. Raises Refused where there are no others."""
+def take_limits_away(snapshot: Snapshot, asker: Identity, project: str, resources: Iterable[Counted]) -> Changes:
+    """The limits of everybody again for these resources. Raises Refused, where there are no others too."""
+    check_administers(asker.may_limit)
     quota = snapshot.quotas.get(project)
     if quota is None or not has_quota(quota, resources):
         raise Refused(NoQuota(project_id=project))

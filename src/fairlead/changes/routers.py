@@ -22,6 +22,7 @@ from fairlead.changes.gateways import (
     subnets_of,
 )
 from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
 from fairlead.changes.ports import PortInUse
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
@@ -160,6 +161,7 @@ def create_router(snapshot: Snapshot, asker: Identity, change: RouterChange) -> 
     router = change.router
     access.check_owner(asker, router.project_id, Router)
     check_request(asker, change.gateway, Verb.CREATE)
+    check_new(snapshot.routers, router.id)
     gateway = change.gateway or GatewayRequest()
     return set_gateway(snapshot, asker, router, gateway, change.gateway_port_id, router.created_at)
 
@@ -275,6 +277,7 @@ def _gateway_port(
     if subnet.gateway is None:
         raise Refused(SubnetWithoutGateway(subnet_id=subnet_id))
     check_new_subnets(snapshot, router, [subnet])
+    check_new(snapshot.ports, port_id)
     network = network_of(snapshot, subnet)
     if (network.id, subnet.gateway) in snapshot.addresses:
         raise Refused(AddressTaken(address=subnet.gateway, subnet_id=subnet.id))

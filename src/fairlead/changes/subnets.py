@@ -6,6 +6,7 @@ from datetime import datetime
 from fairlead.changes import access, addresses
 from fairlead.changes.access import Verb, network_of
 from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_mtu, ports_on
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
@@ -114,6 +115,7 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
     network = access.find_network(snapshot, asker, network_id)
     access.check_owner(asker, subnet.project_id, Subnet)
     access.check(asker.may_change(network.project_id), Verb.CREATE, Subnet)
+    check_new(snapshot.subnet_network, subnet.id)
     if subnet.cidr.prefixlen == 0:
         raise Refused(WholeInternet(cidr=subnet.cidr))
     _check_parts(subnet)

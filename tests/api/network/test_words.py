@@ -4,10 +4,22 @@ import dataclasses
 import string
 
 from fairlead.api.network.refusals import WORDS, Words
-from fairlead.changes import access, addresses, floatingips, gateways, networks, ports, quotas, routers, subnets
+from fairlead.changes import (
+    access,
+    addresses,
+    floatingips,
+    gateways,
+    identity,
+    ids,
+    networks,
+    ports,
+    quotas,
+    routers,
+    subnets,
+)
 from fairlead.changes.refusal import Refusal
 
-MODULES = (access, addresses, floatingips, gateways, networks, ports, quotas, routers, subnets)
+MODULES = (access, addresses, floatingips, gateways, identity, ids, networks, ports, quotas, routers, subnets)
 SAID_BY_RULE = {access.NotAllowed}
 """By the name of the rule that Neutron looks at."""
 OF_ALL_ROUTES = {routers.BadRoute}

@@ -100,20 +100,21 @@ class _Views:
 
     async def update(self, request: Request) -> Response:
         project, values = _project(request, "update_quota"), await read_body(request)
+        caller = identity(request)
         checked = values.get("check_limit", False) and not values.get("force", False)
         limits = {what: values[what.value] for what in NETWORKING if what.value in values}
 
         def change(old: Snapshot) -> Changes:
             if checked:
                 check_used(old, project, limits)
-            return set_limits(old, project, limits)
+            return set_limits(old, caller, project, limits)
 
         await self._services.write(change)
         return json_response({"quota": self._limits(project)})
 
     async def delete(self, request: Request) -> Response:
-        project = _project(request, "delete_quota")
-        await self._services.write(lambda old: take_limits_away(old, project, NETWORKING))
+        project, caller = _project(request, "delete_quota"), identity(request)
+        await self._services.write(lambda old: take_limits_away(old, caller, project, NETWORKING))
         return Response(status_code=204)
 
     def _limits(self, project: str) -> JsonObject:

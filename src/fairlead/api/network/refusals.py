@@ -5,9 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api.door import ApiError
-from fairlead.api.network.errors import bad_resource, invalid_input, not_found
+from fairlead.api.network.errors import bad_resource, forbidden, invalid_input, not_found
 from fairlead.api.network.parsers import encode_route
-from fairlead.changes import access, addresses, floatingips, gateways, networks, ports, quotas, routers, subnets
+from fairlead.changes import (
+    access,
+    addresses,
+    floatingips,
+    gateways,
+    identity,
+    ids,
+    networks,
+    ports,
+    quotas,
+    routers,
+    subnets,
+)
 from fairlead.changes.refusal import Refusal
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
 
@@ -92,6 +104,8 @@ def _no_interface(why: routers.NoSuchInterface) -> ApiError:
 
 WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     access.NotFound: _missing,
+    identity.NotAnAdministrator: lambda _: forbidden("rule:admin_only"),
+    ids.IdTaken: Words(409, "Conflict", "The id {why.id} is already in use."),
     addresses.PoolNotValid: Words(
         400, "InvalidAllocationPool", "The allocation pool {why.pool.start}-{why.pool.end} is not valid."
     ),

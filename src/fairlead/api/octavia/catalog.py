@@ -12,7 +12,7 @@ from immutables import Map
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import Field, Schema, Spec, Values, boolean, object_schema, reads, text, uuid
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import invalid_option, not_found
@@ -217,7 +217,8 @@ class _Offers(_Views):
         profile = given.pop(family.profile_id)
         offer = family.make(self._services.new_id(), given, profile)
 
-        await self._services.write(lambda old: create_offer(old, offer))
+        caller = identity(request)
+        await self._services.write(lambda old: create_offer(old, caller, offer))
         return self._answer(offer, 201)
 
     async def show(self, request: Request) -> Response:
@@ -233,14 +234,14 @@ class _Offers(_Views):
             values["description"] = values["description"] or ""
 
         def change(old: Snapshot) -> Changes:
-            return update_offer(old, replace(self._find(old, request), **values))
+            return update_offer(old, identity(request), replace(self._find(old, request), **values))
 
         return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
         """Only what no load balancer has."""
         owner = Owner(self._family.kind, request.path_params[self._family.key])
-        await self._services.write(lambda old: delete_offer(old, owner))
+        await self._services.write(lambda old: delete_offer(old, identity(request), owner))
         return Response(status_code=204)
 
     def _find(self, snapshot: Snapshot, request: Request) -> Flavor | AvailabilityZone:
@@ -274,7 +275,8 @@ class _Profiles(_Views):
     async def create(self, request: Request) -> Response:
         values = await read_body(request)
         profile = self._family.make_profile(id=self._services.new_id(), **self._attributes(values))
-        await self._services.write(lambda _: create_profile(self._services.providers, profile))
+        caller, providers = identity(request), self._services.providers
+        await self._services.write(lambda old: create_profile(old, caller, providers, profile))
         return self._answer(profile, 201)
 
     async def show(self, request: Request) -> Response:
@@ -287,24 +289,24 @@ class _Profiles(_Views):
         for name, value in values.items():
             if value is None:
                 raise invalid_option(None, name)
+        attributes = self._attributes(values)
 
         def change(old: Snapshot) -> Changes:
-            changed = replace(self._find(old, request), **self._attributes(values))
-            but_the_name = bool(set(values) - {"name"})
-            return update_profile(old, self._services.providers, changed, but_the_name=but_the_name)
+            changed = replace(self._find(old, request), **attributes)
+            return update_profile(old, identity(request), self._services.providers, changed, frozenset(attributes))
 
         return self._answer(self._find(await self._services.write(change), request))
 
     async def delete(self, request: Request) -> Response:
         owner = Owner(self._family.profile_kind, request.path_params["id"])
-        await self._services.write(lambda old: delete_profile(old, owner))
+        await self._services.write(lambda old: delete_profile(old, identity(request), owner))
         return Response(status_code=204)
 
     def _find(self, snapshot: Snapshot, request: Request) -> OfferedProfile:
-        identity = request.path_params["id"]
-        profile = self._family.profiles(snapshot).get(identity)
+        key = request.path_params["id"]
+        profile = self._family.profiles(snapshot).get(key)
         if profile is None:
-            raise not_found(self._family.profile_words, identity)
+            raise not_found(self._family.profile_words, key)
         return profile
 
     def _attributes(self, values: Values) -> dict[str, Any]:

@@ -124,6 +124,10 @@ class Permit(Identity):
         return bool(self.roles & ADMIN)
 
     @property
+    def may_limit(self) -> bool:
+        return bool(self.roles & GRANTS[Rule.WRITE_QUOTA].everywhere)
+
+    @property
     def is_for_all(self) -> bool:
         """Whether it holds for everybody's."""
         return bool(self.roles & self.grant.everywhere)

@@ -81,14 +81,15 @@ class _Views:
         """A null is the limit of everybody again."""
         project = _project(request)
         values = _named(await read_body(request))
+        caller = identity(request)
 
-        snapshot = await self._services.write(lambda old: set_limits(old, project, values))
+        snapshot = await self._services.write(lambda old: set_limits(old, caller, project, values))
         return self._answer(project, snapshot.quotas.get(project), 202)
 
     async def delete(self, request: Request) -> Response:
-        project = _project(request)
+        project, caller = _project(request), identity(request)
 
-        await self._services.write(lambda old: take_limits_away(old, project, BALANCING))
+        await self._services.write(lambda old: take_limits_away(old, caller, project, BALANCING))
         return Response(status_code=202)
 
     def _answer(self, project: str, quota: Quota | None, status: int = 200) -> Response:

@@ -20,6 +20,8 @@ from fairlead.changes import (
     balancers,
     catalog,
     finding,
+    identity,
+    ids,
     l7_checks,
     listener_checks,
     monitor_checks,
@@ -145,6 +147,7 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     quotas.NotAProject: lambda why: bad_request(f"A project's id has at most {why.most} characters."),
     finding.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
     finding.NotTheirs: lambda _: forbidden(),
+    identity.NotAnAdministrator: lambda _: forbidden(),
     balancers.OnItsWay: _immutable,
     balancers.WholeOnItsWay: lambda why: ApiError(
         409, f"Invalid state {why.status.value} of loadbalancer resource {why.id}"
@@ -152,7 +155,10 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     balancers.HasParts: lambda why: bad_request(f"Cannot delete Load Balancer {why.balancer_id} - it has children"),
     balancers.VipStays: lambda why: bad_request(f"The VIP of Load Balancer {why.balancer_id} cannot be changed."),
     balancer_checks.TooMany: lambda why: bad_request(f"A load balancer can have at most {why.most} {_MANY[why.what]}."),
-    balancer_checks.IdTaken: lambda why: ApiError(409, f"The id {why.id} is already in use."),
+    balancers.OfferStays: lambda why: bad_request(
+        f"The {why.field} of Load Balancer {why.balancer_id} cannot be changed."
+    ),
+    ids.IdTaken: lambda why: ApiError(409, f"The id {why.id} is already in use."),
     offers.UnknownProvider: lambda why: ApiError(400, f"Provider '{why.name}' is not enabled."),
     offers.UnknownOffer: lambda why: bad_request(f"Invalid {_OPTIONS[why.kind]}."),
     offers.OfferDisabled: lambda why: ApiError(
