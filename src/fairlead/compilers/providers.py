@@ -31,8 +31,8 @@ class Provider:
     abilities: Abilities = field(default_factory=Abilities)
     """What its load balancers may ask for."""
     check: Check = lambda _, __: None
-    """What a change may not ask for, although it may come to be so later. Raises Unsupported. The snapshot is the one
-    before the change."""
+    """Refuses in a change what may be stored all the same: a member's address may become a VIP's after the member was
+    made. Raises Unsupported. The snapshot is the one before the change."""
     flavor_capabilities: Mapping[str, str] = field(default_factory=dict)
     availability_zone_capabilities: Mapping[str, str] = field(default_factory=dict)
     """The keys that a profile may have, and what each means: only what has an effect."""

@@ -59,7 +59,7 @@ class Abilities:
     persistence: frozenset[PersistenceType] = frozenset(PersistenceType)
     monitors: frozenset[MonitorType] = frozenset(MonitorType)
     options: frozenset[str] = EVERY_OPTION
-    """The attributes that are heeded, of those that need not be said."""
+    """The optional attributes that have an effect."""
 
 
 def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | None:

@@ -1,7 +1,7 @@
 """Facts: what somebody observes. Each sort of fact is declared once, here.
 
 A fact stands in the snapshot beside the documents and is never stored: its observer says it again after a restart. What
-nobody has said anything of has no entry. No request changes a fact; documents and facts together decide what rows an
+nobody has said anything of has no entry. No tenant changes a fact. Documents and facts together decide what rows an
 owner has and which status it shows.
 
 A new sort of fact is the class of its values, a field of the snapshot, a declaration here, and an observer that hands
