@@ -84,7 +84,7 @@ class Door:
     def build(
         self, documented: list[BaseRoute], *, before: Iterable[BaseRoute] = (), after: Iterable[BaseRoute] = ()
     ) -> Starlette:
-        """`before` and `after` are aliases, which the document leaves out: routes that are tried before and after the others."""
+        """`before` and `after` are aliases, which the document leaves out: routes tried before and after the others."""
         routes = with_document(self.title, self.error, documented)
         for _, operation in operations(documented):
             operation.admits = self.admits

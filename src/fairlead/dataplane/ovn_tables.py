@@ -98,8 +98,8 @@ class Shared:
     target: str | None
     """The table of the rows that are elements; None where they are texts."""
     owned_by_holder: bool = False
-    """Whether an element belongs to the owner of the row that holds it. Otherwise it belongs to the owner of the row that
-    it refers to."""
+    """Whether an element belongs to the owner of the row that holds it. Otherwise it belongs to the owner of the row
+    that it refers to."""
 
 
 TITLE = "external_ids:fairlead:name"
@@ -240,8 +240,8 @@ HELD: Mapping[str, tuple[str, ...]] = {
     )
     for name in TABLES
 }
-"""The columns with elements of several owners: rows, or references to rows. A change of one element must not look like a
-change of the others."""
+"""The columns with elements of several owners: rows, or references to rows. A change of one element must not look like
+a change of the others."""
 
 
 def references(row: OvnRow) -> tuple[Key, ...]:

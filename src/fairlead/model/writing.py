@@ -71,7 +71,8 @@ class _Draft:
         if old is not None:
             self._changed["part_histories"] = _touch(self._get("part_histories"), owner, old, new, revision)
         for index in KINDS[owner.kind].all_indexes:
-            before, after = (None if document is None else index.take(document) for document in (old, new))
+            before = None if old is None else index.take(old)
+            after = None if new is None else index.take(new)
             if before != after:
                 self._changed[index.name] = index.change(self._get(index.name), owner.id, before, after)
 

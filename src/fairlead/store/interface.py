@@ -60,8 +60,8 @@ class Store(Protocol):
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
     ) -> int:
-        """Write all, if every guarded key still has the revision that `guards` says; otherwise nothing. With `head`, only
-        if the store itself is still at that revision: nothing at all was written since.
+        """Write all, if every guarded key still has the revision that `guards` says; otherwise nothing. With `head`,
+        only if the store itself is still at that revision: nothing at all was written since.
 
         Answers the new revision.
 

@@ -57,6 +57,8 @@ MISSED = (
     " AND NOT EXISTS (SELECT 1 FROM gone WHERE gone.revision = change.revision AND gone.key = change.key)"
 )
 """What an earlier version has deleted from a file that has the table already."""
+RANGE = "SELECT key, revision, value FROM document WHERE key >= ? AND (? OR key <> ?) AND key < ? ORDER BY key LIMIT ?"
+"""One lower bound: of two SQLite would seek the first, and read all pages before once more for each page."""
 _T = TypeVar("_T")
 
 
@@ -188,9 +190,9 @@ class SqliteStore:
         self._sql.execute("BEGIN")
         try:
             (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
+            behind = max(prefix, after)
             rows = self._sql.execute(
-                "SELECT key, revision, value FROM document WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
-                (prefix, prefix + "\U0010ffff", after, -1 if limit is None else limit),
+                RANGE, (behind, behind != after, behind, prefix + "\U0010ffff", -1 if limit is None else limit)
             )
             return [Document(key=key, revision=written, value=value) for key, written, value in rows], revision
         finally:
