@@ -103,8 +103,8 @@ MUTANTS = (
     Mutant(
         "what a document no longer names stays in the index",
         "model/writing.py",
-        "for document in (old, new))",
-        "for document in (None, new))",
+        "before = None if old is None else index.take(old)",
+        "before = None",
     ),
     Mutant("health ignored", "model/loadbalancer.py", " and m.id not in down}", "}"),
     Mutant(

@@ -72,7 +72,7 @@ def is_destination(address: IPAddress) -> bool:
 
 def render_endpoint(address: IPAddress, port: int) -> str:
     """`10.0.0.1:80`, `[fd00::1]:80`: the form of ovn-nb(5) Load_Balancer:vips."""
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+    return f"[{address!s}]:{port}" if isinstance(address, IPv6Address) else f"{address!s}:{port}"
 
 
 def render_address(address: IPAddress) -> str:

@@ -31,10 +31,9 @@ def parting_rows(
     """For each transport that has a listener: its members which are no backend of any, in this group. `endpoints` are
     those of each pool."""
     for transport in sorted(serving):
-        services = []
+        services, left = [], _endpoints(balancer, endpoints, transport)
         for version, (address, port) in nowhere(balancer.id).items():
-            left = set(_endpoints(balancer, endpoints, transport, version))
-            backends = tuple(sorted(left - serving[transport]))
+            backends = tuple(sorted(left[version] - serving[transport]))
             if backends:
                 services.append(VirtualService(vip=render_endpoint(address, port), backends=backends))
         if services:
@@ -60,10 +59,14 @@ def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
     }
 
 
-def _endpoints(balancer: lb.LoadBalancer, endpoints: Endpoints, transport: lb.Transport, version: int) -> Iterator[str]:
+def _endpoints(balancer: lb.LoadBalancer, endpoints: Endpoints, transport: lb.Transport) -> Mapping[int, Set[str]]:
+    """Of all members, those removed lately included, by IP version."""
+    found: dict[int, set[str]] = {4: set(), 6: set()}
     for pool in balancer.pools:
         if pool_transport(pool) is transport:
-            yield from (endpoints[pool.id][each.ordinal] for each in pool.members if each.address.version == version)
+            for member in pool.members:
+                found[member.address.version].add(endpoints[pool.id][member.ordinal])
     for gone in balancer.parted:
-        if gone.transport is transport and gone.address.version == version:
-            yield render_endpoint(gone.address, gone.port)
+        if gone.transport is transport:
+            found[gone.address.version].add(render_endpoint(gone.address, gone.port))
+    return found

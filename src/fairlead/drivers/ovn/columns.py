@@ -53,7 +53,8 @@ def _one(options: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
 def _decode_backends(text: str) -> tuple[str, ...]:
     """A slot table names few members many times: one text of each is kept."""
     known: dict[str, str] = {}
-    return tuple(known.setdefault(backend, backend) for backend in text.split(",")) if text else ()
+    backends = text.split(",") if text else []
+    return tuple(map(known.setdefault, backends, backends))
 
 
 def _decode_services(vips: Json) -> tuple[VirtualService, ...]:
