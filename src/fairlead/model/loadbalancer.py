@@ -10,7 +10,8 @@ from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.l7 import L7Policy
 from fairlead.model.network import Resource
 from fairlead.model.shared_slots import assign_slots
-from fairlead.model.slots import LARGEST, SMALLEST, SlotTable, deal, lend
+from fairlead.model.shares import LARGEST, SMALLEST
+from fairlead.model.slots import SlotTable, deal, lend
 
 UNNUMBERED = -1
 

@@ -7,7 +7,7 @@ this function. It is asked once more when the document is read, so nobody's clie
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fairlead.model.slots import LARGEST, SMALLEST, WORST_RATIO, Weights, interleave, worst_ratio
+from fairlead.model.shares import LARGEST, SMALLEST, WORST_RATIO, Weights, interleave, worst_ratio
 
 
 def assign_slots(table: Sequence[int], weights: Weights) -> tuple[int, ...]:

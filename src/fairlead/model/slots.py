@@ -21,11 +21,8 @@ from hashlib import blake2s
 from heapq import heapify, heappop, heappush, heapreplace
 from math import log
 
-SMALLEST = 16
-LARGEST = 256
-"""More buckets than this and Open vSwitch sends every connection through its slow path."""
-WORST_RATIO = 1.10
-"""How much more of its due one member may get than another before the table is doubled."""
+from fairlead.model.shares import LARGEST, SMALLEST, Weights, apportion, choose_size, interleave, spread
+
 RANKS = 3
 """How many of each slot's list are stored. While one member is down, a change of members moves only what it must. While
 two are, it may move what the first in a list left to the third, if shares would not be even: some slots in a hundred
@@ -36,12 +33,7 @@ FAR = 3
 """Slots off its due that a member may be so that another gets exactly those back that it had."""
 NOBODY = -1
 
-Weights = Mapping[int, int]
-"""Ordinal -> weight, above 0."""
 Lists = list[list[int]]
-
-_SPREAD = tuple(sorted(range(LARGEST), key=lambda place: f"{place:08b}"[::-1]))
-"""The places of a list in an order of which every beginning lies evenly over the list (van der Corput)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,79 +121,6 @@ def _draw(slot: int, member: int) -> float:
     return -1 / log((number + 0.5) / 2**48)
 
 
-def choose_size(weights: Weights) -> int:
-    """The size of the smallest table in which shares are even enough, with all members and with any one of them less:
-    the worst ratio between two members' shares is at most `WORST_RATIO`."""
-    return _choose_size(tuple(sorted(weights.values())))
-
-
-@lru_cache(maxsize=4096)
-def _choose_size(heavy: tuple[int, ...]) -> int:
-    """By the sorted weights."""
-    wholes = [dict(enumerate(heavy))]
-    for place, weight in enumerate(heavy if len(heavy) > 1 else ()):
-        if place == heavy.index(weight):
-            wholes.append(dict(enumerate((*heavy[:place], *heavy[place + 1 :]))))
-    size = SMALLEST
-    while size < LARGEST and any(worst_ratio(apportion(each, size), each) > WORST_RATIO for each in wholes):
-        size *= 2
-    return size
-
-
-def worst_ratio(counts: Weights, weights: Weights) -> float:
-    """Slots per weight of the member that got most, over that of the one that got least; infinite if one got none."""
-    shares = [counts.get(member, 0) / weight for member, weight in weights.items()]
-    return max(shares) / min(shares) if min(shares) else float("inf")
-
-
-def apportion(weights: Weights, size: int) -> dict[int, int]:
-    """Whole slots by largest remainder (Hamilton's method): each member gets its due rounded down or up.
-
-    Of equal remainders that of the lighter member is rounded up, which is more even than the other way round. Then the
-    counts depend on the weights alone: `choose_size` does not know the ordinals.
-
-    A member that is due less than half a slot gets one all the same, from the members that have most: one that takes
-    connections must see some. Shares are then as coarse as the table is.
-    """
-    total = sum(weights.values())
-    counts = {member: weight * size // total for member, weight in weights.items()}
-    missing = size - sum(counts.values())
-    for member in sorted(weights, key=lambda each: (-(weights[each] * size % total), weights[each], each))[:missing]:
-        counts[member] += 1
-    if len(counts) <= size:
-        for member in sorted(member for member, count in counts.items() if count == 0):
-            counts[max(counts, key=lambda each: (counts[each], -each))] -= 1
-            counts[member] = 1
-    return counts
-
-
-def interleave(counts: Weights) -> tuple[int, ...]:
-    """A table with these counts in which each member's slots lie as far apart as they can.
-
-    Floats are exact enough: places that are one number divide to one float, and others differ by more than 1/2^18.
-    """
-    places = [((2 * turn + 1) / (2 * count), member) for member, count in counts.items() for turn in range(count)]
-    return tuple([member for _, member in sorted(places)])
-
-
-def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
-    """The shortest table of 2^k slots that leads every hash value to the same member, looking at its low bits."""
-    size = len(table)
-    while size > 1 and size % 2 == 0 and tuple(table[: size // 2]) == tuple(table[size // 2 : size]):
-        size //= 2
-    return tuple(table[:size])
-
-
-@lru_cache(maxsize=LARGEST + 1)
-def _evenly(size: int) -> tuple[int, ...]:
-    return tuple(place for place in _SPREAD if place < size)
-
-
-def _spread(places: Sequence[int], count: int) -> list[int]:
-    """So many of the places, evenly over all of them."""
-    return [places[place] for place in _evenly(len(places))[:count]]
-
-
 def _some(members: Sequence[int], place: int) -> Sequence[int]:
     first = place * 37 % len(members)
     return [*members[first:], *members[:first]][: CANDIDATES + RANKS]
@@ -250,7 +169,7 @@ class _Dealing:
             most = self.after[member] * self.size // self.total + 1 + FAR
             mine = [slot for slot, home in enumerate(self.homes) if home == member]
             mine.sort(key=lambda slot: self.lists[slot][:1])
-            for slot in _spread(mine, len(mine)):
+            for slot in spread(mine, len(mine)):
                 holders = self.lists[slot][:1]
                 if self.counts[member] < most and all(self.surplus(holder) >= -FAR * self.total for holder in holders):
                     self._prefer(slot, member, 0)
@@ -366,7 +285,7 @@ class _Dealing:
         """Members that come take the slots of those that go, and each as many as it is due: the next in a list gives
         back what it has more than its own due. So members that take the place of others move nobody else's clients."""
         queues: dict[int, list[int]] = {}
-        for slot in _spread(sorted(self.inherited), len(self.inherited))[::-1]:
+        for slot in spread(sorted(self.inherited), len(self.inherited))[::-1]:
             if (heir := self.lists[slot][0]) in self.before:
                 queues.setdefault(heir, []).append(slot)
         poor = [(self.surplus(member), member) for member in self.comers]
@@ -405,7 +324,7 @@ class _Dealing:
 
     def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
         """Slots of the members that have most over their due, until one more would make no share better."""
-        queues = {other: _spread(slots, len(slots))[::-1] for other, slots in held.items()}
+        queues = {other: spread(slots, len(slots))[::-1] for other, slots in held.items()}
         surplus = {other: self.surplus(other) for other in queues}
         got = list[int]()
         while rich := [(surplus[other], -other) for other, queue in queues.items() if queue and self.counts[other] > 1]:
@@ -423,7 +342,7 @@ class _Dealing:
         for slot, members in enumerate(self.lists):
             if members[0] == member and len(members) > 1:
                 heirs.setdefault(members[1], []).append(slot)
-        queues = {heir: _spread(slots, len(slots))[::-1] for heir, slots in heirs.items()}
+        queues = {heir: spread(slots, len(slots))[::-1] for heir, slots in heirs.items()}
         while poor := [(self.surplus(heir), heir) for heir, queue in queues.items() if queue]:
             least, heir = min(poor)
             if self.counts[member] <= 1 or self.surplus(member) - least <= self.total:
@@ -438,7 +357,7 @@ class _Dealing:
                 groups.setdefault(members[0], {}).setdefault(members[1], []).append(slot)
         for first, held in groups.items():
             total = self.total - self.after[first]
-            queues = {m: _spread(slots, len(slots))[::-1] for m, slots in held.items() if m != member}
+            queues = {m: spread(slots, len(slots))[::-1] for m, slots in held.items() if m != member}
             surplus = {
                 m: (self.counts[m] + len(held.get(m, ()))) * total - self.after[m] * self.size
                 for m in (*queues, member)

@@ -14,8 +14,8 @@ from fairlead.api.door import MOST_VALUES
 from fairlead.api.loop_lag import LONG
 from fairlead.api.octavia.limits import IN_ALL
 from fairlead.model.quota import NO_LIMITS
+from fairlead.model.shares import LARGEST
 from fairlead.model.sizes import CIDRS, LISTENERS, MEMBERS, POLICIES, POOLS, RULES
-from fairlead.model.slots import LARGEST
 from harness.api import Inside, compile_anything
 from harness.hold import held
 from harness.octavia import ROOT, SUBNET, make, play_octavia

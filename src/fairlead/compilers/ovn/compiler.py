@@ -66,7 +66,7 @@ from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.quota import Quota
-from fairlead.model.slots import LARGEST, shortest_table
+from fairlead.model.shares import LARGEST, shortest_table
 from fairlead.model.snapshot import Snapshot, vip_network
 
 PROVIDER = "ovn"
