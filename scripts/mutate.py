@@ -137,7 +137,9 @@ MUTANTS = (
         "deal(_table(old, *tier), ",
         "deal(SlotTable(version=tier[0], backup=tier[1]), ",
     ),
-    Mutant("who serves parts as well", "compilers/ovn/parting.py", "left - serving[transport]", "left"),
+    Mutant(
+        "who serves parts as well", "compilers/ovn/parting.py", "left[version] - serving[transport]", "left[version]"
+    ),
     Mutant("who was removed is forgotten at once", "compilers/ovn/parting.py", "in balancer.parted:", "in ():"),
     Mutant(
         "unsorted services",
@@ -190,7 +192,12 @@ MUTANTS = (
         "member.monitor_address or member.address",
         "member.address",
     ),
-    Mutant("no brackets around IPv6", "model/addresses.py", 'f"[{address}]:{port}" if address.version == 6 else ', ""),
+    Mutant(
+        "no brackets around IPv6",
+        "model/addresses.py",
+        'f"[{address!s}]:{port}" if isinstance(address, IPv6Address) else ',
+        "",
+    ),
     Mutant(
         "a route for the first subnet only",
         "compilers/ovn/compiler.py",
