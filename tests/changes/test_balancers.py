@@ -19,6 +19,7 @@ from changes.balancing import (
     with_pool,
 )
 from changes.world import GUEST, GUESTS, NETWORK, OWNERS, PORT, having, subnet
+from fairlead.changes.access import NotFound
 from fairlead.changes.balancer_checks import TooMany
 from fairlead.changes.balancers import (
     HasParts,
@@ -35,11 +36,11 @@ from fairlead.changes.members import update_member
 from fairlead.changes.offers import UnknownProvider
 from fairlead.changes.pool_checks import MemberExists, NoDestination
 from fairlead.changes.refusal import Refused
-from fairlead.changes.vips import AskedVip, NoSuchPort, NoSuchSubnet, NoVip, choose_vip
+from fairlead.changes.vips import AskedVip, NoVip, choose_vip
 from fairlead.model.addresses import parse_address
 from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
 from fairlead.model.loadbalancer import ListenerProtocol, MonitorType, PlainMonitor, PoolProtocol, slots_of
-from fairlead.model.network import Network
+from fairlead.model.network import Network, Port, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Counted
 from fairlead.model.sizes import LISTENERS
@@ -181,9 +182,9 @@ def test_the_parts_of_parts_are_of_its_project_too():
 def test_a_stored_member_does_not_move_to_a_subnet_that_the_asker_may_not_use():
     before = apply_changes(whole(), Changes(puts=(THEIRS,)), 9)
     moved = replace(stored(before).pools[0].members[0], subnet_id="theirs-four")
-    assert refusal_of(update_member, before, ASKER, "app", moved) == NoSuchSubnet(id="theirs-four")
+    assert refusal_of(update_member, before, ASKER, "app", moved) == NotFound(what=Subnet, id="theirs-four")
     wanted = with_pool(before, members=(moved,))
-    assert refusal_of(replace_load_balancer, before, ASKER, wanted) == NoSuchSubnet(id="theirs-four")
+    assert refusal_of(replace_load_balancer, before, ASKER, wanted) == NotFound(what=Subnet, id="theirs-four")
     own = replace(moved, subnet_id="four")
     made = stored(after(before, update_member(before, ASKER, "app", own)))
     assert made.pools[0].members[0].subnet_id == "four"
@@ -277,7 +278,7 @@ def test_a_given_port_becomes_the_vips_and_is_not_made():
     ("snapshot", "wanted", "why"),
     [
         (having(NETWORK), asked(), NoVip()),
-        (having(NETWORK, PORT), asked(port_id="port"), NoSuchPort(id="port")),
+        (having(NETWORK, PORT), asked(port_id="port"), NotFound(what=Port, id="port")),
     ],
 )
 def test_a_vip_that_cannot_be_is_refused(snapshot: Snapshot, wanted: AskedVip, why: object):

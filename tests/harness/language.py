@@ -52,7 +52,6 @@ from fairlead.model.loadbalancer import (
     Transport,
     Vip,
     find_pool,
-    with_members,
 )
 from fairlead.model.network import (
     AllocationPool,
@@ -71,6 +70,7 @@ from fairlead.model.network import (
 from fairlead.model.owner import Owner
 from fairlead.model.probes import probe_port_id
 from fairlead.model.snapshot import Aggregate
+from harness.pools import with_members
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}

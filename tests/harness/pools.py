@@ -1,6 +1,9 @@
-"""From which part of a subnet a test lets the server choose addresses."""
+"""Pools of a test: of addresses, and of members."""
 
+from dataclasses import replace
 from ipaddress import ip_network
+
+from fairlead.model.loadbalancer import Member, Pool, with_slots
 
 
 def upper_half(cidr: str) -> list[dict[str, str]]:
@@ -12,3 +15,9 @@ def upper_half(cidr: str) -> list[dict[str, str]]:
     network = ip_network(cidr)
     middle = network.network_address + network.num_addresses // 2
     return [{"start": str(middle), "end": str(network.broadcast_address - 1)}]
+
+
+def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
+    """The pool with these members, which say their ordinals themselves, and with slots as a write gives them."""
+    ordinals = (member.ordinal + 1 for member in members)
+    return with_slots(replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals])), pool.members)

@@ -12,11 +12,11 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
     replace_pool,
-    with_members,
 )
 from fairlead.model.parting import MOST_PARTED, forget_removed, remember_removed
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.pools import with_members
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COMMON = {"project_id": "p", "created_at": NOON}

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol, slots_of, with_members
+from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol, slots_of
 from fairlead.model.shares import LARGEST, WORST_RATIO, apportion, choose_size, shortest_table, worst_ratio
 from fairlead.model.slots import SlotTable, deal, lend
+from harness.pools import with_members
 
 weights = st.dictionaries(st.integers(0, 40), st.integers(1, 256), min_size=1, max_size=40)
 EMPTY = SlotTable(version=4)

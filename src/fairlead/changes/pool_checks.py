@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.changes.access import uses_network
+from fairlead.changes.access import NotFound, uses_network
 from fairlead.changes.identity import Identity
 from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.persistence import check_persistence
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.tls_checks import complete_pool_tls
-from fairlead.changes.vips import NoSuchSubnet
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, is_destination
+from fairlead.model.network import Subnet
 from fairlead.model.snapshot import Snapshot
 
 
@@ -92,4 +92,4 @@ def check_subnet(snapshot: Snapshot, who: Identity, member: lb.Member) -> None:
     if member.subnet_id is not None:
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
         if network is None or not uses_network(who, network):
-            raise Refused(NoSuchSubnet(id=member.subnet_id))
+            raise Refused(NotFound(what=Subnet, id=member.subnet_id))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fairlead.changes.access import uses_network
+from fairlead.changes.access import NotFound, uses_network
 from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import Identity
@@ -45,23 +45,6 @@ class VipPort(NamedTuple):
     port: Port
     """To be written with the load balancer: new, or given and now in use. It has the addresses of all VIPs."""
     is_new: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSuchNetwork(Refusal):
-    """None that the asker may use; the same for a subnet and for a port."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSuchSubnet(Refusal):
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSuchPort(Refusal):
-    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +143,7 @@ def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str
     """The port becomes the load balancer's, and is given back when that goes."""
     port = snapshot.ports.get(port_id)
     if port is None or not who.may_change(port.project_id):
-        raise Refused(NoSuchPort(id=port_id))
+        raise Refused(NotFound(what=Port, id=port_id))
     if port.device_id:
         raise Refused(PortHasDevice(port_id=port.id, device_id=port.device_id))
     if port.host:
@@ -214,12 +197,12 @@ def _find_subnet(snapshot: Snapshot, who: Identity, subnet_id: str) -> tuple[Net
     network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
     subnet = find_subnet(network, subnet_id) if network else None
     if network is None or subnet is None or not uses_network(who, network):
-        raise Refused(NoSuchSubnet(id=subnet_id))
+        raise Refused(NotFound(what=Subnet, id=subnet_id))
     return network, subnet
 
 
 def _find_network(snapshot: Snapshot, who: Identity, network_id: str) -> Network:
     network = snapshot.networks.get(network_id)
     if network is None or not uses_network(who, network):
-        raise Refused(NoSuchNetwork(id=network_id))
+        raise Refused(NotFound(what=Network, id=network_id))
     return network

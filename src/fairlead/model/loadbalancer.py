@@ -358,13 +358,6 @@ def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
     return tuple(listener for listener in balancer.listeners if pool_id in pools_of(listener))
 
 
-def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
-    """The pool with these members, and slots for them."""
-    ordinals = (member.ordinal + 1 for member in members)
-    changed = replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals]))
-    return with_slots(changed, pool.members)
-
-
 def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Pool:
     """The pool with slot tables for its members, if those `before` had the tables that it has.
 

@@ -9,19 +9,21 @@ from fairlead.api.octavia import refusals
 from fairlead.changes.l7_checks import RuleProblem
 from fairlead.changes.refusal import Refusal
 
-OF_NETWORKING = {"access", "networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips"}
+OF_NETWORKING = {"networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips"}
 """What this door asks for nothing of."""
 OF_PORTS = {
     "AddressIsAutomatic",
     "AddressOutsideNetwork",
     "GatewayInPool",
     "LimitBelowUsage",
+    "NotAllowed",
     "PoolNotValid",
     "PoolOutside",
     "PoolsOverlap",
     "SubnetOfOtherNetwork",
 }
-"""Of addresses: what is refused of workloads' ports and of subnets. Of quotas: what only Neutron's clients ask for."""
+"""Of addresses: what is refused of workloads' ports and of subnets. Of quotas and rights: what only Neutron's
+clients ask for."""
 
 
 def refused_by(module: ModuleType) -> set[type[Refusal]]:

@@ -15,6 +15,7 @@ from fairlead.api.octavia.errors import (
     not_found,
 )
 from fairlead.changes import (
+    access,
     addresses,
     balancer_checks,
     balancers,
@@ -279,9 +280,7 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     addresses.NoSubnetOnNetwork: lambda why: bad_request(
         f"Supplied network does not contain a subnet{'' if why.address is None else ' for VIP address specified'}."
     ),
-    vips.NoSuchNetwork: lambda why: missing_subresource("Network", why.id),
-    vips.NoSuchSubnet: lambda why: missing_subresource("Subnet", why.id),
-    vips.NoSuchPort: lambda why: missing_subresource("Port", why.id),
+    access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
     vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
     vips.PortHasHost: lambda why: bad_request(f"Port {why.port_id} is bound to host {why.host}: a workload has it."),
