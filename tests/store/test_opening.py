@@ -26,10 +26,12 @@ def test_a_url_opens_its_store(tmp_path: Path):
         ("", "begins with none of sqlite://"),
         ("/var/lib/fairlead.db", "begins with none of sqlite://"),
         ("mysql://localhost/x", "begins with none of sqlite://"),
+        ("mysql://fairlead:secret@host/x", r"'mysql://\.\.\.@host/x' begins with none of sqlite://"),
         ("sqlite://fairlead.db", "sqlite:///var/lib/fairlead/fairlead.db"),
         ("sqlite:///var/lib/", "names no file"),
     ],
 )
 def test_another_url_says_what_would_be_right(url: str, words: str):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=words) as refused:
         check_url(url)
+    assert "secret" not in str(refused.value)

@@ -34,11 +34,17 @@ def check_url(url: str) -> None:
     """Raises ValueError for one that means no store."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
-        raise ValueError(f"'{url}' begins with none of {', '.join(f'{each}://' for each in SCHEMES)}")
+        raise ValueError(f"'{_shown(url)}' begins with none of {', '.join(f'{each}://' for each in SCHEMES)}")
     try:
         SCHEMES[scheme].check(rest)
     except ValueError as error:
-        raise ValueError(f"'{url}': {error}") from None
+        raise ValueError(f"'{_shown(url)}': {error}") from None
+
+
+def _shown(url: str) -> str:
+    """Without the user and password that may stand before the host (RFC 3986, section 3.2.1)."""
+    before, at, host = url.rpartition("@")
+    return f"{before.partition('://')[0]}://...@{host}" if at else url
 
 
 async def open_store(url: str) -> Store:
