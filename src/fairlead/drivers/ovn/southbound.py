@@ -79,7 +79,7 @@ class SouthboundReader:
         self._untold: dict[Endpoint, Health | None] = {}
         """What was found and not told yet: it is told when all endpoints of one work were looked at."""
         self._half_told: set[Endpoint] = set()
-        """Whose news the observer had not taken in wholly when the connection ended: they are told again."""
+        """Whose news the observer is taking in, or had taken in by half when the connection ended: told again then."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._numbers = count()
         self._judging: asyncio.TimerHandle | None = None
