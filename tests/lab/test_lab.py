@@ -31,6 +31,7 @@ from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, Missi
 from fairlead.lab.layout import Layout
 from fairlead.lab.service import Service, stop
 from lab.conftest import NAME
+from lab.servers import until
 
 pytestmark = pytest.mark.lab
 
@@ -330,10 +331,9 @@ def other(machine: None) -> Iterator[Layout]:
     take_down(OTHER.name)
 
 
-def lab_processes(layout: Layout) -> set[int]:
+def lab_processes(layout: Layout) -> frozenset[int]:
     """Found by their mark alone, wherever they are."""
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return {pid for pid in pids if processes.is_marked(pid, layout.directory)}
+    return processes.marked(layout.directory)
 
 
 def kill(lab: Lab, program: str) -> None:
@@ -354,7 +354,7 @@ def mounts() -> list[str]:
 
 def assert_nothing_left(layout: Layout) -> None:
     assert namespaces.existing(layout.prefix) == ()
-    assert set() == lab_processes(layout)
+    assert frozenset() == lab_processes(layout)
     assert not layout.directory.exists()
     assert not layout.lock.exists()
     assert layout.name not in names()
@@ -487,3 +487,12 @@ def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
         assert Lab.up(other.name).status().is_healthy
     take_down(other.name)
     assert_nothing_left(other)
+
+
+def test_a_program_that_had_just_begun_is_ended(other: Layout) -> None:
+    """As a killed `up` leaves it: in no namespace of the lab yet, and without a pidfile."""
+    with subprocess.Popen(["sleep", "60"], env={processes.MARK: str(other.directory)}) as begun:
+        until(lambda: processes.is_marked(begun.pid, other.directory))  # its environment is there a moment later
+        assert take_down(other.name)
+        assert begun.wait() == -signal.SIGTERM
+    assert not take_down(other.name)

@@ -85,12 +85,10 @@ def read_pidfile(path: Path) -> int | None:
         return None
 
 
-def with_pidfile(directory: Path) -> Iterator[int]:
-    """Our processes that left a pidfile anywhere in the directory."""
-    for path in directory.rglob("*.pid"):
-        pid = read_pidfile(path)
-        if pid is not None and is_marked(pid, directory):
-            yield pid
+def marked(directory: Path) -> frozenset[int]:
+    """Every process that was started for the lab of this directory, wherever it is and whatever it has written yet."""
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return frozenset(pid for pid in pids if is_marked(pid, directory))
 
 
 def named(pids: Iterable[int], program: str) -> Iterator[int]:

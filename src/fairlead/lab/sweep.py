@@ -1,9 +1,11 @@
 """Remove a lab, whole or in pieces, without any memory of what was made.
 
-What bears the lab's namespace prefix, lives in such a namespace, or lies in its run directory is the lab's; nothing
-else is touched. The same sweep serves `down`, the start of `up`, and what a killed `up` left behind.
+What bears the lab's namespace prefix or its mark, lives in such a namespace, or lies in its run directory is the lab's;
+nothing else is touched. The same sweep serves `down`, the start of `up`, and what a killed `up` left behind: a program
+that it had just begun is in no namespace yet and has no pidfile, and bears the mark alone.
 """
 
+import os
 import shutil
 from contextlib import suppress
 
@@ -16,7 +18,7 @@ PASSES = 5
 
 def remains(layout: Layout) -> bool:
     """Whether anything of the lab is on the machine."""
-    return layout.directory.exists() or bool(namespaces.existing(layout.prefix))
+    return layout.directory.exists() or bool(namespaces.existing(layout.prefix) or _marked(layout))
 
 
 def sweep(layout: Layout) -> None:
@@ -43,4 +45,9 @@ def _end_processes(layout: Layout) -> None:
 
 def _processes(layout: Layout) -> frozenset[int]:
     inside = namespaces.processes(namespaces.existing(layout.prefix))
-    return frozenset((*inside, *processes.with_pidfile(layout.directory)))
+    return frozenset(inside) | _marked(layout)
+
+
+def _marked(layout: Layout) -> frozenset[int]:
+    """Whoever asks may have been started for the lab too: by a shell that it opened."""
+    return processes.marked(layout.directory) - {os.getpid()}
