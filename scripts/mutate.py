@@ -319,7 +319,7 @@ MUTANTS = (
         "for each in {gateway.network_id, *inside})",
         "for each in {gateway.network_id})",
     ),
-    Mutant("translated in spite of all", "compilers/ovn/router.py", "if gateway.enable_snat:", "if True:"),
+    Mutant("translated in spite of all", "compilers/ovn/router.py", "if translated:", "if True:"),
     Mutant(
         "two ways to everywhere", "compilers/ovn/router.py", "is not None and anywhere not in taken:", "is not None:"
     ),

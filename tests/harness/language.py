@@ -1,9 +1,9 @@
 """The language in which a story says a model, a line each:
 
     network net1 10.0.0.0/24 gw=10.0.0.1 fd00::/64 gw=none
-    network public external wire=physnet:100 203.0.113.0/24
+    network public external wire=physnet:100 203.0.113.0/24 route=198.51.100.0/24
     router r1 net1=10.0.0.1,fd00::1 net2=10.1.0.1 route=0.0.0.0/0:10.1.0.9 disabled
-    router r1 net1=10.0.0.1 gateway:public=203.0.113.10,2001:db8::10 no-snat
+    router r1 net1=10.0.0.1 gateway:public=203.0.113.10,2001:db8::10 no-snat snat6
     floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
     floating f2 public=203.0.113.51 r1=web-vip:10.0.0.10
     port vm1 net1 10.0.0.11 fd00::11 host=chassis1 of=another-project disabled
@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fairlead.model.addresses import IPAddress, parse_address, parse_network
+from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
     HTTP_MONITORS,
@@ -118,6 +118,7 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
 
 def _network(name: str, *words: str) -> Network:
     subnets: list[Subnet] = []
+    routes: list[IPNetwork] = []
     segment = None
     for word in words:
         if word.startswith("wire="):
@@ -131,6 +132,10 @@ def _network(name: str, *words: str) -> Network:
             gateway = None if word == "gw=none" else parse_address(word[3:])
             subnets[-1] = replace(subnets[-1], gateway=gateway)
             continue
+        if word.startswith("route="):
+            routes.append(parse_network(word.removeprefix("route=")))
+            subnets.append(Subnet(id=word, cidr=routes[-1], gateway=None, allocation_pools=(), **COMMON))
+            continue
         cidr = parse_network(word)
         pool = AllocationPool(start=cidr[2], end=cidr[-2])
         subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
@@ -138,6 +143,7 @@ def _network(name: str, *words: str) -> Network:
         id=name,
         mtu=next((int(word[4:]) for word in words if word.startswith("mtu=")), 1442),
         subnets=tuple(subnets),
+        routes=tuple(routes),
         shared="shared" in words,
         external="external" in words,
         segment=segment,
@@ -162,14 +168,17 @@ def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]
         if key.startswith("gateway:"):
             network_id = key.removeprefix("gateway:")
             gateway = ExternalGateway(
-                network_id=network_id, port_id=f"{name}-{network_id}", enable_snat="no-snat" not in words
+                network_id=network_id,
+                port_id=f"{name}-{network_id}",
+                enable_snat="no-snat" not in words,
+                enable_snat_ipv6="snat6" in words,
             )
             yield _held(documents, gateway.port_id, network_id, value, PortUse.ROUTER_GATEWAY, name)
             continue
         if key == "route":
             destination, _, nexthop = value.partition(":")
             routes.append(Route(destination=parse_network(destination), nexthop=parse_address(nexthop)))
-        elif key not in ("disabled", "no-snat"):
+        elif key not in ("disabled", "no-snat", "snat6"):
             yield _held(documents, f"{name}-{key}", key, value, PortUse.ROUTER_INTERFACE, name)
     enabled = "disabled" not in words
     yield Router(id=name, routes=tuple(routes), admin_state_up=enabled, gateway=gateway, **COMMON)

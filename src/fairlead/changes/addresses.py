@@ -12,7 +12,7 @@ from itertools import pairwise
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import addresses, taken
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, link_local, usable_range
-from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet
+from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet, is_routed
 from fairlead.model.snapshot import Snapshot
 
 
@@ -209,7 +209,7 @@ def _unnamed(
 
 
 def _versions(network: Network) -> list[int]:
-    return sorted({subnet.cidr.version for subnet in network.subnets})
+    return sorted({subnet.cidr.version for subnet in network.subnets if not is_routed(network, subnet)})
 
 
 def _first_free(snapshot: Snapshot, holder: Holder, version: int) -> FixedIP:

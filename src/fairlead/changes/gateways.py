@@ -39,6 +39,7 @@ class GatewayRequest:
 
     network_id: str | None = None
     enable_snat: bool | None = None
+    enable_snat_ipv6: bool | None = None
     fixed_ips: tuple[AskedAddress, ...] | None = None
 
 
@@ -123,8 +124,7 @@ def set_gateway(
         deletes, freed = _without_gateway(snapshot, router)
         port = _new_port(snapshot, network, router, request, port_id, now)
         check_new_subnets(snapshot, replace(router, gateway=None), subnets_of(snapshot, port))
-    snat = True if request.enable_snat is None else request.enable_snat
-    changed = replace(router, gateway=ExternalGateway(network_id=network.id, port_id=port.id, enable_snat=snat))
+    changed = replace(router, gateway=_gateway(network, port, request, old))
     ports = () if snapshot.ports.get(port.id) == port else (port,)
     reads = (Owner(Kind.NETWORK, network.id),)
     return Changes(puts=(changed, *ports, *freed), deletes=deletes, reads=reads, rests_on_absence=bool(deletes))
@@ -136,6 +136,17 @@ def find_external_network(snapshot: Snapshot, asker: Identity, network_id: str, 
     if not network.external:
         raise Refused(NetworkNotExternal(network_id=network_id, what=what))
     return network
+
+
+def _gateway(network: Network, port: Port, request: GatewayRequest, old: ExternalGateway | None) -> ExternalGateway:
+    """What is not said of IPv4 is so as Neutron has it; of IPv6, which Neutron says nothing of, it stays as it is."""
+    stays = old is not None and old.enable_snat_ipv6
+    return ExternalGateway(
+        network_id=network.id,
+        port_id=port.id,
+        enable_snat=True if request.enable_snat is None else request.enable_snat,
+        enable_snat_ipv6=stays if request.enable_snat_ipv6 is None else request.enable_snat_ipv6,
+    )
 
 
 def _check_addresses(network: Network, request: GatewayRequest) -> None:

@@ -136,7 +136,7 @@ def update_network(
     if new.external == old.external:
         return rewrite(snapshot, new)
     _check_other_side(snapshot, old)
-    return Changes(puts=(new,), rests_on_absence=True)
+    return Changes(puts=(replace(new, routes=()),), rests_on_absence=True)
 
 
 def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Changes:

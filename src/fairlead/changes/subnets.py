@@ -10,7 +10,7 @@ from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_mtu, ports_on
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.addresses import IPAddress, IPNetwork, is_usable
+from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, is_usable
 from fairlead.model.network import Ipv6Mode, Network, PortUse, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -147,7 +147,8 @@ def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
 
 
 def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Changes:
-    """A VIP's address counts too: its port has it. The port of probes was made for the subnet, and goes with it.
+    """A VIP's address counts too: its port has it. The port of probes was made for the subnet, and goes with it. So do
+    the routes that lead into it.
 
     Raises Refused.
     """
@@ -159,8 +160,9 @@ def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Change
     if any(port.use is not PortUse.PROBE for port in there):
         raise Refused(SubnetInUse(subnet_id=subnet.id))
     rest = tuple(other for other in network.subnets if other.id != subnet.id)
+    routes = tuple(route for route in network.routes if not is_inside(route, subnet.cidr))
     gone = tuple(Owner(Kind.PORT, port.id) for port in there)
-    return Changes(puts=(replace(network, subnets=rest),), deletes=gone, rests_on_absence=True)
+    return Changes(puts=(replace(network, subnets=rest, routes=routes),), deletes=gone, rests_on_absence=True)
 
 
 def check_version(value: IPAddress | IPNetwork, version: int, field: str) -> None:

@@ -58,6 +58,11 @@ def is_usable(address: IPAddress, cidr: IPNetwork) -> bool:
     return address.version == cidr.version and int(first) <= int(address) <= int(last)
 
 
+def is_inside(inner: IPNetwork, outer: IPNetwork) -> bool:
+    """Whether all addresses of the one are addresses of the other."""
+    return inner.version == outer.version and inner.prefixlen >= outer.prefixlen and inner.network_address in outer
+
+
 def is_destination(address: IPAddress) -> bool:
     """Whether it can name one machine on any network, in its own family.
 

@@ -17,7 +17,7 @@ from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
-from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.snapshot import EVERYBODY, Aggregate, Snapshot
 
 Dependents = Callable[[Snapshot, Snapshot, Owner], Iterable[Owner]]
 EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)
@@ -74,6 +74,10 @@ def _segment(network: Network) -> Iterator[Any]:
         yield network.segment
 
 
+def _scope(network: Network) -> str:
+    return EVERYBODY if network.external else network.project_id
+
+
 def _claims_of_network(network: Network) -> Iterator[str]:
     """A VLAN of a wire, or the wire as such."""
     yield from (f"segment/{segment.physical_network}/{segment.id}" for segment in _segment(network))
@@ -113,6 +117,8 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Unique("subnet_network", lambda network: (subnet.id for subnet in network.subnets)),
             Unique("segments", _segment),
+            Grouped("project_networks", lambda network: [_scope(network)]),
+            Grouped("network_names", lambda network: [(_scope(network), network.name)]),
         ),
         claims=_claims_of_network,
         dependents=dependents.of_network,

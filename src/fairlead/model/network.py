@@ -105,6 +105,13 @@ class Network(Resource):
     port_security_enabled: bool = True
     """What new ports have, unless they are made otherwise."""
     subnets: tuple[Subnet, ...] = ()
+    config: tuple[tuple[str, str], ...] = ()
+    """Keys and values, sorted, of a network that was described as a whole: as they were said, to be shown again."""
+    routes: tuple[IPNetwork, ...] = ()
+    """Of an external network, sorted: prefixes that are led to it from outside, and may be used behind it: VIPs have
+    addresses of them. One that is in no subnet has a subnet of its own, of which nothing is given out unasked."""
+    router_id: str | None = None
+    """The router that was made with the network, and goes with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,8 @@ class ExternalGateway:
     network_id: str
     port_id: str
     enable_snat: bool = True
+    """Of IPv4: what leaves has an address of the port."""
+    enable_snat_ipv6: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +172,11 @@ class FloatingIP(Resource):
 
 def find_subnet(network: Network, subnet_id: str) -> Subnet | None:
     return next((subnet for subnet in network.subnets if subnet.id == subnet_id), None)
+
+
+def is_routed(network: Network, subnet: Subnet) -> bool:
+    """Whether the subnet is there for a route alone: it is on no wire, and no port gets an address of it unasked."""
+    return subnet.cidr in network.routes and subnet.gateway is None and not subnet.allocation_pools
 
 
 def is_reached(floating_ip: FloatingIP, port: Port | None) -> bool:

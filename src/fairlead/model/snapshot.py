@@ -24,6 +24,8 @@ from fairlead.model.taken import Taken
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """What an operator offers."""
+EVERYBODY = ""
+"""Whose the external networks are, where networks are looked for by project: no project has this id."""
 Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | Choice | Quota
 
 
@@ -81,6 +83,10 @@ class Snapshot:
     port_floating_ips: Map[str, Ids] = Map()
     """Port -> the floating IPs that lead to it."""
     segments: Map[Segment, str] = Map()
+    project_networks: Map[str, Ids] = Map()
+    """Project -> its networks; `EVERYBODY` has the external ones."""
+    network_names: Map[tuple[str, str], Ids] = Map()
+    """(project or `EVERYBODY`, name) -> the networks that have the name."""
     addresses: Map[tuple[str, IPAddress], str] = Map()
     """(network, address) -> the port that has it."""
     taken: Taken = Map()

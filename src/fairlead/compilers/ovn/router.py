@@ -137,8 +137,9 @@ def _gateway(snapshot: Snapshot, router: Router, gateway: ExternalGateway) -> It
     for priority, name in enumerate(reversed(chassis), 1):
         yield GatewayChassis(port=router_port_name(port.id), chassis=name, priority=priority)
     yield from _ways_out(snapshot.networks[port.network_id], router, port)
-    if gateway.enable_snat:
-        yield from _translations(snapshot, router, port)
+    for version, translated in ((4, gateway.enable_snat), (6, gateway.enable_snat_ipv6)):
+        if translated:
+            yield from _translations(snapshot, router, port, version)
 
 
 def _in_order(chassis: tuple[str, ...], router_id: str) -> list[str]:
@@ -155,16 +156,17 @@ def _ways_out(network: Network, router: Router, port: Port) -> Iterator[StaticRo
             yield StaticRoute(router=router.id, ip_prefix=anywhere, nexthop=str(subnet.gateway))
 
 
-def _translations(snapshot: Snapshot, router: Router, gateway: Port) -> Iterator[Nat]:
-    """Of IPv4 only, as in Neutron: what the router's own networks send gets the first address of the gateway."""
-    external = next((fixed.address for fixed in gateway.fixed_ips if fixed.address.version == 4), None)
+def _translations(snapshot: Snapshot, router: Router, gateway: Port, version: int) -> Iterator[Nat]:
+    """What the router's own networks send gets the first address of the gateway; of IPv6 only if it is asked for, which
+    Neutron never does."""
+    external = next((fixed.address for fixed in gateway.fixed_ips if fixed.address.version == version), None)
     if external is None:
         return
     for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
         port = snapshot.ports[port_id]
         for fixed in port.fixed_ips:
             subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
-            if subnet is not None and subnet.cidr.version == 4:
+            if subnet is not None and subnet.cidr.version == version:
                 cidr = str(subnet.cidr)
                 yield Nat(
                     name=f"{router.id} {cidr}",

@@ -1,0 +1,79 @@
+"""Networks by LXD's names. There a name is the key; here several may have one name, and any name is allowed.
+
+A network is called by its name if that is one for LXD, and nothing else in its project is called so; else by its id.
+Looking up takes both. External networks are uplinks: they are everybody's, and listed in the project `default`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from fairlead.api.auth import DEFAULT_PROJECT
+from fairlead.api.door import ApiError
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import Network
+from fairlead.model.snapshot import EVERYBODY, Snapshot
+
+LONGEST_NAME = 64
+RESERVED = "$?&+\"'`*/"
+"""What has a meaning in a URL, in a shell or in LXD's own texts."""
+ENDS = re.compile(r"[a-zA-Z0-9]+(.*[a-zA-Z0-9]+)?")
+
+
+def find_network(snapshot: Snapshot, project: str, name: str) -> Network:
+    """Raises ApiError 404."""
+    found = _find(snapshot, scopes(project), name)
+    if found is None:
+        raise ApiError(404, "Network not found")
+    return found
+
+
+def find_uplink(snapshot: Snapshot, name: str) -> Network | None:
+    """The external network that is called so, whoever owns it."""
+    return _find(snapshot, (EVERYBODY,), name)
+
+
+def networks_of(snapshot: Snapshot, project: str) -> Iterator[Network]:
+    """In no order."""
+    for scope in scopes(project):
+        yield from (snapshot.networks[each] for each in snapshot.project_networks.get(scope, NO_IDS))
+
+
+def project_of(network: Network) -> str:
+    """The project in which the network is listed."""
+    return DEFAULT_PROJECT if network.external else network.project_id
+
+
+def name_of(snapshot: Snapshot, network: Network) -> str:
+    name = network.name
+    if name == network.id or name_fault(name) is not None or name in snapshot.networks:
+        return network.id
+    called = (snapshot.network_names.get((scope, name), NO_IDS) for scope in scopes(project_of(network)))
+    return name if sum(map(len, called)) == 1 else network.id
+
+
+def name_fault(name: str) -> str | None:
+    """What makes it no name for LXD, in its words."""
+    if len(name) > LONGEST_NAME:
+        return f"Maximum name length is {LONGEST_NAME} characters"
+    if any(character.isspace() for character in name):
+        return "Name cannot contain white space"
+    for character in RESERVED:
+        if character in name:
+            shown = {'"': '\\"'}.get(character, character)
+            return f'Name contains invalid character "{shown}"'
+    if not ENDS.fullmatch(name):
+        return "Names must start and end with an alphanumeric character"
+    return 'Cannot contain ":"' if ":" in name else None
+
+
+def scopes(project: str) -> tuple[str, ...]:
+    """Whose networks are listed in the project (`Snapshot.project_networks`)."""
+    return (project, EVERYBODY) if project == DEFAULT_PROJECT else (project,)
+
+
+def _find(snapshot: Snapshot, within: tuple[str, ...], name: str) -> Network | None:
+    by_id = snapshot.networks.get(name)
+    if by_id is not None:
+        return by_id if any(by_id.id in snapshot.project_networks.get(scope, NO_IDS) for scope in within) else None
+    found = [each for scope in within for each in snapshot.network_names.get((scope, name), NO_IDS)]
+    return snapshot.networks[found[0]] if len(found) == 1 and name_fault(name) is None else None
