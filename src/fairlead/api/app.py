@@ -4,6 +4,7 @@
 /load-balancer   Octavia v2
 /operator        what Fairlead does and has done
 /agent           what the nodes count
+/1.0             LXD's and Incus' networks and load balancers
 /v3, /projects   what clients ask Keystone, as far as they cannot do without
 """
 
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api import agents, network, octavia, operator
+from fairlead.api import agents, lxd, network, octavia, operator
 from fairlead.api.auth import Authenticate
 from fairlead.api.callers import AccessControl
 from fairlead.api.door import Services, json_response
@@ -42,6 +43,7 @@ def make_app(
         octavia.DOOR: octavia.make_door(services),
         operator.DOOR: operator.make_door(services, dataplanes),
         agents.DOOR: agents.make_door(services),
+        lxd.DOOR: lxd.make_door(services),
     }
     told_apart = frozenset({*IDENTITY, *(door.path.strip("/") for door in doors)})
     metrics = Metrics(services, dataplanes, loop_lag or LoopLag(), told_apart)
@@ -55,6 +57,7 @@ def make_app(
         Route("/", index),
         *identity_routes(services),
         *metrics.routes(),
+        Route(lxd.DOOR.path, _Root(doors[lxd.DOOR], lxd.DOOR.path)),
         *(_Door(door.path, app=_door(app, door.path)) for door, app in doors.items()),
     ]
     public = frozenset(path for door in doors for path in door.public)
@@ -67,6 +70,17 @@ class _Door(Mount):
     def __init__(self, path: str, app: ASGIApp) -> None:
         super().__init__(path, app)
         self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
+
+
+class _Root:
+    """What a door has at its path as such, for clients that write it without a slash at the end."""
+
+    def __init__(self, app: ASGIApp, path: str) -> None:
+        self._app, self._path = app, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = {"root_path": self._path, "path": f"{self._path}/", "door_path": self._path}
+        await self._app({**scope, **where}, receive, send)
 
 
 def _door(app: ASGIApp, path: str) -> ASGIApp:

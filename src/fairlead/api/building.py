@@ -87,7 +87,7 @@ class Door:
         """`before` and `after` are aliases, which the document leaves out: routes tried before and after the others."""
         routes = with_document(self.title, self.error, documented)
         for _, operation in operations(documented):
-            operation.admits = self.admits
+            operation.admits = operation.admits or self.admits
         words: dict[type[Exception], Words] = {ApiError: _itself, **WORDS, **self.words}
         handlers = {kind: self._handle(said) for kind, said in words.items()}
         return Starlette(routes=[*before, *routes, *after], exception_handlers=handlers)

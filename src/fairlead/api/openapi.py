@@ -88,9 +88,10 @@ class Operation(Route):
         takes: Parser[Any] | None = None,
         query: Mapping[str, Schema] | None = None,
         fails: Iterable[int] = (),
+        admits: Callable[[Identity], None] | None = None,
     ) -> None:
         """`gives` is the body under its status, None for an empty one; `fails` are statuses of errors that other
-        operations of this method do not have."""
+        operations of this method do not have; `admits` is for one that others may use than the door's other ones."""
         super().__init__(path, view, methods=[method])
         self.method = method
         self.gives = gives
@@ -99,8 +100,8 @@ class Operation(Route):
         self.fails = tuple(fails)
         self.allowed = frozenset(self.methods or ())
         """The methods of all operations at its path."""
-        self.admits: Callable[[Identity], None] = lambda _: None
-        """Raises ApiError for who may not use it, whatever they ask: before anything is read."""
+        self.admits = admits
+        """Raises ApiError for who may not use it, whatever they ask: before anything is read. None: as its door."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
@@ -111,7 +112,8 @@ class Operation(Route):
             raise HTTPException(405, headers={"Allow": ", ".join(sorted(self.allowed))})
         if len(scope["query_string"]) > LONGEST_QUERY:
             raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
-        self.admits(scope["identity"])
+        if self.admits is not None:
+            self.admits(scope["identity"])
         if self.takes is not None:
             _check_size(scope)
         async with contextlib.AsyncExitStack() as stack:

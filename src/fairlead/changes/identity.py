@@ -17,6 +17,8 @@ class Identity:
     roles: frozenset[str]
     chassis: frozenset[str] = frozenset()
     """The nodes for which the caller's agents may speak."""
+    projects: frozenset[str] = frozenset()
+    """Those that the caller may name instead of `project_id`, where a door lets them choose."""
 
     @property
     def is_admin(self) -> bool:

@@ -1,0 +1,58 @@
+"""Bodies as Go reads them: what is null is as good as not said, and what nobody knows is passed over."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.api.fields import BadField, Field, Parser, Schema, Values, mapping, read_fields, reads
+from fairlead.api.fields import text as any_text
+
+LONGEST_KEY = 255
+LONGEST_VALUE = 1024
+"""Characters of a key of config, and of what it says."""
+MOST_KEYS = 128
+"""Of one config."""
+
+
+def struct(fields: Mapping[str, Field]) -> Parser[Values]:
+    """An object with these attributes. A null of one that need not be there is left out."""
+    properties = {name: field.schema for name, field in fields.items()}
+    required = sorted(name for name, field in fields.items() if field.required)
+    schema: Schema = {"type": "object", "properties": properties, "required": required}
+
+    @reads(schema)
+    def read(value: object) -> Values:
+        body = mapping(value)
+        known = {name: each for name, each in body.items() if name in fields}
+        return {name: each for name, each in read_fields(fields, known).items() if each is not None}
+
+    return read
+
+
+def flag(default: Any = None) -> Parser[bool]:
+    @reads({"type": "boolean"})
+    def read(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError("expected a boolean")
+        return value
+
+    return read
+
+
+@reads(
+    {
+        "type": "object",
+        "maxProperties": MOST_KEYS,
+        "propertyNames": {"maxLength": LONGEST_KEY},
+        "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE},
+    }
+)
+def config(value: object) -> Mapping[str, str]:
+    """Keys with texts. One that is empty stays: what it means (take it away) is the resource's to say."""
+    found = mapping(value)
+    if len(found) > MOST_KEYS:
+        raise ValueError(f"expected at most {MOST_KEYS} keys")
+    read_key, read_value = any_text(LONGEST_KEY), any_text(LONGEST_VALUE)
+    try:
+        return {read_key(key): read_value(each) for key, each in sorted(found.items())}
+    except ValueError as error:
+        raise BadField("config", value, str(error)) from None

@@ -1,0 +1,71 @@
+"""Who calls, and for which project: LXD's clients name it in the query, and mean `default` without."""
+
+from dataclasses import replace
+
+from starlette.requests import Request
+
+from fairlead.api.auth import DEFAULT_PROJECT
+from fairlead.api.door import ApiError, JsonObject, Services, identity
+from fairlead.api.lxd.errors import forbidden, not_found
+from fairlead.changes.identity import LONGEST_PROJECT, Identity
+from fairlead.model.quota import Counted
+from fairlead.model.snapshot import Snapshot
+
+READS = frozenset({"GET", "HEAD"})
+
+
+def services_of(request: Request) -> Services:
+    """What is behind this door."""
+    services: Services = request.app.state.services
+    return services
+
+
+def check_trusted(caller: Identity) -> None:
+    """Raises ApiError 403 for who has shown nothing that is known here."""
+    if not caller.roles:
+        raise forbidden()
+
+
+def caller_of(request: Request) -> Identity:
+    """Who calls, as somebody of the project that the request names. Raises ApiError: 403 when that is not for them to
+    name, 404 when there is no such project.
+
+    Who is not restricted is an administrator (`is_admin`), and may see and change what any project has: a handler looks
+    only for what is the project's (`project_id`).
+    """
+    caller = identity(request)
+    asked = request.query_params.get("project") or caller.project_id
+    if not may_name(caller, asked):
+        text = f'User does not have permissions for project "{asked[:LONGEST_PROJECT]}"'
+        raise ApiError(403, text)
+    caller = replace(caller, project_id=asked)
+    if not (caller.may_see if request.method in READS else caller.may_change)(asked):
+        raise forbidden()
+    if not is_project(services_of(request).model.snapshot, asked):
+        raise not_found("Project")
+    return caller
+
+
+def may_name(caller: Identity, project: str) -> bool:
+    return caller.is_admin or project == caller.project_id or project in caller.projects
+
+
+def is_project(snapshot: Snapshot, name: str) -> bool:
+    """`default`, and whichever has a network."""
+    return name == DEFAULT_PROJECT or (name, Counted.NETWORK) in snapshot.usage
+
+
+def requestor(request: Request) -> JsonObject:
+    """Who calls, as events say it (LXD's EventLifecycleRequestor)."""
+    address = request.client.host if request.client else ""
+    protocol = "unix" if address.startswith("uid ") else "tls" if request.url.scheme in ("https", "wss") else "http"
+    return {
+        "username": identity(request).user,
+        "protocol": protocol,
+        "address": "@" if protocol == "unix" else address,
+    }
+
+
+def in_project(path: str, project: str) -> str:
+    """A URL as LXD writes it: `default` goes without saying."""
+    return path if project == DEFAULT_PROJECT else f"{path}?project={project}"

@@ -1,0 +1,70 @@
+"""Errors in LXD's words: what the rules refuse, by one table, and what cannot be read."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairlead.api.door import ApiError
+from fairlead.api.fields import BadField, MissingField, UnknownField
+from fairlead.api.lxd import balancer_refusals, network_refusals
+from fairlead.changes import balancers, identity, ids, quotas
+from fairlead.changes.refusal import Refusal
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.quota import Counted
+
+Says = Callable[[Any], ApiError]
+
+_NAMES: Mapping[Counted, str] = {
+    Counted.LOAD_BALANCER: "load balancers",
+    Counted.LISTENER: "ports of load balancers",
+    Counted.POOL: "ports of load balancers",
+    Counted.MEMBER: "backends of load balancers",
+    Counted.NETWORK: "networks",
+    Counted.SUBNET: "networks",
+    Counted.ROUTER: "networks",
+}
+"""What is counted, in the words of who makes load balancers and networks here."""
+
+
+def forbidden() -> ApiError:
+    """LXD and Incus (response.Forbidden without a reason)."""
+    return ApiError(403, "not authorized")
+
+
+def not_found(what: str) -> ApiError:
+    """ "Network", "Network load balancer": LXD names the sort, and not the one that was asked for."""
+    return ApiError(404, f"{what} not found")
+
+
+def _quota(why: quotas.QuotaExceeded) -> ApiError:
+    over = sorted({_NAMES.get(what, what.value.replace("_", " ")) for what in why.over})
+    return ApiError(403, f"Project quota for {', '.join(over)} is exhausted")
+
+
+_SHARED: Mapping[type[Refusal], Says] = {
+    identity.NotAnAdministrator: lambda _: forbidden(),
+    ids.IdTaken: lambda why: ApiError(409, f"The ID {why.id} is in use"),
+    quotas.QuotaExceeded: _quota,
+    balancers.OnItsWay: lambda _: ApiError(409, "An earlier change is still being applied. Please try again later"),
+}
+WORDS: Mapping[type[Refusal], Says] = {**_SHARED, **network_refusals.WORDS, **balancer_refusals.WORDS}
+"""Each class of refusal that this door can meet."""
+
+
+def say(why: Refusal) -> ApiError:
+    return WORDS[type(why)](why)
+
+
+def say_unsupported(error: Unsupported) -> ApiError:
+    return ApiError(501, f"Provider '{error.provider}' does not support: {error.asked}")
+
+
+def bad_field(error: BadField) -> ApiError:
+    return ApiError(400, f"Invalid value for {error.name!r}: {error.reason}")
+
+
+def missing_field(error: MissingField) -> ApiError:
+    return ApiError(400, f"{error.name!r} is required")
+
+
+def unknown_field(error: UnknownField) -> ApiError:
+    return ApiError(400, f"Unknown field: {', '.join((*error.path, *error.names))}")

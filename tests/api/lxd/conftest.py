@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.lxd.world import Door
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    opened = Door(tmp_path)
+    yield opened
+    opened.close()

@@ -1,0 +1,50 @@
+"""What is common to all of the door: the envelope, who calls, and for which project."""
+
+import pytest
+from starlette.requests import Request
+
+from api.lxd.world import Door
+from fairlead.api.door import ApiError
+from fairlead.api.lxd.envelope import check_match, etag
+
+
+def request(**headers: str) -> Request:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": raw})
+
+
+def test_the_server_says_what_clients_look_for(door: Door):
+    told = door.good("GET", "/1.0")
+    assert told["auth"] == "trusted"
+    assert {"network_load_balancer", "network_forward", "projects", "etag"} <= {*told["api_extensions"]}
+    assert "storage_and_network_operations" not in told["api_extensions"]
+
+
+def test_a_stranger_is_told_no_more_than_how_to_be_trusted(door: Door):
+    told = door.good("GET", "/1.0", by="stranger")
+    assert told["auth"] == "untrusted"
+    assert {"environment", "config"}.isdisjoint(told)
+
+
+def test_what_is_not_there_is_said_in_the_envelope(door: Door):
+    answer = door.send("GET", "/1.0/nothing")
+    assert answer.json() == {
+        "type": "error",
+        "status": "",
+        "status_code": 0,
+        "operation": "",
+        "error_code": 404,
+        "error": "not found",
+        "metadata": None,
+    }
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_an_etag_is_opaque_and_compared_as_it_comes_back():
+    tag = etag(["192.0.2.9", "", {"b": "1", "a": "2"}, []])
+    assert tag == etag(["192.0.2.9", "", {"a": "2", "b": "1"}, []])
+    for sent in ("", tag, f'"{tag}"', "*"):
+        check_match(request(if_match=sent), tag)
+    with pytest.raises(ApiError) as caught:
+        check_match(request(if_match='"abc"'), tag)
+    assert (caught.value.status, caught.value.message) == (412, f"ETag doesn't match: {tag} vs abc")

@@ -1,0 +1,111 @@
+"""Incus' filters, and the patterns in them: what they admit, and that none takes long."""
+
+from time import process_time
+
+import pytest
+from starlette.requests import Request
+
+from fairlead.api.door import ApiError
+from fairlead.api.lxd.filters import LONGEST_FILTER, MOST_CLAUSES, is_recursive, read_filter
+from fairlead.api.lxd.patterns import LONGEST_PATTERN, BadPattern, compile_pattern
+
+WEB = {"name": "web", "description": "Front End", "managed": True, "count": 7, "config": {"user.team": "red", "a": "b"}}
+
+
+def request(query: bytes) -> Request:
+    return Request({"type": "http", "query_string": query, "headers": []})
+
+
+def admits(text: str) -> bool:
+    from urllib.parse import quote
+
+    return read_filter(request(b"filter=" + quote(text).encode())).admits(WEB)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        ("name eq web", True),
+        ("name eq WEB", True),
+        ("name ne web", False),
+        ("not name eq web", False),
+        ("name eq w.*", True),
+        ("name eq eb", False),
+        ("name eq eb$", True),
+        ("name eq a,web", True),
+        ("description eq 'front end'", True),
+        ("description eq 'front'", False),
+        ("config.user.team eq red", True),
+        ("config.none eq x", False),
+        ("managed eq true", True),
+        ("count gt 6", True),
+        ("count le 6", False),
+        ("name eq x or name eq web", True),
+        ("name eq web and count eq 1", False),
+        ("name eq x and name eq x or name eq web", True),
+        ("name eq (web", False),
+    ],
+)
+def test_what_is_admitted(text: str, expected: bool):
+    assert admits(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("not", "incomplete not clause"),
+        ("name", "clause has no operator"),
+        ("name eq", "clause has no value"),
+        ("name like x", "Unsupported operation"),
+        ("name eq 'x y", "unterminated quote"),
+        ("name eq x xor", "invalid clause composition"),
+        ("name eq x and", "unterminated compound clause"),
+        ("name gt x", 'Invalid operator "gt" for field "name"'),
+        ("count eq x", "Failed to parse value: 'x' is not a number"),
+        ("config eq x", "Invalid type for field 'config'"),
+        (" and ".join(["name eq web"] * (MOST_CLAUSES + 1)), f"more than {MOST_CLAUSES} clauses"),
+        ("x" * (LONGEST_FILTER + 1), f"more than {LONGEST_FILTER} characters"),
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, told: str):
+    with pytest.raises(ApiError) as caught:
+        admits(text)
+    assert (caught.value.status, caught.value.message) == (400, f"Invalid filter: {told}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("a.c", ["abc", "AXC"], ["ac", "abcd"]),
+        ("a*b+c?", ["b", "aabbc"], ["ac", "a"]),
+        ("[a-c0-9-]+", ["a0-c"], ["d", ""]),
+        ("[^a]", ["b"], ["a"]),
+        ("^web", ["web1"], ["aweb"]),
+        ("web$", ["aweb"], ["web1"]),
+        ("a|b", ["a", "b"], ["ab"]),
+        (r"a\.b\|", ["a.b|"], ["axb|"]),
+        ("", [""], ["a"]),
+    ],
+)
+def test_patterns(pattern: str, good: list[str], bad: list[str]):
+    found = compile_pattern(pattern)
+    assert [text for text in [*good, *bad] if found.matches(text)] == good
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "a{9}", "*", "[a", "\\", "x" * (LONGEST_PATTERN + 1)])
+def test_what_is_no_pattern_here(pattern: str):
+    with pytest.raises(BadPattern):
+        compile_pattern(pattern)
+
+
+def test_no_pattern_takes_long():
+    began = process_time()
+    assert not compile_pattern(".*a" * 85).matches("a" * 84 + "b" * 171)
+    assert process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(("query", "expected"), [(b"", False), (b"recursion=0", False), (b"recursion=1", True),
+                                                 (b"recursion=2", True), (b"recursion=x", False)])  # fmt: skip
+def test_recursion(query: bytes, expected: bool):
+    assert is_recursive(request(query)) is expected

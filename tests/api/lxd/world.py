@@ -1,0 +1,92 @@
+"""A door for LXD's clients to call from a test: the shared one of `harness.api`, with callers of several projects."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.api.auth import ROLES
+from fairlead.api.lxd import make_door
+from fairlead.changes.identity import Identity
+from fairlead.dataplane.interface import Compile
+from fairlead.model.network import Network
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+from harness.api import NOON, compile_owner, inside
+
+ROOT = Identity(user="uid 0", project_id="default", roles=ROLES)
+CALLERS = {
+    "root": ROOT,
+    "ann": Identity(
+        user="ann", project_id="one", roles=frozenset({"member", "reader"}), projects=frozenset({"one", "more"})
+    ),
+    "bob": Identity(user="bob", project_id="two", roles=frozenset({"member", "reader"}), projects=frozenset({"two"})),
+    "rita": Identity(user="rita", project_id="one", roles=frozenset({"reader"})),
+    "stranger": Identity(user="", project_id="", roles=frozenset()),
+}
+"""`root` is not restricted; who is restricted has `projects`."""
+
+
+class Door:
+    """Calls wait for the dataplane to be at rest. Paths are whole: /1.0/networks."""
+
+    def __init__(self, folder: Path, compile_owner: Compile = compile_owner) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/1.0", compile_owner)))
+
+    def run(self, work: Any) -> Any:
+        async def wait() -> Any:
+            return await work
+
+        return self._runner.run(wait())
+
+    def close(self) -> None:
+        self.run(self._stack.aclose())
+        self._runner.close()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        snapshot: Snapshot = self.place.model.snapshot
+        return snapshot
+
+    def write(self, *documents: Any) -> None:
+        self.run(self.place.model.write(lambda _: Changes(puts=documents)))
+        self.rest()
+
+    def make_project(self, name: str) -> None:
+        """By a network of its own."""
+        identity = self.place.new_id()
+        self.write(Network(id=identity, name=f"net-of-{name}", mtu=1442, project_id=name, created_at=NOON))
+
+    def rest(self) -> None:
+        self.run(self.place.rest())
+
+    def send(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> httpx.Response:
+        """`headers` with an underline for each hyphen: if_match."""
+        assert path == "/1.0" or path.startswith("/1.0/"), path
+        self.place.caller = CALLERS[by]
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        below = path.removeprefix("/1.0") or "/"
+        options = {} if body is None else {"json": body}
+        answer: httpx.Response = self.run(self.place.client.request(method, below, headers=named, **options))
+        self.rest()
+        return answer
+
+    def good(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> Any:
+        """The metadata of an answer that must be no error."""
+        answer = self.send(method, path, body, by=by, **headers)
+        assert answer.status_code < 300, answer.text
+        return answer.json()["metadata"]
+
+    def bad(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> tuple[int, str]:
+        """Code and text of an error; nothing may have been written."""
+        before = self.snapshot
+        answer = self.send(method, path, body, by=by, **headers)
+        assert answer.status_code >= 400, answer.text
+        assert self.snapshot is before
+        told = answer.json()
+        assert told["error_code"] == answer.status_code
+        return told["error_code"], told["error"]
