@@ -185,7 +185,19 @@ MUTANTS = (
         "if port.use is PortUse.PROBE:",
         "if False:",
     ),
-    Mutant("monitor_port is not looked at", "model/probes.py", "member.monitor_port or member.port", "member.port"),
+    Mutant(
+        "monitor_port is not looked at", "model/loadbalancer.py", "if member.monitor_port is None else", "if True else"
+    ),
+    Mutant(
+        "a member is taken out for all ports",
+        "compilers/ovn/tables.py",
+        "member.id in self.out or (member.id, ports[member]) in self.out",
+        "any(member.id in (key, key[0]) for key in self.out)",
+    ),
+    Mutant(
+        "every port leads to the first target", "model/port_ranges.py", "tuple(expand(port))", "(port[0].first,) * 9"
+    ),
+    Mutant("of a range only the first is admitted", "compilers/ovn/compiler.py", "{each.last})", "{each.first})"),
     Mutant(
         "monitor_address is not looked at",
         "model/probes.py",

@@ -23,6 +23,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolProtocol,
 )
+from fairlead.model.port_ranges import one_port
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied
 from fairlead.model.steps import Steps, at_once
@@ -45,7 +46,7 @@ def pool(identity: str, *members: Member, **fields: Any) -> Pool:
 
 
 def listener(identity: str, port: int, **fields: Any) -> Listener:
-    return Listener(id=identity, port=port, **{"protocol": ListenerProtocol.TCP} | OWNERS | fields)
+    return Listener(id=identity, ports=one_port(port), **{"protocol": ListenerProtocol.TCP} | OWNERS | fields)
 
 
 def built(snapshot: Snapshot, identity: str = "lb", **fields: Any) -> Steps[Changes]:

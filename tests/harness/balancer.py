@@ -19,6 +19,7 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
+from fairlead.model.port_ranges import one_port
 
 ADDRESS = parse_address("10.0.0.1")
 
@@ -48,7 +49,7 @@ def some_balancer(identity: str, project: str, dice: Random | None = None) -> Lo
                 replace(policy, rules=some(L7Rule, 2, **rule)) for policy in some(L7Policy, 2, action=Reject())
             ),
         )
-        for listener in some(Listener, 2, protocol=ListenerProtocol.TCP, port=80)
+        for listener in some(Listener, 2, protocol=ListenerProtocol.TCP, ports=one_port(80))
     )
     vip = Vip(address=ADDRESS, port_id="p", subnet_id="s", network_id="n")
     return LoadBalancer(id=identity, provider="ovn", vip=vip, pools=pools, listeners=listeners, **own)

@@ -10,6 +10,7 @@
     web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
     api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
     probes net1 10.0.0.2
+    web vip=203.0.113.10 on=public for=net1 tcp:80+8080-8090=a/10.0.0.11,b/10.0.0.12:9000+9080-9090 any:=a/10.0.0.11
     web vip=10.0.0.10 on=net1 parted=tcp/10.0.0.13:8080 tcp:80=-
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
@@ -21,7 +22,10 @@ Every document but `probes`, `down` and `plugged` may say whose it is, `project=
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
-`@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say; a member with a
+Several ports are `80+81+8080-8090`; a member without a port is at the one that the client connected to; `any:=` is
+whatever no other listener is for. `for=NETWORK` is a load balancer that was described as a whole, for this network.
+`@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say, of a member (`a`)
+or of one of its ports (`a:81`); a member with a
 monitor and without a port is down too.
 `parted` is a member that was removed lately. `plugged` names a chassis and the ports that it has. The provider of a
 load balancer is `ovn` if it does not say `provider=NAME`. Routers may leave through the chassis gw1 and gw2.
@@ -33,10 +37,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
+from fairlead.model.health import HealthKey
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
     HTTP_MONITORS,
     Algorithm,
+    Described,
     HealthMonitor,
     HttpMonitor,
     Listener,
@@ -50,6 +56,7 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     SourceIpPersistence,
     Transport,
+    Use,
     Vip,
     find_pool,
 )
@@ -68,14 +75,15 @@ from fairlead.model.network import (
     Subnet,
 )
 from fairlead.model.owner import Owner
+from fairlead.model.port_ranges import PortRange, Ports, TargetPort
 from fairlead.model.probes import probe_port_id
 from fairlead.model.snapshot import Aggregate
 from harness.pools import with_members
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}
-LISTENER = re.compile(r"^(\w+):(\d+)(?:\{([^}]*)\})?(?:=(.*))?$")
-MEMBER = re.compile(r"^(\w+)/([^@]+):(\d+?)(?:@(.+):(\d+?))?(?:\*(\d+))?(~?)(!?)$")
+LISTENER = re.compile(r"^(\w+):(\d[\d+-]*|)(?:\{([^}]*)\})?(?:=(.*))?$")
+MEMBER = re.compile(r"^(\w+)/(\[[^]]+\]|[\d.]+)(?::(\d[\d+-]*))?(?:@(\[[^]]+\]|[\d.]+):(\d+))?(?:\*(\d+))?(~?)(!?)$")
 
 Documents = dict[Owner, Aggregate]
 
@@ -86,9 +94,9 @@ def parse_plugged(text: str) -> dict[str, str]:
     return {port: chassis for _, chassis, *ports in lines for port in ports}
 
 
-def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, frozenset[str]]]:
+def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, frozenset[HealthKey]]]:
     documents: Documents = {}
-    down: dict[str, frozenset[str]] = {}
+    down: dict[str, frozenset[HealthKey]] = {}
     for line in text.splitlines():
         kind, *all_words = line.split()
         said = dict(word.split("=", 1) for word in all_words if word.startswith(("project=", "name=")))
@@ -106,7 +114,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
             case "floating":
                 made = _floating_ip(documents, *words)
             case "down":
-                down[words[0]] = down.get(words[0], frozenset()) | {f"{words[0]}-{name}" for name in words[1:]}
+                found = {_health_key(words[0], word) for word in words[1:]}
+                down[words[0]] = down.get(words[0], frozenset()) | found
                 continue
             case "plugged":
                 continue  # `parse_plugged`
@@ -267,9 +276,19 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         admin_state_up="disabled" not in words,
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
+        described=next((_described(word[4:]) for word in words if word.startswith("for=")), None),
         parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,
     )
+
+
+def _described(network: str) -> Described:
+    return Described(network_id=network, use=Use.LOAD_BALANCER)
+
+
+def _health_key(balancer: str, word: str) -> HealthKey:
+    name, _, port = word.partition(":")
+    return (f"{balancer}-{name}", int(port)) if port else f"{balancer}-{name}"
 
 
 def _parted(text: str) -> Parted:
@@ -290,7 +309,7 @@ def _listener(
     listener = Listener(
         id=identity,
         protocol=ListenerProtocol(protocol.upper()),
-        port=int(port),
+        ports=_ports(port),
         default_pool_id=pool.id if pool else None,
         admin_state_up="off" not in words,
         allowed_cidrs=tuple(
@@ -300,6 +319,15 @@ def _listener(
         **COMMON,
     )
     return listener, pool
+
+
+def _ports(text: str) -> Ports:
+    ends = (word.partition("-") for word in text.split("+") if word)
+    return tuple(PortRange(int(first), int(last or first)) for first, _, last in ends)
+
+
+def _target(text: str | None) -> TargetPort:
+    return (text and (int(text) if text.isdecimal() else _ports(text))) or None
 
 
 def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[str], members: str) -> Pool:
@@ -344,7 +372,7 @@ def _members(balancer: str, pool: Pool, text: str) -> Iterator[Member]:
             id=identity,
             ordinal=ordinals.get(identity, fresh),
             address=parse_address(found[2].strip("[]")),
-            port=int(found[3]),
+            port=_target(found[3]),
             monitor_address=parse_address(found[4].strip("[]")) if found[4] else None,
             monitor_port=int(found[5]) if found[5] else None,
             weight=int(found[6] or 1),

@@ -20,6 +20,7 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.model.abilities import Feature
 from fairlead.model.chassis import Chassis
+from fairlead.model.health import HealthKey
 from fairlead.model.owner import creation_order
 from fairlead.model.probes import derive_health
 from fairlead.model.slices import slice_of
@@ -45,7 +46,7 @@ class State:
     expected: Mapping[Where, str]
     """The lines of each dataplane that has any, and of each chassis."""
     documents: Documents
-    down: dict[str, frozenset[str]]
+    down: dict[str, frozenset[HealthKey]]
     plugged: Mapping[str, str] = field(default_factory=dict)
     """Port -> chassis."""
 
@@ -89,7 +90,7 @@ def view_of(snapshot: Snapshot, where: Where) -> Snapshot:
     return slice_of(snapshot, where.chassis) if where.chassis else snapshot
 
 
-def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[str]]) -> Snapshot:
+def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[HealthKey]]) -> Snapshot:
     """The snapshot in which the monitors say this, and no more."""
     for balancer in {*snapshot.down, *down, *snapshot.load_balancers}:
         derived = derive_health(snapshot, balancer).down.get(balancer, frozenset())

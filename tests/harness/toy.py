@@ -15,6 +15,7 @@ from fairlead.dataplane.rows import NO_ROWS, Key, Rows
 from fairlead.model.abilities import Feature
 from fairlead.model.addresses import render_endpoint
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Transport, find_pool, transport
+from fairlead.model.names import describe_member
 from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, member_network
@@ -126,7 +127,7 @@ def compile_leaf(view: Snapshot, owner: Owner) -> Rows:
 def _hook(view: Snapshot, balancer: LoadBalancer, member: Member) -> Iterator[Hook]:
     port_id = view.addresses.get((member_network(view, balancer, member), member.address))
     if port_id in view.plugged:
-        yield Hook(balancer=balancer.id, port=port_id, endpoint=render_endpoint(member.address, member.port))
+        yield Hook(balancer=balancer.id, port=port_id, endpoint=next(describe_member(member)))
 
 
 def _by_key(rows: Iterator[ToyRow]) -> Rows:

@@ -21,6 +21,7 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
+from fairlead.model.port_ranges import one_port
 from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -28,7 +29,7 @@ COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
 MEMBER = Member(id="member", ordinal=0, address=parse_address("10.0.0.11"), port=80, **COMMON)
 POOL = Pool(id="pool", protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP, members=(MEMBER,), **COMMON)
 FRONT, OTHER = (
-    Listener(id=name, protocol=ListenerProtocol.TCP, port=port, default_pool_id=pool, **COMMON)
+    Listener(id=name, protocol=ListenerProtocol.TCP, ports=one_port(port), default_pool_id=pool, **COMMON)
     for name, port, pool in (("front", 80, "pool"), ("other", 81, None))
 )
 WEB = LoadBalancer(

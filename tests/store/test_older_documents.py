@@ -14,6 +14,7 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
 )
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.port_ranges import one_port
 from fairlead.store.codec import decode, encode
 
 BEFORE_UNIONS = Path(__file__).parent / "documents" / "load-balancer.json"
@@ -64,3 +65,8 @@ def test_health_monitors():
 def test_what_is_written_now_is_read_again():
     balancer = read()
     assert decode(Owner(Kind.LOAD_BALANCER, balancer.id), encode(balancer)) == balancer
+
+
+def test_ports_of_listeners():
+    (listener,) = read().listeners
+    assert (listener.ports, listener.port) == (one_port(listener.port), 80)

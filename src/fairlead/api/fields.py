@@ -6,7 +6,7 @@ document of a door is made of what the door reads with, so a limit is written do
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -227,13 +227,16 @@ def words_schema(words: type[StrEnum]) -> Schema:
     return {"type": "string", "enum": [word.value for word in words]}
 
 
-def word_of(words: type[_E]) -> Parser[_E]:
-    @reads(words_schema(words))
+def word_of(words: type[_E], but: Collection[_E] = ()) -> Parser[_E]:
+    """One of these words, `but` those that this API does not have."""
+    known = {word.value: word for word in words if word not in but}
+
+    @reads({"type": "string", "enum": list(known)})
     def parse(value: object) -> _E:
         try:
-            return words(str(value))
-        except ValueError:
-            raise ValueError(f"Value should be one of: {', '.join(words)}") from None
+            return known[str(value)]
+        except KeyError:
+            raise ValueError(f"Value should be one of: {', '.join(known)}") from None
 
     return parse
 

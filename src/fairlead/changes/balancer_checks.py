@@ -10,6 +10,7 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import sizes
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Resource
+from fairlead.model.port_ranges import count
 from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Snapshot
 
@@ -20,6 +21,15 @@ class TooMany(Refusal):
 
     what: Counted
     most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyPorts(Refusal):
+    """Of all listeners of a load balancer together; or, where `are_targets`, of their members, each as often as there
+    are ports that lead to it."""
+
+    most: int
+    are_targets: bool = False
 
 
 def check_sizes(balancer: LoadBalancer) -> None:
@@ -33,6 +43,17 @@ def check_sizes(balancer: LoadBalancer) -> None:
     ):
         if number > most:
             raise Refused(TooMany(what=what, most=most))
+    _check_ports(balancer)
+
+
+def _check_ports(balancer: LoadBalancer) -> None:
+    """Before anybody expands a range."""
+    members = {pool.id: len(pool.members) for pool in balancer.pools}
+    ports = [(count(listener.ports), members.get(listener.default_pool_id or "", 0)) for listener in balancer.listeners]
+    if sum([number for number, _ in ports]) > sizes.PORTS:
+        raise Refused(TooManyPorts(most=sizes.PORTS))
+    if sum([number * each for number, each in ports if number > 1]) > sizes.TARGETS:
+        raise Refused(TooManyPorts(most=sizes.TARGETS, are_targets=True))
 
 
 def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> None:

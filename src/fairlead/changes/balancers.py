@@ -74,6 +74,14 @@ class OfferStays(Refusal):
 
 _OFFERED = ("provider", "flavor_id", "availability_zone")
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedAsAWhole(Refusal):
+    """Its parts follow from what it was described as, and change with that only."""
+
+    balancer_id: str
+
+
 # Requests
 
 
@@ -230,6 +238,8 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
     if old is None or wanted.pools is not old.pools or wanted.listeners is not old.listeners:
         check_sizes(wanted)
         check_parts(snapshot, old, wanted)
+    if old is not None and not _may_differ(old, wanted):
+        raise Refused(DescribedAsAWhole(balancer_id=old.id))
     if old is not None and wanted.vips != old.vips:
         raise Refused(VipStays(balancer_id=old.id))
     if old is not None and wanted.project_id != old.project_id:
@@ -249,6 +259,15 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
                 check_subnet(snapshot, asker.identity, member)
                 yield
     find_provider(asker.providers, wanted.provider).check(snapshot, wanted)
+
+
+def _may_differ(old: lb.LoadBalancer, wanted: lb.LoadBalancer) -> bool:
+    """Whether the parts are as they were, or whoever changes them may. What is described once stays so, and what is not
+    never is."""
+    if old.described is None:
+        return wanted.described is None
+    same_parts = wanted.listeners is old.listeners and wanted.pools is old.pools
+    return wanted.described is not None and (same_parts or wanted.described is not old.described)
 
 
 def _giving_addresses(*puts: Aggregate) -> Changes:

@@ -28,7 +28,7 @@ class NotTheirs(Refusal):
 def find_load_balancer(snapshot: Snapshot, balancer_id: str, who: Identity) -> lb.LoadBalancer:
     """Raises Refused, as all of these do."""
     balancer = snapshot.load_balancers.get(balancer_id)
-    if balancer is None:
+    if balancer is None or lb.is_forward(balancer):
         raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=balancer_id))
     if not who.may_see(balancer.project_id):
         raise Refused(NotTheirs(project_id=balancer.project_id))

@@ -8,6 +8,7 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.tls_checks import complete_listener_tls
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, IPNetwork
+from fairlead.model.port_ranges import PortRange, expand
 from fairlead.model.quota import Counted
 
 
@@ -17,6 +18,13 @@ class PortInUse(Refusal):
 
     protocol: lb.ListenerProtocol
     port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadPorts(Refusal):
+    """Not a range of ports from 1 to 65535. None: there are no ports, and the protocol has some; or the other way."""
+
+    ports: PortRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +63,25 @@ def complete_listener(known: lb.Listener | None, listener: lb.Listener) -> lb.Li
 def check_listener(
     balancer: lb.LoadBalancer, listener: lb.Listener, ports: dict[tuple[lb.Transport, int], lb.Listener]
 ) -> None:
-    """`ports` are those that listeners have which were looked at before; this one's comes to them. Raises Refused."""
-    other = ports.setdefault((lb.transport(listener.protocol), listener.port), listener)
-    if other is not listener:
-        raise Refused(PortInUse(protocol=other.protocol, port=other.port))
+    """`ports` are those that listeners have which were looked at before; this one's come to them. Raises Refused."""
+    _check_ports(listener)
+    transport = lb.transport(listener.protocol)
+    numbers = tuple(expand(listener.ports)) if listener.ports else (0,)
+    for port in numbers:
+        other = ports.get((transport, port))
+        if other is not None:
+            raise Refused(PortInUse(protocol=other.protocol, port=port))
+        ports[transport, port] = listener
     _check_pools_of(balancer, listener)
     for cidr in listener.allowed_cidrs:
         if cidr.version not in balancer.ip_versions:
             raise Refused(CidrOfOtherVersion(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))
+
+
+def _check_ports(listener: lb.Listener) -> None:
+    bad = next((each for each in listener.ports if not each.is_valid), None)
+    if bad is not None or bool(listener.ports) == (listener.protocol is lb.ListenerProtocol.ANY):
+        raise Refused(BadPorts(ports=bad))
 
 
 def check_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:

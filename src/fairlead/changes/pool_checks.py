@@ -11,6 +11,7 @@ from fairlead.changes.tls_checks import complete_pool_tls
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.network import Subnet
+from fairlead.model.port_ranges import TargetPort
 from fairlead.model.snapshot import Snapshot
 
 
@@ -19,7 +20,7 @@ class MemberExists(Refusal):
     """Another member of the pool is at this address and port."""
 
     address: IPAddress
-    port: int
+    port: TargetPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from immutables import Map
 
+from fairlead.model.health import HealthKey
 from fairlead.model.l7 import L7Policy, L7Rule
 from fairlead.model.loadbalancer import (
     HealthMonitor,
@@ -81,8 +82,8 @@ class BalancerStatus:
     histories: PartHistories = Map()
     applied: Applied
     down: frozenset[str] = frozenset()
-    """The members that their health monitor calls down."""
-    online: frozenset[str] = frozenset()
+    """The members that their health monitor calls down, if only at some of their ports."""
+    online: frozenset[HealthKey] = frozenset()
     """The members that it has seen answer."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
     """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
@@ -160,7 +161,8 @@ class BalancerStatus:
 
     def _is_unprobed(self, pool: Pool, member: Member) -> bool:
         """It serves until somebody says that it is down."""
-        return _is_monitored(pool) and member.takes_connections and member.id not in self.down | self.online
+        is_known = member.id in self.down or member.id in self.online
+        return _is_monitored(pool) and member.takes_connections and not is_known
 
     def _is_there(self, part: Resource) -> bool:
         """Whether a version of it is in the dataplane."""

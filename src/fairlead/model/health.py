@@ -1,7 +1,8 @@
 """What is known of a member that is to be probed: it answers, it is down and why, or nobody knows and why not."""
 
+from collections.abc import Collection
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
@@ -11,6 +12,7 @@ class Health(StrEnum):
     """The value is in words for people."""
 
     ONLINE = "answers"
+    PARTLY = "does not answer at some of its ports"
     ERROR = "refuses connections or does not answer"
     UNPLUGGED = "its port is on no node: the machine is stopped or unplugged"
     STRANDED = "its node is dead: it confirms nothing any more"
@@ -28,9 +30,27 @@ class Health(StrEnum):
     def is_down(self) -> bool:
         return self in _DOWN
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether somebody should look at it."""
+        return self.is_down or self is Health.PARTLY
+
 
 _UNKNOWN = frozenset({Health.UNPROBED, Health.UNPROBEABLE})
-_DOWN = frozenset(Health) - _UNKNOWN - {Health.ONLINE}
+_DOWN = frozenset(Health) - _UNKNOWN - {Health.ONLINE, Health.PARTLY}
+
+
+HealthKey: TypeAlias = str | tuple[str, int]
+"""A member as a whole, by its id; or one of the ports of a member that is probed at several."""
+
+
+def of_the_whole(ports: Collection[Health]) -> Health:
+    """What is known of a member that is probed at these ports. Without any nobody can ask it."""
+    down = [health for health in ports if health.is_down]
+    if down:
+        return down[0] if len(down) == len(ports) else Health.PARTLY
+    unknown = (health for health in ports if not health.is_known)
+    return next(unknown, Health.ONLINE if ports else Health.UNPROBEABLE)
 
 
 class Endpoint(NamedTuple):

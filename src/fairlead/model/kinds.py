@@ -146,6 +146,7 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Grouped("network_vips", lambda balancer: [balancer.vip.network_id]),
             Grouped("vip_projects", lambda balancer: [balancer.vip.network_id], attrgetter("project_id")),
+            Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
             Grouped("watched", _watched_addresses),
             Grouped("crossing", _crossed_subnets),
             Unique("pool_owner", lambda balancer: (pool.id for pool in balancer.pools)),

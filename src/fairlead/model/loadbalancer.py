@@ -1,6 +1,6 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.l7 import L7Policy
 from fairlead.model.network import Resource
+from fairlead.model.port_ranges import Ports, TargetPort, expand, targets
 from fairlead.model.shared_slots import assign_slots
 from fairlead.model.shares import LARGEST, SMALLEST
 from fairlead.model.slots import SlotTable, deal, lend
@@ -17,8 +18,10 @@ UNNUMBERED = -1
 
 
 class ListenerProtocol(StrEnum):
-    """Octavia's listener protocols. What a provider cannot do, its compiler refuses."""
+    """Octavia's listener protocols, and any of all. What a provider cannot do, its compiler refuses."""
 
+    ANY = "ANY"
+    """Whatever is sent to the address and is for no other listener; it has no ports."""
     HTTP = "HTTP"
     HTTPS = "HTTPS"
     PROMETHEUS = "PROMETHEUS"
@@ -29,6 +32,7 @@ class ListenerProtocol(StrEnum):
 
 
 class PoolProtocol(StrEnum):
+    ANY = "ANY"
     HTTP = "HTTP"
     HTTPS = "HTTPS"
     PROXY = "PROXY"
@@ -79,6 +83,7 @@ class ClientAuthentication(StrEnum):
 class Transport(StrEnum):
     """What a switch sees of a listener's protocol."""
 
+    ANY = "any"
     TCP = "tcp"
     UDP = "udp"
     SCTP = "sctp"
@@ -119,7 +124,7 @@ class Member(Resource):
     """Names the member in its pool's slot table; given when the member is first stored, and never given again in this
     pool."""
     address: IPAddress
-    port: int
+    port: TargetPort
     weight: int = 1
     admin_state_up: bool = True
     backup: bool = False
@@ -135,6 +140,11 @@ class Member(Resource):
     def takes_connections(self) -> bool:
         """Whether new connections may come: a member of weight 0 drains, a disabled one is off."""
         return self.admin_state_up and self.weight > 0
+
+    @property
+    def is_probed_once(self) -> bool:
+        """Whether it has one place at which it is probed, whatever port clients connect to."""
+        return self.monitor_port is not None or isinstance(self.port, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +256,8 @@ class Http:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener(Resource):
     protocol: ListenerProtocol
-    port: int
+    ports: Ports
+    """None with the protocol ANY."""
     admin_state_up: bool = True
     default_pool_id: str | None = None
     connection_limit: int = -1
@@ -256,6 +267,11 @@ class Listener(Resource):
     tls: ListenerTls | None = None
     http: Http | None = None
     l7policies: tuple[L7Policy, ...] = ()
+
+    @property
+    def port(self) -> int:
+        """The first; of a listener of Octavia's API the only one. 0 with none."""
+        return self.ports[0].first if self.ports else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +297,42 @@ class Parted:
         return self.transport, self.address, self.port
 
 
+class Use(StrEnum):
+    """What a described load balancer is for."""
+
+    FORWARD = "forward"
+    """Each port leads to one machine, and what is for no port may lead to one too."""
+    LOAD_BALANCER = "load-balancer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A machine that has a name in a description. Behind each port that names it there is a member of this name."""
+
+    name: str
+    description: str = ""
+    address: IPAddress
+    port: TargetPort = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a load balancer is said to be as a whole, by an API in which it is changed as a whole only.
+
+    Each of its ports is a listener with a pool of its own, whose members have the names of backends. Here is what these
+    do not say.
+    """
+
+    network_id: str
+    """The network that it is for. Its VIP is an address of this network, or of the external one that its router is
+    on."""
+    use: Use
+    backends: tuple[Backend, ...] = ()
+    """Those behind no port too, in the order in which they were said."""
+    config: tuple[tuple[str, str], ...] = ()
+    """Options as they were said, sorted by name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer(Resource):
     provider: str
@@ -297,6 +349,8 @@ class LoadBalancer(Resource):
     """Its name."""
     parted: tuple[Parted, ...] = ()
     """Members that were removed lately, by the time when they are forgotten."""
+    described: Described | None = None
+    """None for one whose parts are changed each for itself, as in Octavia's API."""
 
     @property
     def vips(self) -> tuple[Vip, ...]:
@@ -308,6 +362,7 @@ class LoadBalancer(Resource):
 
 
 _TRANSPORTS: Mapping[ListenerProtocol, Transport] = {
+    ListenerProtocol.ANY: Transport.ANY,
     ListenerProtocol.UDP: Transport.UDP,
     ListenerProtocol.SCTP: Transport.SCTP,
 }
@@ -322,12 +377,18 @@ POOL_PROTOCOLS: Mapping[ListenerProtocol, frozenset[PoolProtocol]] = {
     ListenerProtocol.UDP: frozenset({PoolProtocol.UDP}),
     ListenerProtocol.SCTP: frozenset({PoolProtocol.SCTP}),
     ListenerProtocol.PROMETHEUS: frozenset(),
+    ListenerProtocol.ANY: frozenset({PoolProtocol.ANY}),
 }
 """Which pools a listener may lead to (Octavia API reference, "Protocol Combinations")."""
 
 
 def transport(protocol: ListenerProtocol) -> Transport:
     return _TRANSPORTS.get(protocol, Transport.TCP)
+
+
+def is_forward(balancer: LoadBalancer) -> bool:
+    """Whether people take it for no load balancer: each of its ports leads to one machine."""
+    return balancer.described is not None and balancer.described.use is Use.FORWARD
 
 
 def find_listener(balancer: LoadBalancer, listener_id: str) -> Listener | None:
@@ -358,6 +419,19 @@ def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
     return tuple(listener for listener in balancer.listeners if pool_id in pools_of(listener))
 
 
+def target_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
+    """All ports at which the member takes connections, each once, in order of the listeners that lead to its pool."""
+    if isinstance(member.port, int):
+        return (member.port,)
+    ports = (tuple(expand(listener.ports)) for listener in listeners_of(balancer, pool.id))
+    return tuple(dict.fromkeys(number for each in ports for number in targets(member.port, each)))
+
+
+def probed_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
+    """Those at which a health monitor looks for it."""
+    return target_ports(balancer, pool, member) if member.monitor_port is None else (member.monitor_port,)
+
+
 def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Pool:
     """The pool with slot tables for its members, if those `before` had the tables that it has.
 
@@ -378,7 +452,7 @@ TIERS = ((4, False), (4, True), (6, False), (6, True))
 """IP version, and whether backups: the members of a tier share a table, and no other tier sees what happens to them."""
 
 
-def slots_of(pool: Pool, version: int, down: frozenset[str] = frozenset()) -> tuple[int, ...]:
+def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tuple[int, ...]:
     """The ordinal of the member of this IP version that each hash value leads to; empty when nobody is left.
 
     The ordinary ones serve, and the backups when none of these does (Octavia API reference, member `backup`).

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from fairlead.model.loadbalancer import LoadBalancer, Parted, Pool, PoolProtocol, Transport
+from fairlead.model.loadbalancer import LoadBalancer, Parted, Pool, PoolProtocol, Transport, target_ports
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
@@ -20,6 +20,8 @@ LONGEST_PARTING = 86_400
 
 def pool_transport(pool: Pool) -> Transport:
     match pool.protocol:
+        case PoolProtocol.ANY:
+            return Transport.ANY
         case PoolProtocol.UDP:
             return Transport.UDP
         case PoolProtocol.SCTP:
@@ -50,4 +52,5 @@ def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Chang
 def _members(balancer: LoadBalancer, until: datetime) -> Iterator[Parted]:
     for pool in balancer.pools:
         for member in pool.members:
-            yield Parted(transport=pool_transport(pool), address=member.address, port=member.port, until=until)
+            for port in target_ports(balancer, pool, member):
+                yield Parted(transport=pool_transport(pool), address=member.address, port=port, until=until)

@@ -10,8 +10,16 @@ from hashlib import sha1
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
-from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer, Member, MonitorType, Pool, Transport
+from fairlead.model.health import Endpoint, Health, HealthKey, of_the_whole
+from fairlead.model.loadbalancer import (
+    HealthMonitor,
+    LoadBalancer,
+    Member,
+    MonitorType,
+    Pool,
+    Transport,
+    probed_ports,
+)
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import ProbedAddress
@@ -57,15 +65,14 @@ def may_probe(balancer: LoadBalancer, port: Port) -> bool:
 
 
 def find_endpoint(
-    snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member
+    snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member, number: int
 ) -> Endpoint | Health:
-    """Where the member is probed, or what is known of it because it is not."""
+    """Where this port of the member is probed, or what is known of it because it is not."""
     port = find_port(snapshot, balancer, member)
     if port is None:
         return Health.GONE
     if not may_probe(balancer, port) or monitor.type not in TRANSPORTS:
         return Health.UNPROBEABLE
-    number = member.monitor_port or member.port
     return Endpoint(port.id, probed_address(member), number, TRANSPORTS[monitor.type])
 
 
@@ -95,7 +102,11 @@ def pool_endpoints(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, pool: Pool
 ) -> Iterator[Endpoint]:
     """Where members of the pool are probed, without those that are not."""
-    found = (find_endpoint(snapshot, balancer, monitor, member) for member in probed_members(pool))
+    found = (
+        find_endpoint(snapshot, balancer, monitor, member, number)
+        for member in probed_members(pool)
+        for number in probed_ports(balancer, pool, member)
+    )
     return (endpoint for endpoint in found if isinstance(endpoint, Endpoint))
 
 
@@ -149,17 +160,21 @@ def derive_health(snapshot: Snapshot, *balancer_ids: str) -> Snapshot:
 
 
 def why_down(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
-    """The members of a load balancer that are down, and why."""
-    return {key: health for key, health in members_health(snapshot, balancer) if health.is_down}
+    """The members of a load balancer that are down, if only at some of their ports, and why."""
+    return {member_id: health for member_id, health in _members_by_id(snapshot, balancer) if health.is_failing}
 
 
 def why_unknown(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
     """The members of a load balancer with a health monitor of which nobody knows whether they answer, and why not."""
-    return {key: health for key, health in members_health(snapshot, balancer) if not health.is_known}
+    return {member_id: health for member_id, health in _members_by_id(snapshot, balancer) if not health.is_known}
 
 
-def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
-    """Each member that is to be probed, by its id.
+def _members_by_id(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
+    return ((key, health) for key, health in members_health(snapshot, balancer) if isinstance(key, str))
+
+
+def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[HealthKey, Health]]:
+    """Each member that is to be probed, and each port of one that is probed at several.
 
     Of a thousand members most are on one network: the way to each network is looked for once. Probes are sent beside
     the machine: what they see says nothing of the way that clients have to take.
@@ -173,11 +188,20 @@ def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple
             target = member_network(snapshot, balancer, member)
             if target not in apart:
                 apart[target] = is_unreachable(snapshot, balancer.vip.network_id, target)
-            yield member.id, Health.UNREACHABLE if apart[target] else _seen(snapshot, balancer, monitor, member)
+            if apart[target]:
+                yield member.id, Health.UNREACHABLE
+                continue
+            found = {
+                number: _seen(snapshot, balancer, monitor, member, number)
+                for number in probed_ports(balancer, pool, member)
+            }
+            yield member.id, of_the_whole(found.values())
+            if not member.is_probed_once:
+                yield from (((member.id, number), health) for number, health in found.items())
 
 
-def _seen(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member) -> Health:
-    endpoint = find_endpoint(snapshot, balancer, monitor, member)
+def _seen(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member, number: int) -> Health:
+    endpoint = find_endpoint(snapshot, balancer, monitor, member, number)
     return endpoint if isinstance(endpoint, Health) else snapshot.health.get(endpoint, Health.UNPROBED)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.loadbalancer import LoadBalancer, probed_ports
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 
 UNLIMITED = -1
@@ -159,7 +159,7 @@ def probe_rates(balancer: LoadBalancer | None) -> Mapping[ProbedAddress, int]:
             for member in pool.members:
                 where = member.subnet_id or balancer.vip.network_id
                 place = balancer.project_id, where, member.monitor_address or member.address
-                rates[place] = rates.get(place, 0) + rate
+                rates[place] = rates.get(place, 0) + rate * len(probed_ports(balancer, pool, member))
     return rates
 
 

@@ -7,6 +7,12 @@ LISTENERS = 200
 POOLS = 200
 MEMBERS = 1_000
 """Of one load balancer, in all of its pools together. These three are ours."""
+PORTS = 1_000
+"""Of one load balancer, those of all its listeners. Ours: each is an entry of its own in a switch."""
+TARGETS = 5_000
+"""Of one load balancer: its members, each as often as there are ports that lead to it. Ours: they are one row."""
+BACKENDS = 256
+"""Of one description. Ours."""
 VIPS = 15
 """Of one load balancer, beside its first. Ours; all are addresses of one port."""
 CIDRS = 100

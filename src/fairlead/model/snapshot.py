@@ -13,7 +13,7 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.balancer_status import BalancerStatus, PartHistories
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.chassis import Chassis
-from fairlead.model.health import Endpoint, Health
+from fairlead.model.health import Endpoint, Health, HealthKey
 from fairlead.model.indexes import Ids
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Segment
@@ -61,9 +61,10 @@ class Snapshot:
     """The chassis through which routers may leave; the same in every snapshot of a deployment."""
 
     # What follows from facts and documents together (`model/probes.py`)
-    down: Map[str, frozenset[str]] = Map()
-    """Load balancer -> those of its members that their health monitor calls down."""
-    online: Map[str, frozenset[str]] = Map()
+    down: Map[str, frozenset[HealthKey]] = Map()
+    """Load balancer -> those of its members that their health monitor calls down, and the ports of members that are
+    probed at several."""
+    online: Map[str, frozenset[HealthKey]] = Map()
     """Load balancer -> those that it has seen answer. A monitored member in neither is not probed, or not yet: it
     serves."""
 
@@ -75,6 +76,8 @@ class Snapshot:
     network_vips: Map[str, Ids] = Map()
     vip_projects: Map[str, Ids] = Map()
     """Network -> the projects that have a VIP there."""
+    described_on: Map[str, Ids] = Map()
+    """Network -> the load balancers that were described for it."""
     network_routers: Map[str, Ids] = Map()
     network_gateways: Map[str, Ids] = Map()
     """External network -> the routers that have their gateway there."""
@@ -149,7 +152,7 @@ def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def with_health(
-    snapshot: Snapshot, balancer_id: str, down: frozenset[str], online: frozenset[str] = frozenset()
+    snapshot: Snapshot, balancer_id: str, down: frozenset[HealthKey], online: frozenset[HealthKey] = frozenset()
 ) -> Snapshot:
     """The snapshot in which just these members of the load balancer are down, and these online."""
     new = _with_ids(snapshot.down, balancer_id, down), _with_ids(snapshot.online, balancer_id, online)
@@ -158,7 +161,9 @@ def with_health(
     return replace(snapshot, down=new[0], online=new[1])
 
 
-def _with_ids(index: Map[str, frozenset[str]], key: str, ids: frozenset[str]) -> Map[str, frozenset[str]]:
+def _with_ids(
+    index: Map[str, frozenset[HealthKey]], key: str, ids: frozenset[HealthKey]
+) -> Map[str, frozenset[HealthKey]]:
     if index.get(key, frozenset()) == ids:
         return index
     return index.set(key, ids) if ids else index.delete(key)
@@ -171,10 +176,14 @@ def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied
         generation=snapshot.generations.get(Owner(Kind.LOAD_BALANCER, balancer.id), snapshot.revision),
         histories=snapshot.part_histories.get(balancer.id, Map()),
         applied=applied,
-        down=snapshot.down.get(balancer.id, frozenset()),
+        down=frozenset(_member(key) for key in snapshot.down.get(balancer.id, ())),
         online=snapshot.online.get(balancer.id, frozenset()),
         cannot_answer=lambda member: _leads_to_vip(snapshot, balancer, member),
     )
+
+
+def _member(key: HealthKey) -> str:
+    return key if isinstance(key, str) else key[0]
 
 
 def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:

@@ -12,6 +12,7 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.domain import Topology
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import LoadBalancer, Transport, transport
+from fairlead.model.port_ranges import holds
 from fairlead.model.snapshot import Snapshot
 
 Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
@@ -107,7 +108,7 @@ def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, Coun
 def _find_listener(topology: Topology, domain: Domain, service: CountedService) -> str | None:
     for balancer in _find_balancers(topology, domain, service.address):
         for listener in balancer.listeners:
-            if listener.port == service.port and transport(listener.protocol) is service.transport:
+            if holds(listener.ports, service.port) and transport(listener.protocol) is service.transport:
                 return listener.id
     return None
 

@@ -20,9 +20,10 @@ from cattrs.gen import make_dict_structure_fn, override
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.kinds import KINDS
 from fairlead.model.l7 import L7Action, L7Policy
-from fairlead.model.loadbalancer import HealthMonitor, SessionPersistence
+from fairlead.model.loadbalancer import HealthMonitor, Listener, SessionPersistence
 from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
+from fairlead.model.port_ranges import PortRange, Ports, TargetPort, one_port
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.interface import StoreError
 
@@ -154,6 +155,26 @@ def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**document, "action": {"type": kind, **action}}
 
 
+def _listener(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A listener as it is stored now, from how it was when each had one port."""
+    return document if "ports" in document else {**document, "ports": [[document["port"], document["port"]]]}
+
+
+def _ports(ranges: list[list[int]]) -> Ports:
+    found = tuple(PortRange(_number(first), _number(last)) for first, last in ranges)
+    return one_port(found[0].first) if len(found) == 1 and found[0].first == found[0].last else found
+
+
+def _target(value: object, _: object) -> TargetPort:
+    return value if value is None or type(value) is int else _ports(value)  # type: ignore[arg-type]
+
+
+def _number(value: object) -> int:
+    if type(value) is int:
+        return value
+    raise TypeError(f"{value!r} is no int")
+
+
 def _register_union(converter: Converter, union: Any) -> None:
     """A union of classes that each say by their `type`, a Literal, which words of a document mean them."""
     classes = {word: each for each in get_args(union) for word in get_args(get_type_hints(each)["type"])}
@@ -186,8 +207,12 @@ def _make_converter() -> Converter:
     )
     for union in (L7Action, HealthMonitor, SessionPersistence):
         _register_union(converter, union)
+    converter.register_structure_hook_func(lambda form: form == Ports, lambda ranges, _: _ports(ranges))
+    converter.register_structure_hook_func(lambda form: form == TargetPort, _target)
     policy = make_dict_structure_fn(L7Policy, converter, _cattrs_detailed_validation=False)
     converter.register_structure_hook(L7Policy, lambda document, form: policy(_policy(document), form))
+    listener = _resource(Listener, converter)
+    converter.register_structure_hook(Listener, lambda document, form: listener(_listener(document), form))
     return converter
 
 

@@ -38,7 +38,7 @@ VALUES: Mapping[tuple[str, str], type[StrEnum]] = {
     ("L7 rule", "type"): l7.L7RuleType,
     ("L7 rule", "compare_type"): l7.L7Comparison,
 }
-"""Attributes of which each value is a feature of its own."""
+"""Attributes of which each value is a feature of its own; ANY is no protocol of Octavia's."""
 SAID_AS_VALUES = {"type"}
 """Of session persistence."""
 
@@ -224,7 +224,7 @@ def taken(section: str) -> set[str]:
     return {
         feature
         for name in names
-        for feature in [f"{name} {value}" for value in VALUES.get((section, name), ())] or [name]
+        for feature in [f"{name} {value}" for value in VALUES.get((section, name), ()) if value != "ANY"] or [name]
     }
 
 

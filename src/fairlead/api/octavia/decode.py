@@ -32,6 +32,7 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
     Timeouts,
 )
+from fairlead.model.port_ranges import one_port
 
 _TIMEOUTS = {
     "timeout_client_data": "client_data",
@@ -65,7 +66,7 @@ def decode_listener(values: Values, origin: Origin, default_pool_id: str | None)
     listener = Listener(
         **origin.resource(),
         protocol=values["protocol"],
-        port=values["protocol_port"],
+        ports=one_port(values["protocol_port"]),
     )
     return edit_listener(listener, {**given(values), "default_pool_id": default_pool_id})
 

@@ -28,6 +28,7 @@ from fairlead.model.loadbalancer import (
     find_pool,
     listeners_of,
     pools_of,
+    target_ports,
 )
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
@@ -225,7 +226,7 @@ def encode_member(where: BalancerStatus, pool: Pool, member: Member) -> JsonObje
         **_resource(where, member, where.of_member(pool, member)),
         "admin_state_up": member.admin_state_up,
         "address": member.address_text or str(member.address),
-        "protocol_port": member.port,
+        "protocol_port": next(iter(target_ports(where.balancer, pool, member)), None),
         "weight": member.weight,
         "backup": member.backup,
         "subnet_id": member.subnet_id,

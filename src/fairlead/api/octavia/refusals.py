@@ -155,6 +155,14 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     ),
     balancers.HasParts: lambda why: bad_request(f"Cannot delete Load Balancer {why.balancer_id} - it has children"),
     balancers.VipStays: lambda why: bad_request(f"The VIP of Load Balancer {why.balancer_id} cannot be changed."),
+    balancer_checks.TooManyPorts: lambda why: bad_request(
+        f"A load balancer can have at most {why.most} {'ports of members' if why.are_targets else 'ports'}."
+    ),
+    balancers.DescribedAsAWhole: lambda why: ApiError(
+        409,
+        f"Load Balancer {why.balancer_id} is changed as a whole, by the API that it was made by: its listeners, pools"
+        " and members cannot be changed here.",
+    ),
     balancer_checks.TooMany: lambda why: bad_request(f"A load balancer can have at most {why.most} {_MANY[why.what]}."),
     balancers.OfferStays: lambda why: bad_request(
         f"The {why.field} of Load Balancer {why.balancer_id} cannot be changed."
@@ -184,6 +192,9 @@ _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         409,
         f"Another Listener on this Load Balancer is already using protocol {why.protocol.value} and protocol_port"
         f" {why.port}",
+    ),
+    listener_checks.BadPorts: lambda why: bad_request(
+        "A listener needs a protocol_port." if why.ports is None else f"{why.ports} is no port from 1 to 65535."
     ),
     listener_checks.WrongPoolProtocol: lambda why: bad_request(
         f"The pool protocol '{why.pool.value}' is invalid while the listener protocol is '{why.listener.value}'."

@@ -16,6 +16,7 @@ from fairlead.changes import l7 as policies
 from fairlead.changes.finding import check_may_change, find_member, find_monitor, find_rule
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Listener, LoadBalancer, Member, Pool
+from fairlead.model.port_ranges import TargetPort
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
@@ -107,7 +108,7 @@ def replace_members(
 
 def _merged(pool: Pool, bodies: Sequence[Values], origin: Origin, *, additive: bool) -> Steps[list[Member]]:
     known = {(member.address, member.port): member for member in pool.members}
-    named: dict[tuple[IPAddress, int], Member] = {}
+    named: dict[tuple[IPAddress, TargetPort], Member] = {}
     new = list[Member]()
     for values in bodies:
         key = (values["address"].address, values["protocol_port"])

@@ -185,7 +185,7 @@ POOL_IN_TREE: Spec = {
     **_CREATED,
     "healthmonitor": Field(nested(HEALTH_MONITOR_IN_TREE)),
     "members": Field(list_of(nested(MEMBER_POST), sizes.MEMBERS)),
-    "protocol": Field(word_of(PoolProtocol)),
+    "protocol": Field(word_of(PoolProtocol, but={PoolProtocol.ANY})),
     "session_persistence": Field(nested(SESSION_PERSISTENCE)),
 }
 POOL_POST: Spec = {
@@ -193,7 +193,7 @@ POOL_POST: Spec = {
     "lb_algorithm": Field(word_of(Algorithm), required=True),
     "listener_id": Field(uuid),
     "loadbalancer_id": Field(uuid),
-    "protocol": Field(word_of(PoolProtocol), required=True),
+    "protocol": Field(word_of(PoolProtocol, but={PoolProtocol.ANY}), required=True),
 }
 L7_RULE_PUT: Spec = {
     "admin_state_up": Field(boolean),
@@ -252,7 +252,7 @@ LISTENER_IN_TREE: Spec = {
     **_CREATED,
     "default_pool": Field(nested(POOL_IN_TREE)),
     "l7policies": Field(list_of(nested(L7_POLICY_IN_TREE), sizes.POLICIES)),
-    "protocol": Field(word_of(ListenerProtocol), required=True),
+    "protocol": Field(word_of(ListenerProtocol, but={ListenerProtocol.ANY}), required=True),
     "protocol_port": Field(integer(1, 65535), required=True),
 }
 LISTENER_POST: Spec = {**LISTENER_IN_TREE, "loadbalancer_id": Field(uuid, required=True)}

@@ -22,7 +22,7 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.balancer_status import BalancerStatus
-from fairlead.model.loadbalancer import Listener, LoadBalancer
+from fairlead.model.loadbalancer import Listener, LoadBalancer, is_forward
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -63,7 +63,7 @@ class Views:
         found = (
             balancers.values() if narrowed is None else (balancers[each] for each in set(narrowed) if each in balancers)
         )
-        return (item for item in found if who.may_see(item.project_id))
+        return (item for item in found if who.may_see(item.project_id) and not is_forward(item))
 
     def _narrowed(self, request: Request, index: Mapping[str, str] | None = None) -> Iterable[str] | None:
         """The load balancers that a query by id can be about; None when it is about all."""

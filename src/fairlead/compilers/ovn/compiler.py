@@ -34,6 +34,7 @@ from fairlead.compilers.ovn.router import (
     router_rows,
     wire_rows,
 )
+from fairlead.compilers.ovn.tables import Tables
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
     SOURCE_IPV6,
@@ -62,11 +63,13 @@ from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.domain import AddressRanges, Domain, Topology
+from fairlead.model.health import HealthKey
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner, VipNetwork
+from fairlead.model.port_ranges import Ports, expand
 from fairlead.model.quota import Quota
-from fairlead.model.shares import LARGEST, shortest_table
+from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot, vip_network
 
 PROVIDER = "ovn"
@@ -220,7 +223,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     for each in balancer.pools:
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
-    endpoints = {pool.id: _endpoints(pool) for pool in balancer.pools}
+    endpoints = {pool.id: _endpoints(balancer, pool) for pool in balancer.pools}
     for place in _places(snapshot, balancer, network):
         yield from _services(balancer, place, endpoints, snapshot.abilities)
     for each in balancer.pools:
@@ -236,8 +239,8 @@ class Place:
     """Of the names of its rows there."""
     addresses: tuple[tuple[lb.Vip, tuple[IPAddress, ...]], ...]
     """Each VIP with all addresses that lead to what it leads to."""
-    out: frozenset[str]
-    """The members that do not serve there."""
+    out: frozenset[HealthKey]
+    """The members that do not serve there, or not at some port."""
 
 
 def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> Iterator[Place]:
@@ -255,9 +258,14 @@ def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> 
         yield Place(groups=guest_groups(where), suffix="there", addresses=vips, out=down | elsewhere)
 
 
-def _endpoints(pool: lb.Pool) -> dict[int, str]:
-    """Of each member, by its ordinal, as OVN writes it."""
-    return {member.ordinal: render_endpoint(member.address, member.port) for member in pool.members}
+def _endpoints(balancer: lb.LoadBalancer, pool: lb.Pool) -> dict[int, tuple[str, ...]]:
+    """Of each member, by its ordinal, as OVN writes it: one for each port at which it takes connections."""
+    return {
+        member.ordinal: tuple(
+            [render_endpoint(member.address, port) for port in lb.target_ports(balancer, pool, member)]
+        )
+        for member in pool.members
+    }
 
 
 def _services(
@@ -265,7 +273,7 @@ def _services(
 ) -> Iterator[OvnRow]:
     """`endpoints` are those of each pool."""
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
-    tables: dict[tuple[str | None, int], tuple[str, ...]] = {}  # of a pool once: all listeners may lead to one
+    tables = Tables(place.out)
     serving: dict[lb.Transport, set[str]] = {}
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
@@ -278,13 +286,13 @@ def _services(
             continue
         for vip, addresses in place.addresses:
             where = (transport, _selection_fields(abilities, pool, vip.address.version))
-            table = (listener.default_pool_id, vip.address.version)
-            if table not in tables:
-                tables[table] = _backends(pool, vip, endpoints, place.out)
-            serving[transport].update(tables[table])
+            found = tables.backends(listener, pool, vip.address.version)
+            for port, backends in zip(expand(listener.ports), found, strict=True):
+                serving[transport].update(backends)
+                services.setdefault(where, []).extend(
+                    VirtualService(vip=render_endpoint(address, port), backends=backends) for address in addresses
+                )
             for address in addresses:
-                service = VirtualService(vip=render_endpoint(address, listener.port), backends=tables[table])
-                services.setdefault(where, []).append(service)
                 yield from _admission(place, listener, address)
     for (transport, fields), entries in services.items():
         row = LoadBalancer(
@@ -318,7 +326,7 @@ def _admission(place: Place, listener: lb.Listener, address: IPAddress) -> Itera
     if not listener.allowed_cidrs or any(cidr.endswith("/0") for cidr in cidrs):
         return
     transport = lb.transport(listener.protocol).value
-    words = [f"{family}.dst == {address}", f"{transport}.dst == {listener.port}"]
+    words = [f"{family}.dst == {address}", _port_match(transport, listener.ports)]
     if cidrs:
         words.append(f"{family}.src != {{{', '.join(cidrs)}}}")
     name = f"{listener.id} {address} {place.suffix}".rstrip()
@@ -329,6 +337,17 @@ def _admission(place: Place, listener: lb.Listener, address: IPAddress) -> Itera
     words.insert(0, f"outport == @{outside}")
     match = " && ".join(words)
     yield Acl(name=f"{name} outside", group=outside, match=match, priority=ACL_PRIORITY, direction="to-lport")
+
+
+def _port_match(transport: str, ports: Ports) -> str:
+    """ovn-sb(5), Logical_Flow:match."""
+    matches = [
+        f"{transport}.dst == {each.first}"
+        if each.first == each.last
+        else f"({transport}.dst >= {each.first} && {transport}.dst <= {each.last})"
+        for each in ports
+    ]
+    return matches[0] if len(matches) == 1 else f"({' || '.join(matches)})"
 
 
 def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:
@@ -360,21 +379,3 @@ def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:
     """ovn-nb(5): a VIP of one address family may not be mapped to a destination of another."""
     if not all(member.address.version in versions for member in pool.members):
         raise Unsupported("members whose IP version no VIP has", PROVIDER)
-
-
-def _backends(pool: lb.Pool | None, vip: lb.Vip, endpoints: Endpoints, down: frozenset[str]) -> tuple[str, ...]:
-    """The slot table as endpoints of the VIP's family: a switch translates no IPv4 into IPv6."""
-    if pool is None or not pool.admin_state_up:
-        return ()
-    slots = lb.slots_of(pool, vip.address.version, down)
-    return tuple(map(endpoints[pool.id].__getitem__, _buckets(pool, slots)))
-
-
-def _buckets(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
-    """The slots as buckets of an Open vSwitch group: as few as lead every client to the same member.
-
-    A group without selection fields (`dp_hash`) picks by the low bits of the hash, so a table that repeats itself is
-    the same as its first part. With selection fields a bucket wins by its number (rendezvous hashing, in `hash` groups
-    of ovs-actions(7)): there the number of buckets has to stay as it is, or clients would move.
-    """
-    return slots if pool.goes_by_source and len(set(slots)) > 1 else shortest_table(slots)

@@ -15,8 +15,8 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.parting import pool_transport
 
-Endpoints: TypeAlias = Mapping[str, Mapping[int, str]]
-"""Pool -> ordinal of a member -> its endpoint as OVN writes it."""
+Endpoints: TypeAlias = Mapping[str, Mapping[int, tuple[str, ...]]]
+"""Pool -> ordinal of a member -> its endpoints as OVN writes them."""
 NOWHERE_V4, NOWHERE_V6 = IPv4Network("192.0.2.0/24"), IPv6Network("100::/64")
 """For documentation (RFC 5737) and for discarding (RFC 6666): no packet has such a destination."""
 
@@ -65,7 +65,7 @@ def _endpoints(balancer: lb.LoadBalancer, endpoints: Endpoints, transport: lb.Tr
     for pool in balancer.pools:
         if pool_transport(pool) is transport:
             for member in pool.members:
-                found[member.address.version].add(endpoints[pool.id][member.ordinal])
+                found[member.address.version].update(endpoints[pool.id][member.ordinal])
     for gone in balancer.parted:
         if gone.transport is transport:
             found[gone.address.version].add(render_endpoint(gone.address, gone.port))
