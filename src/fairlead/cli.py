@@ -28,6 +28,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead show web          rows of one owner beside what OVN has
   fairlead resync            believe nothing, look at every owner again
   fairlead trace             what OVN would do with a packet, and who decides
+  fairlead network load-balancer ...   load balancers in the words of `incus`
   fairlead config            every option, as a file
   fairlead lab up            several OVN compute nodes on this machine
 """
@@ -38,8 +39,11 @@ class Failure(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] == "network":
+        return _network(words[1:])
     parser = _make_parser()
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(words)
     try:
         code: int = arguments.run(arguments)
     except BadConfiguration as error:
@@ -68,6 +72,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_agent(commands)
     _add_operator_commands(commands)
     _add_trace(commands)
+    commands.add_parser("network", help="load balancers of LXD's and Incus's kind: `network load-balancer --help`")
     config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
     config.set_defaults(run=_config)
     add_lab(commands)
@@ -217,6 +222,16 @@ def _agent(arguments: argparse.Namespace) -> int:
     except (SwitchError, OSError) as error:
         raise Failure(str(error)) from None
     return 0
+
+
+def _network(words: Sequence[str]) -> int:
+    """A language of its own, with Incus's exit codes."""
+    from fairlead import network_cli
+
+    try:
+        return network_cli.main(words)
+    except KeyboardInterrupt:
+        return 1
 
 
 def _config(_: argparse.Namespace) -> int:
