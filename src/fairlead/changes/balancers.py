@@ -115,7 +115,12 @@ def delete_load_balancer(snapshot: Snapshot, asker: Asker, balancer_id: str, *, 
     if not cascade and (balancer.listeners or balancer.pools):
         raise Refused(HasParts(balancer_id=balancer_id))
     check_on_its_way(snapshot, asker, balancer)
-    gone, back = [Owner(Kind.LOAD_BALANCER, balancer_id)], list[Aggregate]()
+    return removed(snapshot, balancer)
+
+
+def removed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Changes:
+    """What its deletion is, with what was made for it."""
+    gone, back = [Owner(Kind.LOAD_BALANCER, balancer.id)], list[Aggregate]()
     port = snapshot.ports.get(balancer.vip.port_id)
     if port is not None and balancer.owns_vip_port:
         gone.append(Owner(Kind.PORT, port.id))

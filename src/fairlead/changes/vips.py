@@ -40,6 +40,16 @@ class AskedVip:
     more: tuple[AlsoAsked, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VipHolder:
+    """The load balancer that gets a port of its own, the port's id and what it is called."""
+
+    balancer_id: str
+    project_id: str
+    port_id: str
+    name: str
+
+
 class VipPort(NamedTuple):
     vips: tuple[Vip, ...]
     port: Port
@@ -124,16 +134,29 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
     fixed = choose_service_address(snapshot, network.id, subnet, asked.address, asked.balancer_id)
     more = [_additional(snapshot, asker.identity, network, each, asked.balancer_id) for each in asked.more]
     _refuse_twice([fixed, *more])
-    port = Port(
-        id=asked.new_port_id,
+    holder = VipHolder(
+        balancer_id=asked.balancer_id,
         project_id=asked.project_id,
-        created_at=asker.now,
+        port_id=asked.new_port_id,
         name=f"octavia-lb-{asked.balancer_id}",
+    )
+    return make_vip_port(snapshot, asker, holder, network, (fixed, *more))
+
+
+def make_vip_port(
+    snapshot: Snapshot, asker: Asker, holder: VipHolder, network: Network, fixed_ips: tuple[FixedIP, ...]
+) -> VipPort:
+    """A port that has these addresses for a load balancer, and goes with it."""
+    port = Port(
+        id=holder.port_id,
+        project_id=holder.project_id,
+        created_at=asker.now,
+        name=holder.name,
         network_id=network.id,
-        mac_address=choose_mac(snapshot, asked.balancer_id),
-        fixed_ips=(fixed, *more),
+        mac_address=choose_mac(snapshot, holder.balancer_id),
+        fixed_ips=fixed_ips,
         admin_state_up=False,
-        device_id=f"{VIP_DEVICE}{asked.balancer_id}",
+        device_id=f"{VIP_DEVICE}{holder.balancer_id}",
         device_owner=PortUse.VIP.value,
     )
     return VipPort(_vips(port, port.fixed_ips), port, is_new=True)

@@ -14,7 +14,17 @@ OF_NETWORKS = {
     *("access", "addresses", "gateways", "networks", "ports", "resources", "routers", "subnets", "whole_networks"),
 }
 OF_BALANCERS = {
-    *("balancers", "balancer_checks", "described", "finding", "listener_checks", "members", "monitor_checks"),
+    *(
+        "balancers",
+        "balancer_checks",
+        "described",
+        "described_checks",
+        "finding",
+        "listen_addresses",
+        "listener_checks",
+        "members",
+        "monitor_checks",
+    ),
     *("monitors", "persistence", "pool_checks", "pools", "probe_limits", "probe_ports", "vips"),
 }
 """Modules whose refusals wait for their words: each goes when the door has networks, and load balancers."""

@@ -1,0 +1,267 @@
+"""What must be true of a description of a load balancer: of its backends, and of its ports.
+
+Each refusal says at which place of the list it is, for whoever wrote the list.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.changes.balancer_checks import TooManyPorts
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model import loadbalancer as lb
+from fairlead.model import sizes
+from fairlead.model.addresses import IPAddress, is_usable
+from fairlead.model.network import Network, Subnet
+from fairlead.model.port_ranges import PortRange, Ports, TargetPort, count, expand
+
+LONGEST_NAME = 255
+"""Characters of a backend's name. Ours: a member has it too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPort:
+    """What clients connect to, and the names of the backends that they are led to."""
+
+    description: str = ""
+    protocol: lb.ListenerProtocol
+    ports: Ports
+    backends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probing:
+    """A health monitor of each pool. Times in seconds."""
+
+    type: lb.MonitorType | None = None
+    """None: whatever sees that a port of the pool's protocol is open."""
+    delay: int
+    timeout: int
+    max_retries: int
+    """Successes in a row that make a backend ONLINE."""
+    max_retries_down: int
+    """Failures in a row that make it ERROR."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedDescription:
+    """A load balancer, or a forward, as a whole."""
+
+    network_id: str
+    use: lb.Use
+    description: str = ""
+    backends: tuple[lb.Backend, ...] = ()
+    ports: tuple[AskedPort, ...] = ()
+    config: tuple[tuple[str, str], ...] = ()
+    """Sorted, as it is to be shown again."""
+    algorithm: lb.Algorithm = lb.Algorithm.ROUND_ROBIN
+    persistence: lb.SessionPersistence | None = None
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """By the name of the backend; 1 for the others."""
+    probing: Probing | None = None
+    default_target: IPAddress | None = None
+    """Of a forward: the machine that gets what is for no port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadBackendName(Refusal):
+    """It is empty, too long, or has white space."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTwice(Refusal):
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOfOtherVersion(Refusal):
+    """The backend is not of the IP version of the listen address. Without a name: the default target."""
+
+    index: int
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOutside(Refusal):
+    """The target is in no subnet of the network."""
+
+    index: int
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOfNobody(Refusal):
+    """The target is the address of a subnet, or its broadcast address."""
+
+    index: int
+    name: str | None
+    is_broadcast: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadTargetPort(Refusal):
+    """Not a range of ports from 1 to 65535."""
+
+    index: int
+    name: str
+    ports: PortRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoListenPort(Refusal):
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadListenPort(Refusal):
+    """Not a range of ports from 1 to 65535."""
+
+    index: int
+    ports: PortRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenPortTwice(Refusal):
+    index: int
+    protocol: lb.ListenerProtocol
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoBackends(Refusal):
+    """A port leads to one backend at least."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownBackend(Refusal):
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTwice(Refusal):
+    """By one port."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountMismatch(Refusal):
+    """A backend has one port for all listen ports, or as many as these are."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyBackends(Refusal):
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightOfNobody(Refusal):
+    """No backend has this name."""
+
+    name: str
+
+
+def check_description(network: Network, listen: IPAddress, asked: AskedDescription) -> None:
+    """Raises Refused."""
+    if len(asked.backends) > sizes.BACKENDS:
+        raise Refused(TooManyBackends(most=sizes.BACKENDS))
+    if asked.default_target is not None:
+        _check_target(network, listen, 0, None, asked.default_target)
+    names = set[str]()
+    for index, backend in enumerate(asked.backends):
+        _check_name(names, index, backend.name)
+        _check_target(network, listen, index, backend.name, backend.address)
+        bad = _first_bad(backend.port)
+        if bad is not None:
+            raise Refused(BadTargetPort(index=index, name=backend.name, ports=bad))
+    unknown = next((name for name in asked.weights if name not in names), None)
+    if unknown is not None:
+        raise Refused(WeightOfNobody(name=unknown))
+    _check_ports(asked)
+
+
+def _check_name(names: set[str], index: int, name: str) -> None:
+    if not name or len(name) > LONGEST_NAME or any(map(str.isspace, name)) or not name.isprintable():
+        raise Refused(BadBackendName(index=index, name=name))
+    if name in names:
+        raise Refused(BackendTwice(index=index, name=name))
+    names.add(name)
+
+
+def _check_target(network: Network, listen: IPAddress, index: int, name: str | None, address: IPAddress) -> None:
+    if address.version != listen.version:
+        raise Refused(TargetOfOtherVersion(index=index, name=name))
+    subnet = subnet_of(network, address)
+    if subnet is None:
+        raise Refused(TargetOutside(index=index, name=name))
+    if not is_usable(address, subnet.cidr):
+        last = address == subnet.cidr.broadcast_address
+        raise Refused(TargetOfNobody(index=index, name=name, is_broadcast=last))
+
+
+def subnet_of(network: Network, address: IPAddress) -> Subnet | None:
+    return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
+
+
+def _first_bad(port: TargetPort) -> PortRange | None:
+    match port:
+        case None:
+            ports: Ports = ()
+        case int(number):
+            ports = (PortRange(number, number),)
+        case ranges:
+            ports = ranges
+    return next((each for each in ports if not each.is_valid), None)
+
+
+def _check_ports(asked: AskedDescription) -> None:
+    backends = {backend.name: backend for backend in asked.backends}
+    taken = set[tuple[lb.ListenerProtocol, int]]()
+    left, targets = sizes.PORTS, sizes.TARGETS
+    for index, port in enumerate(asked.ports):
+        number = _check_range(index, port.ports)
+        left, targets = left - number, targets - number * len(port.backends)
+        if left < 0:
+            raise Refused(TooManyPorts(most=sizes.PORTS))
+        for each in expand(port.ports):
+            if (port.protocol, each) in taken:
+                raise Refused(ListenPortTwice(index=index, protocol=port.protocol, port=each))
+            taken.add((port.protocol, each))
+        if not port.backends:
+            raise Refused(NoBackends(index=index))
+        _check_backends(index, port.backends, number, backends)
+        if targets < 0:
+            raise Refused(TooManyPorts(most=sizes.TARGETS, are_targets=True))
+
+
+def _check_range(index: int, ports: Ports) -> int:
+    """How many they are."""
+    if not ports:
+        raise Refused(NoListenPort(index=index))
+    bad = _first_bad(ports)
+    if bad is not None:
+        raise Refused(BadListenPort(index=index, ports=bad))
+    return count(ports)
+
+
+def _check_backends(index: int, names: Sequence[str], number: int, backends: Mapping[str, lb.Backend]) -> None:
+    seen = set[str]()
+    for name in names:
+        if name not in backends:
+            raise Refused(UnknownBackend(index=index, name=name))
+        if name in seen:
+            raise Refused(NamedTwice(index=index, name=name))
+        seen.add(name)
+        port = backends[name].port
+        if port is not None and not isinstance(port, int) and count(port) != number:
+            raise Refused(CountMismatch(index=index, name=name))

@@ -1,0 +1,256 @@
+"""Where a described load balancer listens: an address of its own network, or of the uplink that its router is on.
+
+On an uplink it is one of the routes that whoever runs the uplink leads there. Nobody else has it: not another load
+balancer, not a machine, not a subnet that is routed without translation. What others have there is not told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.changes.addresses import choose_service_address
+from fairlead.changes.asker import Asker
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model import taken
+from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, usable_range
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import AllocationPool, FixedIP, Network, PortUse, Subnet
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnyAddress:
+    """Any free one of this IP version."""
+
+    version: int
+
+
+Listen: TypeAlias = IPAddress | AnyAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolated(Refusal):
+    """The network has no uplink, and the address is none of its own."""
+
+    network: str
+    """Its name, as in all of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyMissing(Refusal):
+    """The network has no subnet of this IP version."""
+
+    network: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotInRoutes(Refusal):
+    """The uplink is led no prefix with this address; or the asker may not name one of its addresses."""
+
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoutes(Refusal):
+    """The uplink is led nothing of this IP version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InRanges(Refusal):
+    """Routers of other networks get such addresses of the uplink."""
+
+    address: IPAddress
+    uplink: str
+    pool: AllocationPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenTaken(Refusal):
+    """Another load balancer or forward of this network listens there."""
+
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenOverlaps(Refusal):
+    """Somebody has it on the uplink."""
+
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenInUse(Refusal):
+    """Of the network itself: a machine, its gateway or another service has it, or no machine can."""
+
+    address: IPAddress
+    use: PortUse | None
+    network: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoFreeListen(Refusal):
+    """All addresses of the routes are taken."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the VIP is."""
+
+    network: Network
+    fixed: FixedIP
+
+
+def find_uplink(snapshot: Snapshot, network: Network) -> Network | None:
+    """The external network that the network's router is on: the router that was made with it, or else the first of its
+    project."""
+    ids = [network.router_id] if network.router_id else sorted(snapshot.network_routers.get(network.id, NO_IDS))
+    routers = (snapshot.routers.get(each) for each in ids)
+    gateways = (
+        router.gateway
+        for router in routers
+        if router is not None and router.gateway and router.project_id == network.project_id
+    )
+    gateway = next(gateways, None)
+    return snapshot.networks.get(gateway.network_id) if gateway else None
+
+
+def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Listen, seed: str) -> Steps[Place]:
+    """Raises Refused."""
+    if isinstance(wanted, AnyAddress):
+        uplink = _uplink(snapshot, network)
+        _check_family(network, wanted.version)
+        routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
+        return Place(uplink, _free(snapshot, uplink, wanted.version, seed, routed))
+    own = _subnet_of(network, wanted)
+    if own is not None:
+        return Place(network, _inside(snapshot, network, own, wanted))
+    uplink = _uplink(snapshot, network)
+    subnet = _check_route(asker, uplink, wanted)
+    _check_alone(snapshot, network, uplink, subnet, wanted)
+    routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
+    if any(wanted in cidr for cidr in routed):
+        raise Refused(ListenOverlaps(address=wanted))
+    _check_family(network, wanted.version)
+    return Place(uplink, FixedIP(subnet_id=subnet.id, address=wanted))
+
+
+def _uplink(snapshot: Snapshot, network: Network) -> Network:
+    uplink = find_uplink(snapshot, network)
+    if uplink is None:
+        raise Refused(Isolated(network=network.name))
+    return uplink
+
+
+def _check_family(network: Network, version: int) -> None:
+    if all(subnet.cidr.version != version for subnet in network.subnets):
+        raise Refused(FamilyMissing(network=network.name, version=version))
+
+
+def _subnet_of(network: Network, address: IPAddress) -> Subnet | None:
+    return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
+
+
+def _inside(snapshot: Snapshot, network: Network, subnet: Subnet, address: IPAddress) -> FixedIP:
+    """An address of the network itself, which nobody has."""
+    port = snapshot.ports.get(snapshot.addresses.get((network.id, address), ""))
+    if port is not None and port.use is PortUse.VIP:
+        raise Refused(ListenTaken(address=address))
+    if port is not None or address == subnet.gateway or not is_usable(address, subnet.cidr):
+        raise Refused(ListenInUse(address=address, use=port.use if port else None, network=network.name))
+    return choose_service_address(snapshot, network.id, subnet, address, network.id)
+
+
+def _check_route(asker: Asker, uplink: Network, address: IPAddress) -> Subnet:
+    """The subnet of the uplink that has the address. Where nobody says which prefixes are led to the uplink all of its
+    subnets are; then it takes its owner to name an address, as it does for a floating IP."""
+    subnet = _subnet_of(uplink, address)
+    if uplink.routes:
+        named = any(address in prefix for prefix in uplink.routes)
+    else:
+        named = asker.identity.may_change(uplink.project_id)
+    if subnet is None or not named:
+        raise Refused(NotInRoutes(address=address))
+    return subnet
+
+
+def _check_alone(snapshot: Snapshot, network: Network, uplink: Network, subnet: Subnet, address: IPAddress) -> None:
+    port_id = snapshot.addresses.get((uplink.id, address))
+    balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id or "", ""))
+    if balancer is not None and balancer.described is not None and balancer.described.network_id == network.id:
+        raise Refused(ListenTaken(address=address))
+    if port_id is not None or address == subnet.gateway or not is_usable(address, subnet.cidr):
+        raise Refused(ListenOverlaps(address=address))
+    if uplink.routes:
+        for pool in subnet.allocation_pools:
+            if int(pool.start) <= int(address) <= int(pool.end):
+                raise Refused(InRanges(address=address, uplink=uplink.name, pool=pool))
+
+
+def _routed_subnets(snapshot: Snapshot, uplink: Network, version: int) -> Steps[tuple[IPNetwork, ...]]:
+    """Subnets behind routers on the uplink whose addresses are seen there as they are."""
+    prefixes = [prefix for prefix in (*uplink.routes, *_cidrs(uplink)) if prefix.version == version]
+    found = list[IPNetwork]()
+    for router_id in snapshot.network_gateways.get(uplink.id, NO_IDS):
+        gateway = snapshot.routers[router_id].gateway
+        for port_id in snapshot.router_interfaces.get(router_id, NO_IDS):
+            for subnet in snapshot.networks[snapshot.ports[port_id].network_id].subnets:
+                translated = gateway and (gateway.enable_snat if subnet.cidr.version == 4 else gateway.enable_snat_ipv6)
+                if not translated and any(subnet.cidr.overlaps(prefix) for prefix in prefixes):
+                    found.append(subnet.cidr)
+        yield
+    return tuple(found)
+
+
+def _cidrs(network: Network) -> Iterator[IPNetwork]:
+    return (subnet.cidr for subnet in network.subnets)
+
+
+def _free(snapshot: Snapshot, uplink: Network, version: int, seed: str, routed: tuple[IPNetwork, ...]) -> FixedIP:
+    ranges = list(_listening_ranges(uplink, version))
+    if not ranges:
+        raise Refused(NoRoutes(version=version))
+    for subnet, pool in ranges:
+        free = taken.free_address(snapshot.taken, uplink.id, [pool], seed, _Reserved(subnet.gateway, routed))
+        if free is not None:
+            return FixedIP(subnet_id=subnet.id, address=free)
+    raise Refused(NoFreeListen(version=version))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    gateway: IPAddress | None
+    routed: tuple[IPNetwork, ...]
+
+    def __contains__(self, address: object) -> bool:
+        return address == self.gateway or any(address in cidr for cidr in self.routed)
+
+
+def _listening_ranges(uplink: Network, version: int) -> Iterator[tuple[Subnet, AllocationPool]]:
+    """Of which a listen address may be: routes without what routers get; of an uplink without any, the pools."""
+    for subnet in (each for each in uplink.subnets if each.cidr.version == version):
+        if not uplink.routes:
+            yield from ((subnet, pool) for pool in subnet.allocation_pools)
+            continue
+        for prefix in uplink.routes:
+            if prefix.version == version and prefix.overlaps(subnet.cidr):
+                longer = max(prefix, subnet.cidr, key=lambda cidr: cidr.prefixlen)
+                yield from ((subnet, pool) for pool in _without(usable_range(longer), subnet.allocation_pools))
+
+
+def _without(whole: tuple[IPAddress, IPAddress], pools: tuple[AllocationPool, ...]) -> Iterator[AllocationPool]:
+    start, end = whole
+    for pool in sorted(pools, key=lambda each: int(each.start)):
+        if int(pool.end) < int(start) or int(pool.start) > int(end):
+            continue
+        if int(pool.start) > int(start):
+            yield AllocationPool(start=start, end=pool.start - 1)
+        if int(pool.end) >= int(end):
+            return
+        start = pool.end + 1
+    yield AllocationPool(start=start, end=end)

@@ -1,0 +1,136 @@
+"""Where a described load balancer may listen."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from changes.balancing import ASKER, after
+from changes.described_world import (
+    ADMINS,
+    OWN,
+    RANGE,
+    ROUTER,
+    UPLINK,
+    WORLD,
+    asked,
+    balancer,
+    described,
+    refused,
+)
+from changes.world import ADMIN, fixed, having, subnet
+from fairlead.changes import listen_addresses as listening
+from fairlead.changes.asker import Asker
+from fairlead.changes.described import create_described
+from fairlead.changes.listen_addresses import AnyAddress
+from fairlead.changes.refusal import Refusal
+from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.writing import Changes, apply_changes
+
+
+def with_(*documents: Aggregate) -> Snapshot:
+    return apply_changes(WORLD, Changes(puts=documents), 2)
+
+
+def other_network(snat: bool) -> Snapshot:
+    """Behind another router on the uplink."""
+    net = Network(id="their", name="their", mtu=1442, subnets=(subnet("t", "192.0.2.96/28"),), **ADMINS)
+    gateway = ExternalGateway(network_id="uplink", port_id="gateway", enable_snat=snat)
+    joined = Port(
+        id="joined",
+        network_id="their",
+        mac_address="fa:16:3e:00:00:21",
+        fixed_ips=(fixed("t", "192.0.2.97"),),
+        device_id="their-router",
+        device_owner=PortUse.ROUTER_INTERFACE.value,
+        **ADMINS,
+    )
+    return with_(net, Router(id="their-router", gateway=gateway, **ADMINS), joined)
+
+
+@pytest.mark.parametrize(
+    ("listen", "network"),
+    [
+        ("192.0.2.100", "uplink"),
+        ("198.51.100.1", "uplink"),
+        ("2001:db8:1::5", "uplink"),
+        ("10.0.0.100", "net"),
+        ("fd00::100", "net"),
+    ],
+)
+def test_an_address_of_the_routes_or_of_the_network_itself(listen: str, network: str):
+    vip = balancer(described(WORLD, asked(), listen)).vip
+    assert (str(vip.address), vip.network_id) == (listen, network)
+
+
+@pytest.mark.parametrize(
+    ("listen", "why"),
+    [
+        ("203.0.113.1", listening.NotInRoutes(address=ip_address("203.0.113.1"))),
+        ("192.0.2.15", listening.InRanges(address=ip_address("192.0.2.15"), uplink="UPLINK", pool=RANGE)),
+        ("192.0.2.1", listening.ListenOverlaps(address=ip_address("192.0.2.1"))),
+        ("192.0.2.255", listening.ListenOverlaps(address=ip_address("192.0.2.255"))),
+        ("192.0.2.10", listening.ListenOverlaps(address=ip_address("192.0.2.10"))),
+        ("10.0.0.11", listening.ListenInUse(address=ip_address("10.0.0.11"), use=PortUse.MACHINE, network="ovn0")),
+        (
+            "10.0.0.1",
+            listening.ListenInUse(address=ip_address("10.0.0.1"), use=PortUse.ROUTER_INTERFACE, network="ovn0"),
+        ),
+        ("10.0.0.255", listening.ListenInUse(address=ip_address("10.0.0.255"), use=None, network="ovn0")),
+    ],
+)
+def test_an_address_that_is_not_for_the_taking(listen: str, why: Refusal):
+    assert refused(WORLD, asked(), listen) == why
+
+
+def test_one_network_at_a_time_has_an_address():
+    once = described(WORLD, asked())
+    assert refused(once, asked()) == listening.ListenTaken(address=ip_address("192.0.2.100"))
+    inside = described(WORLD, asked(), "10.0.0.100")
+    assert refused(inside, asked(), "10.0.0.100") == listening.ListenTaken(address=ip_address("10.0.0.100"))
+    second = replace(OWN, id="second", name="second", router_id="router")
+    elsewhere = apply_changes(once, Changes(puts=(second,)), 3)
+    why = refused(elsewhere, asked(network_id="second"))
+    assert why == listening.ListenOverlaps(address=ip_address("192.0.2.100"))
+
+
+def test_a_subnet_that_is_routed_without_translation_has_its_addresses_for_itself():
+    assert refused(other_network(snat=False), asked()) == listening.ListenOverlaps(address=ip_address("192.0.2.100"))
+    assert balancer(described(other_network(snat=True), asked()))
+
+
+def test_a_free_address_of_the_routes_is_chosen():
+    four, six = (balancer(described(WORLD, asked(), AnyAddress(version=version))).vip.address for version in (4, 6))
+    assert any(four in prefix for prefix in UPLINK.routes if prefix.version == 4)
+    assert not RANGE.start <= four <= RANGE.end  # type: ignore[operator]
+    assert six in ip_network("2001:db8:1::/64")
+
+
+def test_when_all_addresses_of_the_routes_are_taken():
+    little = replace(UPLINK, routes=(ip_network("198.51.100.0/30"),))
+    snapshot = with_(little)
+    for name in ("one", "two"):
+        snapshot = after(
+            snapshot, create_described(snapshot, ASKER, name, lambda n=name: f"{n}-id", asked(), AnyAddress(version=4))
+        )
+    assert refused(snapshot, asked(), AnyAddress(version=4)) == listening.NoFreeListen(version=4)
+    assert refused(snapshot, asked(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
+
+
+def test_on_an_uplink_without_routes_only_its_owner_names_an_address():
+    plain = with_(replace(UPLINK, routes=(), subnets=UPLINK.subnets[:1]))
+    assert refused(plain, asked(), "192.0.2.15") == listening.NotInRoutes(address=ip_address("192.0.2.15"))
+    operator = Asker(identity=ADMIN, now=ASKER.now, applied=ASKER.applied, providers=ASKER.providers)
+    assert balancer(described(plain, asked(), "192.0.2.15", operator))
+    chosen = balancer(described(plain, asked(), AnyAddress(version=4))).vip.address
+    assert RANGE.start <= chosen <= RANGE.end  # type: ignore[operator]
+
+
+def test_a_network_without_an_uplink_or_without_the_family():
+    alone = having(replace(OWN, router_id=None), UPLINK)
+    assert refused(alone, asked()) == listening.Isolated(network="ovn0")
+    only_six = with_(replace(OWN, subnets=OWN.subnets[1:]))
+    assert refused(only_six, asked()) == listening.FamilyMissing(network="ovn0", version=4)
+    closed = with_(replace(ROUTER, gateway=None))
+    assert refused(closed, asked(), AnyAddress(version=6)) == listening.Isolated(network="ovn0")
