@@ -18,7 +18,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.store.codec import decode, encode
 from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
-from fairlead.store.model import ASKING_PROJECT, Model
+from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, LONGEST_PAUSE, Model, _pause
 from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SqliteStore
 from harness.story import read_story
 
@@ -119,6 +119,12 @@ def test_two_servers_never_lose_an_update(tmp_path: Path):
             await store.close()
 
     asyncio.run(run())
+
+
+def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
+    longest = [max(_pause(lost) for _ in range(200)) for lost in range(ATTEMPTS)]
+    assert 0 < longest[0] < 0.001 < longest[3] < 0.008 < longest[10] < LONGEST_PAUSE
+    assert max(longest) <= LONGEST_PAUSE
 
 
 def test_what_does_not_compile_is_not_written(tmp_path: Path):

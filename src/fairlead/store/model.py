@@ -7,6 +7,7 @@ the store. Readers get a frozen snapshot and never wait.
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -36,6 +37,8 @@ from fairlead.store.interface import (
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
 ATTEMPTS = 20
+LONGEST_PAUSE = 0.05
+"""Seconds that a change rests after a lost race, at most: others of this server wait meanwhile."""
 PATIENCE = 10.0
 """Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
 WAITING = 1000
@@ -173,7 +176,7 @@ class Model:
 
     async def _write(self, change: Change) -> Snapshot:
         async with self._turn():
-            for _ in range(ATTEMPTS):
+            for attempt in range(ATTEMPTS):
                 before = self.snapshot
                 changes = await decided(change(before))
                 if not changes.puts and not changes.deletes:
@@ -185,6 +188,7 @@ class Model:
                 try:
                     revision = await self._commit(before, changes)
                 except Conflict:
+                    await asyncio.sleep(_pause(attempt))
                     await self._catch_up()
                 else:
                     if (changed := CHANGED.get()) is not None:
@@ -262,6 +266,12 @@ class Model:
     def _tell(self, owners: tuple[Owner, ...]) -> None:
         for subscriber in self._subscribers:
             subscriber(owners)
+
+
+def _pause(lost: int) -> float:
+    """Seconds to stay away after so many lost races: two servers that write without a rest would else be as far apart
+    each time, and the same one would lose each time."""
+    return random.uniform(0, min(0.001 * 2**lost, LONGEST_PAUSE))  # noqa: S311 - nobody gains by guessing it
 
 
 def _without_claims(documents: Iterable[Document]) -> Iterator[Document]:
