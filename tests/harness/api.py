@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
-from fairlead.api.door import Services
+from fairlead.api.door import Reachable, Services
 from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
@@ -61,6 +61,9 @@ class Inside:
     services: Services
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     caller: Identity = ADMIN
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What a listener sees of the connection, for the scope."""
+    reachable: Reachable | None = None
     runs: bool = True
     """Whether the reconciler works while a request waits; it works between requests when it is told to."""
     ids: Any = field(default_factory=lambda: count(1))
@@ -113,12 +116,13 @@ async def inside(
         resync_owner=reconciler.read_again,
         news=place.news,
         node_counts=place.node_counts,
+        reachable=lambda: place.reachable,
         patience=PATIENCE,
     )
     door = make_door(services)
 
     async def identified(scope: Scope, receive: Receive, send: Send) -> None:
-        await door({**scope, "identity": place.caller, "door_path": door_path}, receive, send)
+        await door({**scope, **place.seen, "identity": place.caller, "door_path": door_path}, receive, send)
 
     transport = httpx.ASGITransport(app=identified, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:

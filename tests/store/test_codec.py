@@ -15,6 +15,7 @@ from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota
 from fairlead.model.snapshot import Aggregate
+from fairlead.model.trust import Certificate, Project, TrustToken
 from fairlead.store.codec import BadDocument, decode, encode
 from harness.values import FEW, JSON
 
@@ -25,6 +26,9 @@ AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
     *(st.builds(kind, id=IDS) for kind in BY_ID),
     st.builds(AvailabilityZone, name=IDS),
     st.builds(Quota, project_id=IDS),
+    st.builds(Project, name=IDS),
+    st.builds(Certificate, fingerprint=IDS),
+    st.builds(TrustToken, id=IDS),
 )
 KINDS = st.sampled_from([kind for kind in Kind if kind is not Kind.VIP_NETWORK])
 

@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 import bcrypt
 
-from fairlead.changes.identity import LONGEST_PROJECT, Identity
+from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
 from fairlead.store.fair_semaphore import FairSemaphore, Gone, TooMany
 
 ROLES = frozenset(
@@ -51,7 +51,6 @@ FORGIVEN = 2.0
 REMEMBERED_ADDRESSES = 10_000
 BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
 LONGEST_USER = 255
-DEFAULT_PROJECT = "default"
 
 
 class BadPasswordFile(Exception):

@@ -60,6 +60,20 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reachable:
+    """Where clients with certificates of their own can connect, and how they know that it is this server."""
+
+    addresses: tuple[str, ...]
+    """HOST:PORT."""
+    fingerprint: str
+    """SHA-256 of the server's certificate, in hex."""
+    certificate: str
+    """PEM."""
+    token_seconds: int
+    """For which a token is good that lets somebody bring a certificate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What is behind the doors: values and functions, so that a test can hand in its own."""
 
@@ -86,6 +100,8 @@ class Services:
     """The id of the network, router or port that this place of a node is. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
     """The ports that a node has; None for one that is not there. Raises DriverError."""
+    reachable: Callable[[], Reachable | None] = lambda: None
+    """None where no client with a certificate can connect."""
     patience: float = 2.0
     """Seconds for which a request waits for what is on its way to the dataplane."""
 
@@ -137,31 +153,31 @@ def _bounded(changes: Changes) -> Changes:
     return changes
 
 
-def too_large() -> ApiError:
-    return ApiError(413, f"The request body is larger than {LARGEST_BODY} bytes.", "RequestTooLarge")
+def too_large(largest: int = LARGEST_BODY) -> ApiError:
+    return ApiError(413, f"The request body is larger than {largest} bytes.", "RequestTooLarge")
 
 
-async def read_json(request: Request, takes: Callable[[object], _T]) -> _T:
+async def read_json(request: Request, takes: Callable[[object], _T], largest: int = LARGEST_BODY) -> _T:
     """The body, which is JSON, as `takes` reads it. Raises what `takes` raises, and ApiError: 400 when it is not JSON
     or too deep, 413 when it is larger than allowed.
 
     A large one is read beside the event loop, one at a time, and each project has its turn. The interpreter lets the
     loop go on meanwhile (Python library reference, sys.setswitchinterval).
     """
-    body = await _read_bytes(request)
+    body = await _read_bytes(request, largest)
     if len(body) <= LONG_BODY:
         return takes(_decode(body))
     async with _READING.turn(ASKING_PROJECT.get()):
         return await asyncio.get_running_loop().run_in_executor(_READER, lambda: takes(_decode(body)))
 
 
-async def _read_bytes(request: Request) -> bytes:
+async def _read_bytes(request: Request, largest: int) -> bytes:
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > LARGEST_BODY:
-                raise too_large()
+            if len(body) > largest:
+                raise too_large(largest)
     except ClientDisconnect:
         raise ApiError(400, "The connection ended before the body did.", "MalformedRequestBody") from None
     return bytes(body)

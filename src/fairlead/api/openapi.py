@@ -89,15 +89,18 @@ class Operation(Route):
         query: Mapping[str, Schema] | None = None,
         fails: Iterable[int] = (),
         admits: Callable[[Identity], None] | None = None,
+        largest: int = LARGEST_BODY,
     ) -> None:
         """`gives` is the body under its status, None for an empty one; `fails` are statuses of errors that other
-        operations of this method do not have; `admits` is for one that others may use than the door's other ones."""
+        operations of this method do not have; `admits` is for one that others may use than the door's other ones;
+        `largest` is a body's size in bytes."""
         super().__init__(path, view, methods=[method])
         self.method = method
         self.gives = gives
         self.takes = takes
         self.query = query or {}
         self.fails = tuple(fails)
+        self.largest = largest
         self.allowed = frozenset(self.methods or ())
         """The methods of all operations at its path."""
         self.admits = admits
@@ -115,17 +118,17 @@ class Operation(Route):
         if self.admits is not None:
             self.admits(scope["identity"])
         if self.takes is not None:
-            _check_size(scope)
+            _check_size(scope, self.largest)
         async with contextlib.AsyncExitStack() as stack:
             await _take_turn(scope, stack)
             await super().handle(scope, receive, send)
 
 
-def _check_size(scope: Scope) -> None:
+def _check_size(scope: Scope, largest: int) -> None:
     """Before any of the body is read. Raises ApiError 413."""
     declared = dict(scope["headers"]).get(b"content-length", b"")
-    if declared.isdigit() and (len(declared) > 18 or int(declared) > LARGEST_BODY):
-        raise too_large()
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > largest):
+        raise too_large(largest)
 
 
 async def _take_turn(scope: Scope, stack: contextlib.AsyncExitStack) -> None:
@@ -145,7 +148,7 @@ async def read_body(request: Request) -> Any:
     """The body, read as the route declares it. Raises ApiError."""
     operation: Operation = request.scope["operation"]
     assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
-    return await read_json(request, operation.takes)
+    return await read_json(request, operation.takes, operation.largest)
 
 
 def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:

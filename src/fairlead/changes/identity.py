@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
 
+DEFAULT_PROJECT = "default"
+"""Of who names none, where a door lets callers name one."""
 LONGEST_PROJECT = 36
 """Characters of a project's id (octavia, db/models.py)."""
 

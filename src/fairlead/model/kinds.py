@@ -18,6 +18,7 @@ from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
 from fairlead.model.snapshot import EVERYBODY, Aggregate, Snapshot
+from fairlead.model.trust import Certificate, Project, TrustToken
 
 Dependents = Callable[[Snapshot, Snapshot, Owner], Iterable[Owner]]
 EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)
@@ -177,6 +178,9 @@ KINDS: Mapping[Kind, Declaration] = {
     Kind.AVAILABILITY_ZONE: Declaration(document=AvailabilityZone, key=attrgetter("name"), has_rows=False),
     Kind.AVAILABILITY_ZONE_PROFILE: Declaration(document=AvailabilityZoneProfile, has_rows=False),
     Kind.QUOTA: Declaration(document=Quota, key=attrgetter("project_id"), has_rows=False),
+    Kind.PROJECT: Declaration(document=Project, key=attrgetter("name"), has_rows=False),
+    Kind.CERTIFICATE: Declaration(document=Certificate, key=attrgetter("fingerprint"), has_rows=False),
+    Kind.TRUST_TOKEN: Declaration(document=TrustToken, has_rows=False),
 }
 """Every kind but `VIP_NETWORK`, which is derived from load balancers and has no document."""
 _KIND_OF: Mapping[type[Aggregate], Kind] = {declared.document: kind for kind, declared in KINDS.items()}

@@ -20,6 +20,9 @@ class Kind(StrEnum):
     AVAILABILITY_ZONE = "availability-zone"
     AVAILABILITY_ZONE_PROFILE = "availability-zone-profile"
     QUOTA = "quota"
+    PROJECT = "project"
+    CERTIFICATE = "certificate"
+    TRUST_TOKEN = "trust-token"  # noqa: S105 - no secret
 
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}

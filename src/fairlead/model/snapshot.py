@@ -21,12 +21,15 @@ from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken
+from fairlead.model.trust import Certificate, Project, TrustToken
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """What an operator offers."""
+Trust: TypeAlias = Project | Certificate | TrustToken
+"""What says who may come in, and for which project."""
 EVERYBODY = ""
 """Whose the external networks are, where networks are looked for by project: no project has this id."""
-Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | Choice | Quota
+Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | Choice | Quota | Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,11 @@ class Snapshot:
     availability_zone_profiles: Map[str, AvailabilityZoneProfile] = Map()
     quotas: Map[str, Quota] = Map()
     """By project."""
+    projects: Map[str, Project] = Map()
+    """By name."""
+    certificates: Map[str, Certificate] = Map()
+    """By fingerprint."""
+    trust_tokens: Map[str, TrustToken] = Map()
     generations: Map[Owner, int] = Map()
 
     # Facts (`model/facts.py`): observed, and never stored

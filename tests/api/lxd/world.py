@@ -33,6 +33,7 @@ class Door:
     """Calls wait for the dataplane to be at rest. Paths are whole: /1.0/networks."""
 
     def __init__(self, folder: Path, compile_owner: Compile = compile_owner) -> None:
+        self.callers = dict(CALLERS)
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/1.0", compile_owner)))
@@ -64,10 +65,18 @@ class Door:
     def rest(self) -> None:
         self.run(self.place.rest())
 
+    def come_by(self, certificate: bytes | None, address: str = "192.0.2.7") -> None:
+        """From now on callers are on HTTPS, with this certificate (DER)."""
+        self.place.seen = {
+            "scheme": "https",
+            "client": (address, 5555),
+            "extensions": {"fairlead.certificate": {"der": certificate}} if certificate else {},
+        }
+
     def send(self, method: str, path: str, body: Any = None, *, by: str = "root", **headers: str) -> httpx.Response:
         """`headers` with an underline for each hyphen: if_match."""
         assert path == "/1.0" or path.startswith("/1.0/"), path
-        self.place.caller = CALLERS[by]
+        self.place.caller = self.callers[by]
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         below = path.removeprefix("/1.0") or "/"
         options = {} if body is None else {"json": body}

@@ -11,7 +11,11 @@ from fairlead.changes.refusal import Refusal
 
 OF_NETWORKING = {"networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips"}
 OF_DESCRIPTIONS = {"described", "described_checks", "listen_addresses"}
+OF_TRUST = {"projects", "trust"}
+OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST
 """What this door asks for nothing of."""
+OF_TRUST = {"projects", "trust"}
+"""What LXD's clients ask for."""
 OF_PORTS = {
     "AddressIsAutomatic",
     "AddressOutsideNetwork",
@@ -33,7 +37,7 @@ def refused_by(module: ModuleType) -> set[type[Refusal]]:
 
 
 def test_there_are_words_for_each():
-    names = {each.name for each in iter_modules(changes.__path__)} - OF_NETWORKING - OF_DESCRIPTIONS - {"refusal"}
+    names = {each.name for each in iter_modules(changes.__path__)} - OF_OTHERS - {"refusal"}
     modules = [import_module(f"fairlead.changes.{name}") for name in names]
     assert set[type[Refusal]]().union(*map(refused_by, modules)) == refusals.WORDS.keys()
 

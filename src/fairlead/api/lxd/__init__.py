@@ -7,7 +7,7 @@ from starlette.requests import Request
 from fairlead.api.building import Door
 from fairlead.api.door import ApiError, Services
 from fairlead.api.fields import BadField, MissingField, UnknownField
-from fairlead.api.lxd import balancers, forwards, networks, server_info
+from fairlead.api.lxd import balancers, certificates, forwards, networks, operations, projects, server_info
 from fairlead.api.lxd.caller import check_trusted
 from fairlead.api.lxd.envelope import FAULT, PREFIX, fault
 from fairlead.api.lxd.errors import bad_field, missing_field, say, say_unsupported, unknown_field
@@ -15,7 +15,7 @@ from fairlead.api.lxd.events import Events
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 
-PARTS = (server_info, networks, balancers, forwards)
+PARTS = (server_info, projects, certificates, operations, networks, balancers, forwards)
 """Each gives its routes."""
 
 

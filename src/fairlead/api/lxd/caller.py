@@ -4,12 +4,10 @@ from dataclasses import replace
 
 from starlette.requests import Request
 
-from fairlead.api.auth import DEFAULT_PROJECT
 from fairlead.api.door import ApiError, JsonObject, Services, identity
 from fairlead.api.lxd.errors import forbidden, not_found
-from fairlead.changes.identity import LONGEST_PROJECT, Identity
-from fairlead.model.quota import Counted
-from fairlead.model.snapshot import Snapshot
+from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
+from fairlead.changes.projects import is_project
 
 READS = frozenset({"GET", "HEAD"})
 
@@ -48,11 +46,6 @@ def caller_of(request: Request) -> Identity:
 
 def may_name(caller: Identity, project: str) -> bool:
     return caller.is_admin or project == caller.project_id or project in caller.projects
-
-
-def is_project(snapshot: Snapshot, name: str) -> bool:
-    """`default`, and whichever has a network."""
-    return name == DEFAULT_PROJECT or (name, Counted.NETWORK) in snapshot.usage
 
 
 def requestor(request: Request) -> JsonObject:

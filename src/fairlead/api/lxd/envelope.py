@@ -65,6 +65,14 @@ def created(location: str) -> Response:
     return response
 
 
+def begun(operation: str, metadata: JsonObject) -> Response:
+    """What is not over yet: the path of the operation, and what is known of it."""
+    body = _envelope(metadata) | {"type": "async", "status": "Operation created", "status_code": 100}
+    response = json_response(body | {"operation": operation}, 202)
+    response.headers["location"] = operation
+    return response
+
+
 def fault(error: ApiError) -> Response:
     body = _envelope(None) | {"type": "error", "status": "", "status_code": 0}
     response = json_response(body | {"error_code": error.status, "error": error.message}, error.status)

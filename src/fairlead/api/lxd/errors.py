@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead.api.door import ApiError
 from fairlead.api.fields import BadField, MissingField, UnknownField
-from fairlead.api.lxd import balancer_refusals, network_refusals
+from fairlead.api.lxd import balancer_refusals, network_refusals, trust_refusals
 from fairlead.changes import balancers, identity, ids, quotas
 from fairlead.changes.refusal import Refusal
 from fairlead.compilers.unsupported import Unsupported
@@ -46,7 +46,12 @@ _SHARED: Mapping[type[Refusal], Says] = {
     quotas.QuotaExceeded: _quota,
     balancers.OnItsWay: lambda _: ApiError(409, "An earlier change is still being applied. Please try again later"),
 }
-WORDS: Mapping[type[Refusal], Says] = {**_SHARED, **network_refusals.WORDS, **balancer_refusals.WORDS}
+WORDS: Mapping[type[Refusal], Says] = {
+    **_SHARED,
+    **trust_refusals.WORDS,
+    **network_refusals.WORDS,
+    **balancer_refusals.WORDS,
+}
 """Each class of refusal that this door can meet."""
 
 

@@ -52,8 +52,12 @@ class Events:
 def lifecycle(request: Request, action: str, path: str) -> None:
     """Tell that the request has done this (`network-load-balancer-created`) to what is at this path of the API, in the
     project of the request. To be called after the write."""
+    lifecycle_of(request, action, path, caller_of(request).project_id)
+
+
+def lifecycle_of(request: Request, action: str, path: str, project: str) -> None:
+    """The same, of this project."""
     events: Events = request.app.state.events
-    project = caller_of(request).project_id
     events.publish(
         {
             "type": "lifecycle",

@@ -7,8 +7,8 @@ Looking up takes both. External networks are uplinks: they are everybody's, and 
 import re
 from collections.abc import Iterator
 
-from fairlead.api.auth import DEFAULT_PROJECT
 from fairlead.api.door import ApiError
+from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network
 from fairlead.model.snapshot import EVERYBODY, Snapshot

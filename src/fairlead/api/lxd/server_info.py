@@ -1,12 +1,19 @@
 """`GET /1.0`: what the server is, and what clients may ask of it. Clients look for the extensions before they call."""
 
+from dataclasses import dataclass
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead import __version__
-from fairlead.api.door import Services, identity
-from fairlead.api.lxd.envelope import gives, sync
-from fairlead.api.openapi import TEXT, TEXTS, Operation
+from fairlead.api.door import ApiError, JsonObject, Services, identity
+from fairlead.api.fields import Field
+from fairlead.api.lxd.bodies import config, struct
+from fairlead.api.lxd.caller import requestor
+from fairlead.api.lxd.envelope import EMPTY, check_match, etag, gives, sync
+from fairlead.api.lxd.errors import forbidden
+from fairlead.api.lxd.filters import PROJECT_QUERY
+from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
 
 EXTENSIONS = (
     "etag",
@@ -33,23 +40,71 @@ INFO = {
     "properties": {"api_extensions": TEXTS, "auth": TEXT, "config": {"type": "object"}},
     "required": ["api_extensions", "api_status", "api_version", "auth", "auth_methods", "public"],
 }
+PUT = struct({"config": Field(config)})
+ADDRESS, EXPIRY = "core.https_address", "core.remote_token_expiry"
 
 
 def routes(services: Services) -> list[Operation]:
-    async def show(request: Request) -> Response:
+    views = _Views(services)
+    return [
+        Operation("GET", "/", views.show, gives={200: gives(INFO)}, query=PROJECT_QUERY, admits=lambda _: None),
+        Operation("PUT", "/", views.change, takes=PUT, gives={200: EMPTY}, fails=[412]),
+        Operation("PATCH", "/", views.change, takes=PUT, gives={200: EMPTY}, fails=[412]),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    _services: Services
+
+    async def show(self, request: Request) -> Response:
         """What this server is. Strangers are told no more than what they need to be trusted."""
+        caller = identity(request)
         public = {
             "api_extensions": EXTENSIONS,
             "api_status": "stable",
             "api_version": "1.0",
-            "auth": "trusted" if identity(request).roles else "untrusted",
+            "auth": "trusted" if caller.roles else "untrusted",
             "public": False,
             "auth_methods": ["tls"],
         }
-        return sync(public | _private() if identity(request).roles else public)
+        if not caller.roles:
+            return sync(public)
+        asker = requestor(request)
+        own = {"auth_user_name": asker["username"], "auth_user_method": asker["protocol"]}
+        shown = self._config() if caller.is_admin else {}
+        environment = self._environment(request.query_params.get("project") or caller.project_id)
+        return sync({**public, **own, "config": shown, "environment": environment}, tag=etag([shown]))
 
-    def _private() -> dict[str, object]:
-        environment = {"server": "fairlead", "server_version": __version__, "server_clustered": False}
-        return {"config": {}, "environment": environment}
+    async def change(self, request: Request) -> Response:
+        """What the server is told in its own configuration, and nowhere else: it may only be said as it is."""
+        if not identity(request).is_admin:
+            raise forbidden()
+        values, shown = await read_body(request), self._config()
+        check_match(request, etag([shown]))
+        for key, value in values.get("config", {}).items():
+            if key not in shown and value:
+                raise ApiError(400, f"cannot set '{key}' to '{value}': unknown key")
+            if shown.get(key, "") != value:
+                raise ApiError(400, f"cannot set '{key}' to '{value}': it is said in the server's own configuration")
+        return sync()
 
-    return [Operation("GET", "/", show, gives={200: gives(INFO)}, admits=lambda _: None)]
+    def _config(self) -> dict[str, str]:
+        reachable = self._services.reachable()
+        if reachable is None:
+            return {}
+        return {ADDRESS: ",".join(reachable.addresses), EXPIRY: f"{reachable.token_seconds}S"}
+
+    def _environment(self, project: str) -> JsonObject:
+        reachable = self._services.reachable()
+        return {
+            "addresses": reachable.addresses if reachable else [],
+            "architectures": [],
+            "certificate": reachable.certificate if reachable else "",
+            "certificate_fingerprint": reachable.fingerprint if reachable else "",
+            "project": project,
+            "server": "fairlead",
+            "server_clustered": False,
+            "server_name": "fairlead",
+            "server_version": __version__,
+        }

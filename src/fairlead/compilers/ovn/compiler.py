@@ -71,6 +71,7 @@ from fairlead.model.port_ranges import Ports, expand
 from fairlead.model.quota import Quota
 from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot, vip_network
+from fairlead.model.trust import Certificate, Project, TrustToken
 
 PROVIDER = "ovn"
 ACL_PRIORITY = 32_000
@@ -84,6 +85,8 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
         return by_key(_vip_network(snapshot, VipNetwork.of(owner)))
     match snapshot.find(owner):
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
+            return NO_ROWS
+        case Project() | Certificate() | TrustToken():
             return NO_ROWS
         case Network() as network:
             return by_key([LogicalSwitch(name=network.id, title=network.name), *wire_rows(network)])

@@ -1,0 +1,45 @@
+"""Operations: only tokens that were not spent yet. All else is done when it is answered."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import Services, identity
+from fairlead.api.lxd.envelope import EMPTY, gives, sync
+from fairlead.api.lxd.events import lifecycle_of
+from fairlead.api.lxd.filters import LIST_QUERY, is_recursive
+from fairlead.api.lxd.tokens import operation, url
+from fairlead.api.openapi import Operation
+from fairlead.changes.identity import DEFAULT_PROJECT
+from fairlead.changes.trust import find_token, revoke_token, valid_tokens
+
+OPERATION = {
+    "type": "object",
+    "required": ["id", "class", "created_at", "updated_at", "status", "status_code", "metadata", "may_cancel"],
+}
+
+
+def routes(services: Services) -> list[Operation]:
+    async def show_all(request: Request) -> Response:
+        """By what they are at: `running`, all of them. None for who may not issue tokens."""
+        tokens = valid_tokens(services.model.snapshot, services.now()) if identity(request).is_admin else []
+        reachable, whole = services.reachable(), is_recursive(request)
+        shown = [operation(token, reachable) if whole else url(token) for token in tokens]
+        return sync({"running": shown} if shown else {})
+
+    async def show(request: Request) -> Response:
+        token = find_token(services.model.snapshot, identity(request), request.path_params["id"], services.now())
+        return sync(operation(token, services.reachable()))
+
+    async def cancel(request: Request) -> Response:
+        """Nobody can spend the token any more."""
+        caller, token = identity(request), request.path_params["id"]
+        await services.write(lambda snapshot: revoke_token(snapshot, caller, token, services.now()))
+        lifecycle_of(request, "operation-cancelled", f"/1.0/operations/{token}", DEFAULT_PROJECT)
+        return sync()
+
+    shown = gives({"type": "object"})
+    return [
+        Operation("GET", "/operations", show_all, gives={200: shown}, query=LIST_QUERY),
+        Operation("GET", "/operations/{id}", show, gives={200: gives(OPERATION)}),
+        Operation("DELETE", "/operations/{id}", cancel, gives={200: EMPTY}),
+    ]

@@ -1,0 +1,139 @@
+"""Projects, by LXD's API. What is a project's own here are its networks; there is nothing that it could share."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, JsonObject, Services, identity
+from fairlead.api.fields import Field, Schema, Values, object_schema, text
+from fairlead.api.lxd.bodies import config, struct
+from fairlead.api.lxd.caller import in_project
+from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
+from fairlead.api.lxd.events import lifecycle_of
+from fairlead.api.lxd.filters import LIST_QUERY, listed
+from fairlead.api.lxd.lookup import name_of, networks_of
+from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
+from fairlead.changes.projects import all_projects, change_project, create_project, delete_project, find_project
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.trust import Project
+from fairlead.model.writing import Changes
+
+OWN_NETWORKS = "features.networks"
+LONGEST_DESCRIPTION = 1000
+_PUT = {"description": Field(text(LONGEST_DESCRIPTION)), "config": Field(config)}
+PUT = struct(_PUT)
+POST = struct({**_PUT, "name": Field(text(), required=True)})
+SHOWN: Schema = object_schema(
+    {"name": TEXT, "description": TEXT, "config": {"type": "object"}, "used_by": TEXTS},
+    ["name", "description", "config", "used_by"],
+)
+
+
+def routes(services: Services) -> list[Operation]:
+    views = _Views(services)
+    each = "/projects/{name}"
+    done = {200: EMPTY}
+    return [
+        Operation("GET", "/projects", views.list, gives={200: gives(LIST)}, query=LIST_QUERY),
+        Operation("POST", "/projects", views.create, takes=POST, gives={201: EMPTY}),
+        Operation("GET", each, views.show, gives={200: gives(SHOWN)}),
+        Operation("PUT", each, views.replace, takes=PUT, gives=done, fails=[412]),
+        Operation("PATCH", each, views.merge, takes=PUT, gives=done, fails=[412]),
+        Operation("DELETE", each, views.delete, gives=done),
+    ]
+
+
+class _Views:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def list(self, request: Request) -> Response:
+        """Those that the caller may see."""
+        snapshot, caller = self._services.model.snapshot, identity(request)
+        names = (each for each in all_projects(snapshot) if caller.may_see(each) or each in caller.projects)
+        return await listed(request, ((_url(name), partial(_show, snapshot, name)) for name in names))
+
+    async def create(self, request: Request) -> Response:
+        values, caller = await read_body(request), identity(request)
+        project = _made(Project(name=values["name"]), values)
+        await self._services.write(lambda snapshot: create_project(snapshot, caller, project))
+        lifecycle_of(request, "project-created", _url(project.name), project.name)
+        return created(_url(project.name))
+
+    async def show(self, request: Request) -> Response:
+        snapshot = self._services.model.snapshot
+        project = find_project(snapshot, identity(request), request.path_params["name"])
+        return sync(_show(snapshot, project.name), tag=_tag(project))
+
+    async def replace(self, request: Request) -> Response:
+        """All that may be said of it; what is not said is empty."""
+        return await self._change(request, lambda old, values: _made(Project(name=old.name), values))
+
+    async def merge(self, request: Request) -> Response:
+        """What is said of it, and nothing else."""
+
+        def change(old: Project, values: Values) -> Project:
+            merged = dict(old.config) | dict(values.get("config", {}))
+            return _made(old, {**values, "config": merged})
+
+        return await self._change(request, change)
+
+    async def delete(self, request: Request) -> Response:
+        """One that has nothing."""
+        name, caller = request.path_params["name"], identity(request)
+        await self._services.write(lambda snapshot: delete_project(snapshot, caller, name))
+        lifecycle_of(request, "project-deleted", _url(name), name)
+        return sync()
+
+    async def _change(self, request: Request, change: Any) -> Response:
+        caller, name = identity(request), request.path_params["name"]
+        find_project(self._services.model.snapshot, caller, name)
+        values = await read_body(request)
+
+        def decide(snapshot: Snapshot) -> Changes:
+            old = find_project(snapshot, caller, name)
+            check_match(request, _tag(old))
+            return change_project(snapshot, caller, change(old, values))
+
+        await self._services.write(decide)
+        lifecycle_of(request, "project-updated", _url(name), name)
+        return sync()
+
+
+def _made(project: Project, values: Values) -> Project:
+    """With what a body says of it. Raises ApiError for a key that means nothing here."""
+    said: Mapping[str, str] = values.get("config", {})
+    for key, value in said.items():
+        if key == OWN_NETWORKS and value not in ("", "true"):
+            raise ApiError(400, "Every project has networks of its own: features.networks can only be true")
+        if key != OWN_NETWORKS and not key.startswith("user."):
+            raise ApiError(400, f'Invalid project configuration key "{key}"')
+    kept = tuple(sorted((key, value) for key, value in said.items() if value and key != OWN_NETWORKS))
+    description = values.get("description", project.description)
+    return Project(name=project.name, description=description, config=kept)
+
+
+def _url(name: str) -> str:
+    return f"{PREFIX}/projects/{name}"
+
+
+def _tag(project: Project) -> str:
+    return etag([project.description, _config(project)])
+
+
+def _config(project: Project) -> dict[str, str]:
+    return {OWN_NETWORKS: "true", **dict(project.config)}
+
+
+def _show(snapshot: Snapshot, name: str) -> JsonObject:
+    project = snapshot.projects.get(name) or Project(name=name)
+    networks = sorted(name_of(snapshot, network) for network in networks_of(snapshot, name))
+    return {
+        "name": name,
+        "description": project.description,
+        "config": _config(project),
+        "used_by": [in_project(f"{PREFIX}/networks/{each}", name) for each in networks],
+    }

@@ -1,0 +1,96 @@
+"""Tokens by which a client brings its certificate: how clients write them, and the operations that they are in LXD.
+
+LXD keeps a token as an operation with its secret. Here only a hash of the secret is kept: whoever reads the store, or
+lists tokens, cannot spend one.
+"""
+
+import base64
+import binascii
+import hashlib
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from fairlead.api.door import JsonObject, Reachable
+from fairlead.api.lxd.envelope import PREFIX
+from fairlead.model.trust import TrustToken
+
+LONGEST_TOKEN = 8192
+"""Characters: a server may have many addresses."""
+LONGEST_SECRET = 128
+RUNNING = 103
+"""LXD's code of an operation that is not over (shared/api/status_code.go)."""
+
+
+def new_secret() -> str:
+    return secrets.token_hex(32)
+
+
+def digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def read_secret(text: str) -> str | None:
+    """The secret in what a client sends: base64 of a JSON object (CertificateAddToken). None when it is none."""
+    try:
+        decoded: object = msgspec.json.decode(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
+        return None
+    secret = decoded.get("secret") if isinstance(decoded, dict) else None
+    return secret if isinstance(secret, str) and 0 < len(secret) <= LONGEST_SECRET else None
+
+
+def write_token(token: TrustToken, secret: str, reachable: Reachable) -> str:
+    """As a client takes it."""
+    body = {
+        "client_name": token.name,
+        "fingerprint": reachable.fingerprint,
+        "addresses": reachable.addresses,
+        "secret": secret,
+        "expires_at": token.expires_at,
+    }
+    return base64.b64encode(msgspec.json.encode(body)).decode()
+
+
+def url(token: TrustToken) -> str:
+    return f"{PREFIX}/operations/{token.id}"
+
+
+def operation(token: TrustToken, reachable: Reachable | None, secret: str = "") -> JsonObject:
+    """The token as the operation that it is to clients; the secret is told when it is made, and never again."""
+    metadata: Mapping[str, Any] = {
+        "addresses": reachable.addresses if reachable else [],
+        "expiresAt": _time(token.expires_at),
+        "fingerprint": reachable.fingerprint if reachable else "",
+        "request": {
+            "name": token.name,
+            "type": "client",
+            "restricted": token.restricted,
+            "projects": token.projects,
+            "certificate": "",
+            "description": token.description,
+            "token": True,
+        },
+        "secret": secret,
+    }
+    return {
+        "id": token.id,
+        "class": "token",
+        "description": "Executing operation",
+        "created_at": _time(token.created_at),
+        "updated_at": _time(token.created_at),
+        "status": "Running",
+        "status_code": RUNNING,
+        "resources": {},
+        "metadata": metadata,
+        "may_cancel": True,
+        "err": "",
+        "location": "none",
+    }
+
+
+def _time(when: datetime) -> str:
+    return when.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,62 @@
+"""Certificates of clients, read: all that is looked at of one that nobody vouches for."""
+
+import base64
+import binascii
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from fairlead.api.door import ApiError
+from fairlead.model.trust import Certificate
+
+LONGEST_CERTIFICATE = 16_384
+"""Characters of one in a body: base64 of its DER form, or PEM."""
+LONGEST_NAME = 255
+LEAST_RSA = 2048
+"""Bits."""
+
+
+def decode_certificate(text: str) -> bytes:
+    """The DER form of a certificate in a body. Raises ApiError 400."""
+    try:
+        if "-----BEGIN" in text:
+            return x509.load_pem_x509_certificate(text.encode()).public_bytes(Encoding.DER)
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _invalid("it is neither PEM nor base64") from None
+
+
+def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
+    """As it is stored: of this name, or of the one that it has itself, or else of the client's address. Raises ApiError
+    400."""
+    try:
+        found = x509.load_der_x509_certificate(der)
+        key = found.public_key()
+        subject = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except ValueError as error:
+        raise _invalid(str(error)[:100]) from None
+    if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
+        raise ApiError(400, f"RSA key is too weak (minimum of {LEAST_RSA}bit)")
+    common = str(subject[0].value) if subject else ""
+    return Certificate(
+        name=(name or "".join(filter(str.isprintable, common)) or _plain(address))[:LONGEST_NAME],
+        fingerprint=found.fingerprint(SHA256()).hex(),
+        pem=found.public_bytes(Encoding.PEM).decode(),
+        not_before=found.not_valid_before_utc,
+        not_after=found.not_valid_after_utc,
+    )
+
+
+def _plain(address: str) -> str:
+    try:
+        return str(ip_address(address.partition("%")[0]))
+    except ValueError:
+        return "client"
+
+
+def _invalid(why: str) -> ApiError:
+    return ApiError(400, f"Invalid certificate material: {why}")

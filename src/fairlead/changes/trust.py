@@ -1,0 +1,181 @@
+"""Certificates of clients that are let in, and the tokens by which clients bring one.
+
+An administrator adds a certificate, or issues a token that somebody spends once. Who is restricted sees and removes
+the certificate that is their own (`Identity.user` is its fingerprint then), and changes none.
+Raises Refused, as all of these do.
+"""
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes.identity import Identity, check_administers
+from fairlead.changes.ids import check_new
+from fairlead.changes.projects import NoSuchProject, is_project
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.resources import rewrite
+from fairlead.model.kinds import owner_of
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.trust import MOST_CERTIFICATES, MOST_TOKENS, Certificate, TrustToken
+from fairlead.model.writing import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchCertificate(Refusal):
+    """None whose fingerprint begins so, or none that the caller may see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralCertificates(Refusal):
+    """The fingerprints of several begin so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateIsThere(Refusal):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateNotValid(Refusal):
+    """Its time is over, or has not begun."""
+
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OthersCertificate(Refusal):
+    """Who is restricted may not change it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyCertificates(Refusal):
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchToken(Refusal):
+    """Nobody issued it, it was spent, or its time is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyTokens(Refusal):
+    most: int
+
+
+def identity_of(snapshot: Snapshot, fingerprint: str, now: datetime, roles: frozenset[str]) -> Identity | None:
+    """Who the holder of this certificate is; None for one that is not known, or not valid. `roles` are an
+    administrator's."""
+    certificate = snapshot.certificates.get(fingerprint)
+    if certificate is None or not certificate.not_before <= now <= certificate.not_after:
+        return None
+    if not certificate.restricted:
+        return Identity(user=fingerprint, project_id="default", roles=roles)
+    own = certificate.projects
+    return Identity(
+        user=fingerprint,
+        project_id=own[0] if own else "",
+        roles=frozenset({"member", "reader"}),
+        projects=frozenset(own),
+    )
+
+
+def visible_certificates(snapshot: Snapshot, asker: Identity) -> Iterable[Certificate]:
+    """In the order of their fingerprints."""
+    found = (snapshot.certificates[each] for each in sorted(snapshot.certificates))
+    return (each for each in found if asker.is_admin or each.fingerprint == asker.user)
+
+
+def find_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Certificate:
+    """By how its fingerprint begins."""
+    wanted = prefix.lower()
+    found = [each for each in visible_certificates(snapshot, asker) if each.fingerprint.startswith(wanted)]
+    if not found or not wanted:
+        raise Refused(NoSuchCertificate())
+    if len(found) > 1:
+        raise Refused(SeveralCertificates())
+    return found[0]
+
+
+def add_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificate, now: datetime) -> Changes:
+    check_administers(asker.is_admin)
+    return _add(snapshot, certificate, now)
+
+
+def change_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificate) -> Changes:
+    """Its name, its description and what it is restricted to."""
+    if not asker.is_admin:
+        raise Refused(OthersCertificate())
+    find_certificate(snapshot, asker, certificate.fingerprint)
+    _check_projects(snapshot, certificate.projects)
+    return rewrite(snapshot, certificate)
+
+
+def delete_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Changes:
+    return Changes(deletes=(owner_of(find_certificate(snapshot, asker, prefix)),))
+
+
+def valid_tokens(snapshot: Snapshot, now: datetime) -> list[TrustToken]:
+    """That may still be spent, in the order of their ids."""
+    tokens = (snapshot.trust_tokens[each] for each in sorted(snapshot.trust_tokens))
+    return [each for each in tokens if now < each.expires_at]
+
+
+def issue_token(snapshot: Snapshot, asker: Identity, token: TrustToken, now: datetime) -> Changes:
+    """Those whose time is over go then."""
+    check_administers(asker.is_admin)
+    check_new(snapshot.trust_tokens, token.id)
+    _check_projects(snapshot, token.projects)
+    valid = valid_tokens(snapshot, now)
+    if len(valid) >= MOST_TOKENS:
+        raise Refused(TooManyTokens(most=MOST_TOKENS))
+    over = set(snapshot.trust_tokens) - {each.id for each in valid}
+    deletes = tuple(Owner(Kind.TRUST_TOKEN, each) for each in sorted(over))
+    return Changes(puts=(token,), deletes=deletes, rests_on_absence=True)
+
+
+def find_token(snapshot: Snapshot, asker: Identity, identity: str, now: datetime) -> TrustToken:
+    check_administers(asker.is_admin)
+    found = next((each for each in valid_tokens(snapshot, now) if each.id == identity), None)
+    if found is None:
+        raise Refused(NoSuchToken())
+    return found
+
+
+def revoke_token(snapshot: Snapshot, asker: Identity, identity: str, now: datetime) -> Changes:
+    return Changes(deletes=(owner_of(find_token(snapshot, asker, identity, now)),))
+
+
+def spend_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
+    """Let in the certificate with what the token grants, and the token is gone; nobody else is asked. A name that the
+    certificate brings is one for where the token has none."""
+    matching = [each for each in valid_tokens(snapshot, now) if hmac.compare_digest(each.digest, digest)]
+    if not matching:
+        raise Refused(NoSuchToken())
+    (token,) = matching
+    granted = replace(
+        certificate,
+        name=token.name or certificate.name,
+        restricted=token.restricted,
+        projects=token.projects,
+        description=token.description,
+    )
+    return replace(_add(snapshot, granted, now), deletes=(owner_of(token),))
+
+
+def _add(snapshot: Snapshot, certificate: Certificate, now: datetime) -> Changes:
+    if not certificate.not_before <= now <= certificate.not_after:
+        raise Refused(CertificateNotValid(expired=now > certificate.not_after))
+    if certificate.fingerprint in snapshot.certificates:
+        raise Refused(CertificateIsThere())
+    if len(snapshot.certificates) >= MOST_CERTIFICATES:
+        raise Refused(TooManyCertificates(most=MOST_CERTIFICATES))
+    _check_projects(snapshot, certificate.projects)
+    return Changes(puts=(certificate,), rests_on_absence=True)
+
+
+def _check_projects(snapshot: Snapshot, names: Iterable[str]) -> None:
+    for name in names:
+        if not is_project(snapshot, name):
+            raise Refused(NoSuchProject(name=name))
