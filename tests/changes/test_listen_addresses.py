@@ -24,6 +24,7 @@ from fairlead.changes.asker import Asker
 from fairlead.changes.described import create_described
 from fairlead.changes.listen_addresses import AnyAddress
 from fairlead.changes.refusal import Refusal
+from fairlead.model.loadbalancer import Use
 from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.writing import Changes, apply_changes
@@ -86,9 +87,11 @@ def test_an_address_that_is_not_for_the_taking(listen: str, why: Refusal):
 
 def test_one_network_at_a_time_has_an_address():
     once = described(WORLD, asked())
-    assert refused(once, asked()) == listening.ListenTaken(address=ip_address("192.0.2.100"))
+    assert refused(once, asked()) == listening.ListenTaken(address=ip_address("192.0.2.100"), use=Use.LOAD_BALANCER)
     inside = described(WORLD, asked(), "10.0.0.100")
-    assert refused(inside, asked(), "10.0.0.100") == listening.ListenTaken(address=ip_address("10.0.0.100"))
+    assert refused(inside, asked(), "10.0.0.100") == listening.ListenTaken(
+        address=ip_address("10.0.0.100"), use=Use.LOAD_BALANCER
+    )
     second = replace(OWN, id="second", name="second", router_id="router")
     elsewhere = apply_changes(once, Changes(puts=(second,)), 3)
     why = refused(elsewhere, asked(network_id="second"))

@@ -146,7 +146,7 @@ def describe(balancer: lb.LoadBalancer) -> AskedDescription:
     described = balancer.described or lb.Described(
         network_id=balancer.vip.network_id, use=lb.Use.LOAD_BALANCER, backends=tuple(_backends(balancer))
     )
-    names = _names(balancer)
+    names = backend_names(balancer)
     members = [member for pool in balancer.pools for member in pool.members]
     return AskedDescription(
         network_id=described.network_id,
@@ -195,7 +195,7 @@ def _members(pools: Mapping[str, lb.Pool], listener: lb.Listener) -> tuple[lb.Me
     return pool.members if pool else ()
 
 
-def _names(balancer: lb.LoadBalancer) -> Mapping[str, str]:
+def backend_names(balancer: lb.LoadBalancer) -> Mapping[str, str]:
     """Member -> the name of its backend. A name that members of two endpoints have names neither."""
     members = [member for pool in balancer.pools for member in pool.members]
     if balancer.described is not None:
@@ -208,7 +208,7 @@ def _names(balancer: lb.LoadBalancer) -> Mapping[str, str]:
 
 
 def _backends(balancer: lb.LoadBalancer) -> Iterator[lb.Backend]:
-    names, seen = _names(balancer), set[str]()
+    names, seen = backend_names(balancer), set[str]()
     for pool in balancer.pools:
         for member in pool.members:
             name = names[member.id]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from fairlead.changes.addresses import choose_service_address
 from fairlead.changes.asker import Asker
 from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model import loadbalancer as lb
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, usable_range
 from fairlead.model.indexes import NO_IDS
@@ -73,6 +74,7 @@ class ListenTaken(Refusal):
     """Another load balancer or forward of this network listens there."""
 
     address: IPAddress
+    use: lb.Use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +162,15 @@ def _inside(snapshot: Snapshot, network: Network, subnet: Subnet, address: IPAdd
     """An address of the network itself, which nobody has."""
     port = snapshot.ports.get(snapshot.addresses.get((network.id, address), ""))
     if port is not None and port.use is PortUse.VIP:
-        raise Refused(ListenTaken(address=address))
+        balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
+        raise Refused(ListenTaken(address=address, use=_use(balancer.described if balancer else None)))
     if port is not None or address == subnet.gateway or not is_usable(address, subnet.cidr):
         raise Refused(ListenInUse(address=address, use=port.use if port else None, network=network.name))
     return choose_service_address(snapshot, network.id, subnet, address, network.id)
+
+
+def _use(described: lb.Described | None) -> lb.Use:
+    return described.use if described else lb.Use.LOAD_BALANCER
 
 
 def _check_route(asker: Asker, uplink: Network, address: IPAddress) -> Subnet:
@@ -183,7 +190,7 @@ def _check_alone(snapshot: Snapshot, network: Network, uplink: Network, subnet: 
     port_id = snapshot.addresses.get((uplink.id, address))
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id or "", ""))
     if balancer is not None and balancer.described is not None and balancer.described.network_id == network.id:
-        raise Refused(ListenTaken(address=address))
+        raise Refused(ListenTaken(address=address, use=_use(balancer.described)))
     if port_id is not None or address == subnet.gateway or not is_usable(address, subnet.cidr):
         raise Refused(ListenOverlaps(address=address))
     if uplink.routes:

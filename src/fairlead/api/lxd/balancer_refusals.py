@@ -1,9 +1,215 @@
-"""What the rules of balancers refuse, in LXD's words."""
+"""What the rules of load balancers refuse, in LXD's words: those of a load balancer, and those of a forward where LXD
+says it otherwise.
+
+Where LXD and Incus differ, Incus' text; LXD's where only LXD has the rule; ours where neither has it. A place in a list
+is counted from 0, as there.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairlead.api.door import ApiError
+from fairlead.api.lxd.balancer_config import HEALTHCHECK, METHOD, WEIGHT
+from fairlead.api.lxd.go_texts import quote
+from fairlead.changes import (
+    balancer_checks,
+    described,
+    described_checks,
+    finding,
+    listen_addresses,
+    monitor_checks,
+    pool_checks,
+    probe_limits,
+    probe_ports,
+)
 from fairlead.changes.refusal import Refusal
+from fairlead.model import loadbalancer as lb
+from fairlead.model.network import PortUse
+from fairlead.model.port_ranges import FIRST, LAST, PortRange
+from fairlead.model.quota import Counted
 
-WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {}
+Says = Callable[[Any], ApiError]
+_MANY = {
+    Counted.LISTENER: "port specifications",
+    Counted.POOL: "port specifications",
+    Counted.MEMBER: "target backends in all port specifications",
+}
+
+
+def _bad(text: str) -> ApiError:
+    return ApiError(400, text)
+
+
+def _bad_name(why: described_checks.BadBackendName) -> ApiError:
+    where = f"in backend specification {why.index}"
+    if not why.name:
+        return _bad(f"Missing name {where}")
+    if any(map(str.isspace, why.name)):
+        return _bad(f"Name cannot contain white space {where}")
+    return _bad(f"Invalid name {quote(why.name)} {where}")
+
+
+def _number(ports: PortRange) -> str:
+    return f"Invalid port number {quote(str(ports))}, must be between {FIRST} and {LAST}"
+
+
+def _bad_target(why: described_checks.BadTargetPort) -> ApiError:
+    return _bad(f"Invalid backend port specification in backend specification {why.index}: {_number(why.ports)}")
+
+
+def _of_nobody(why: described_checks.TargetOfNobody) -> str:
+    return f"cannot be a {'broadcast' if why.is_broadcast else 'network'} address"
+
+
+def _wrong_method(why: monitor_checks.WrongMonitorType) -> ApiError:
+    method, protocol = why.type.value.lower(), why.protocol.value.lower()
+    return _bad(
+        f"Invalid value {quote(method)} for option {quote(METHOD)}: not for ports of protocol {quote(protocol)}"
+    )
+
+
+def _too_many_ports(why: balancer_checks.TooManyPorts) -> ApiError:
+    what = "target ports" if why.are_targets else "listen ports"
+    return _bad(f"Too many {what}: a load balancer can have at most {why.most}")
+
+
+def _port_twice(why: described_checks.ListenPortTwice) -> ApiError:
+    protocol = quote(lb.transport(why.protocol).value)
+    return _bad(f"Duplicate listen port {why.port} for protocol {protocol} in port specification {why.index}")
+
+
+_DESCRIPTION: Mapping[type[Refusal], Says] = {
+    described_checks.BadBackendName: _bad_name,
+    described_checks.BackendTwice: lambda why: _bad(
+        f"Duplicate name {quote(why.name)} in backend specification {why.index}"
+    ),
+    described_checks.TargetOfOtherVersion: lambda why: _bad(
+        f"Cannot mix IP versions in listen address and backend {quote(why.name)} target address"
+    ),
+    described_checks.TargetOutside: lambda why: _bad(
+        f"Target address is not within the network subnet for backend {quote(why.name)}"
+    ),
+    described_checks.TargetOfNobody: lambda why: _bad(
+        f"Target address {_of_nobody(why)} for backend {quote(why.name)}"
+    ),
+    described_checks.BadTargetPort: _bad_target,
+    described_checks.NoBackends: lambda why: _bad(
+        f"Missing target_backend or target_pool in port specification {why.index}"
+    ),
+    described_checks.NoListenPort: lambda why: _bad(f"Missing listen port in port specification {why.index}"),
+    described_checks.BadListenPort: lambda why: _bad(
+        f"Invalid listen port in port specification {why.index}: {_number(why.ports)}"
+    ),
+    described_checks.ListenPortTwice: _port_twice,
+    described_checks.UnknownBackend: lambda why: _bad(
+        f"Invalid target backend name {quote(why.name)} in port specification {why.index}"
+    ),
+    described_checks.NamedTwice: lambda why: _bad(
+        f"Duplicate target backend name {quote(why.name)} in port specification {why.index}"
+    ),
+    described_checks.CountMismatch: lambda why: _bad(
+        f"Mismatch of listen port(s) and target port(s) count for backend {quote(why.name)} in port specification"
+        f" {why.index}"
+    ),
+    described_checks.TooManyBackends: lambda why: _bad(
+        f"Too many backends: a load balancer can have at most {why.most}"
+    ),
+    described_checks.WeightOfNobody: lambda why: _bad(f"Invalid option {quote(WEIGHT + why.name)}: no such backend"),
+}
+_ANY: Mapping[type[Refusal], Says] = {
+    balancer_checks.TooMany: lambda why: _bad(
+        f"Too many {_MANY[why.what]}: a load balancer can have at most {why.most}"
+    ),
+    balancer_checks.TooManyPorts: _too_many_ports,
+    finding.NoSuch: lambda _: ApiError(404, "Network load balancer not found"),
+    finding.NotTheirs: lambda _: ApiError(403, "not authorized"),
+    pool_checks.NoDestination: lambda why: _bad(f"Target address {quote(str(why.address))} cannot be a backend's"),
+    pool_checks.MemberExists: lambda why: ApiError(
+        409,
+        f"Several backends of one port specification have target address {quote(str(why.address))} and the same port",
+    ),
+    monitor_checks.WrongMonitorType: _wrong_method,
+    monitor_checks.ProbesTooOften: lambda why: _bad(
+        f"Invalid value {quote(str(why.delay))} for option {quote(f'{HEALTHCHECK}.interval')}: must be at least"
+        f" {why.least}"
+    ),
+    probe_limits.TooManyProbes: lambda why: ApiError(
+        403, f"Project quota for health checks per second ({why.per_second}) is exhausted"
+    ),
+    probe_ports.NoAddressForProbes: lambda _: ApiError(
+        409, "The network has no free address for health checks to come from"
+    ),
+}
+_NOUNS = {lb.Use.FORWARD: "forward", lb.Use.LOAD_BALANCER: "load balancer"}
+
+
+def _conflict(text: str) -> ApiError:
+    return ApiError(409, text)
+
+
+def _allocating(version: int, why: str) -> str:
+    return f"Failed allocating an IPv{version} address: {why}"
+
+
+def _in_ranges(why: listen_addresses.InRanges) -> ApiError:
+    ranges = f"{quote(f'ipv{why.address.version}.ovn.ranges')} ({quote(f'{why.pool.start}-{why.pool.end}')})"
+    return _bad(f"Listen address {quote(str(why.address))} overlaps with {ranges}")
+
+
+def _in_use(why: listen_addresses.ListenInUse) -> ApiError:
+    by = " by instance NIC" if why.use is PortUse.MACHINE else ""
+    return _conflict(f"Listen address {quote(str(why.address))} is already in use{by}")
+
+
+def _missing_family(why: listen_addresses.FamilyMissing) -> ApiError:
+    return _bad(f"OVN network {quote(why.network)} is missing {quote(f'ipv{why.version}.address')} config option")
+
+
+_LISTEN: Mapping[type[Refusal], Says] = {
+    described.NothingListens: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
+    described.NotDescribed: lambda _: _conflict("It was made by another API, and can be changed only there"),
+    listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
+    listen_addresses.FamilyMissing: _missing_family,
+    listen_addresses.NotInRoutes: lambda why: _bad(
+        f"Uplink network does not contain {quote(f'{why.address}/{why.address.max_prefixlen}')} in its routes"
+    ),
+    listen_addresses.NoRoutes: lambda why: _bad(
+        _allocating(why.version, f"No IPv{why.version} routes are available for this network")
+    ),
+    listen_addresses.NoFreeListen: lambda why: _conflict(_allocating(why.version, "No address is free")),
+    listen_addresses.InRanges: _in_ranges,
+    listen_addresses.ListenTaken: lambda why: _conflict(f"A {_NOUNS[why.use]} for that listen address already exists"),
+    listen_addresses.ListenOverlaps: lambda why: _conflict(
+        f"Load balancer listen address {quote(str(why.address))} overlaps with another network or NIC"
+    ),
+    listen_addresses.ListenInUse: _in_use,
+}
+WORDS: Mapping[type[Refusal], Says] = {**_DESCRIPTION, **_ANY, **_LISTEN}
+"""Of load balancers, and of forwards unless there are others for these."""
+
+
+def _of_forward(why: Any, words: str) -> ApiError:
+    """About the default target, or the target of a port."""
+    if why.name is None:
+        return _bad(f"Default target address {words}")
+    return _bad(f"Target address {words} in port specification {why.index}")
+
+
+def _mixed(why: described_checks.TargetOfOtherVersion) -> ApiError:
+    which = "default" if why.name is None else f"port specification {why.index}"
+    return _bad(f"Cannot mix IP versions in listen address and {which} target address")
+
+
+OF_FORWARDS: Mapping[type[Refusal], Says] = {
+    listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network forwards"),
+    listen_addresses.ListenOverlaps: lambda why: _conflict(
+        f"Forward listen address {quote(str(why.address))} overlaps with another network or NIC"
+    ),
+    described_checks.TargetOfOtherVersion: _mixed,
+    described_checks.TargetOutside: lambda why: _of_forward(why, "is not within the network subnet"),
+    described_checks.TargetOfNobody: lambda why: _of_forward(why, _of_nobody(why)),
+    described_checks.BadTargetPort: lambda why: _bad(f"Invalid target port in port specification {why.index}"),
+    described_checks.CountMismatch: lambda why: _bad(
+        f"Mismatch of listen port(s) and target port(s) count in port specification {why.index}"
+    ),
+}

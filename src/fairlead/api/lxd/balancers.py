@@ -1,8 +1,53 @@
-"""The routes of balancers, below /1.0."""
+"""Load balancers of a network, below /1.0: LXD's and Incus' form of what a described load balancer is."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from fairlead.api.door import Services
-from fairlead.api.openapi import Operation
+from fairlead.api.fields import Schema, object_schema
+from fairlead.api.lxd.balancer_body import BALANCER, LISTEN, NO_BALANCER
+from fairlead.api.lxd.balancer_decode import decode_balancer
+from fairlead.api.lxd.balancer_encode import encode_balancer
+from fairlead.api.lxd.balancer_state import STATE, encode_state
+from fairlead.api.lxd.bodies import struct
+from fairlead.api.lxd.described_views import SHOWN, Sort, Views
+from fairlead.api.lxd.envelope import gives, sync
+from fairlead.api.lxd.filters import PROJECT_QUERY
+from fairlead.api.openapi import TEXT, TEXTS, Operation
+from fairlead.api.steps import in_steps
+from fairlead.model import loadbalancer as lb
+
+_BACKEND = dict.fromkeys(("name", "description", "target_port", "target_address"), TEXT)
+_PORT = {**dict.fromkeys(("description", "protocol", "listen_port"), TEXT), "target_backend": TEXTS}
+_SHOWN: Mapping[str, Schema] = {
+    **SHOWN,
+    "backends": {"type": "array", "items": object_schema(_BACKEND, _BACKEND)},
+    "ports": {"type": "array", "items": object_schema(_PORT, _PORT)},
+}
+LOAD_BALANCERS = Sort(
+    use=lb.Use.LOAD_BALANCER,
+    plural="load-balancers",
+    noun="load balancer",
+    no_address="Invalid load balancer listen address {}".format,
+    put=struct(BALANCER),
+    post=struct({**LISTEN, **BALANCER}),
+    nothing=NO_BALANCER,
+    shown=object_schema(_SHOWN, _SHOWN),
+    decode=decode_balancer,
+    encode=encode_balancer,
+    words={},
+)
 
 
 def routes(services: Services) -> list[Operation]:
-    return []
+    views = Views(services, LOAD_BALANCERS)
+
+    async def show_state(request: Request) -> Response:
+        """How its backends are; null where nobody asks them."""
+        snapshot = services.model.snapshot
+        return sync(await in_steps(encode_state(snapshot, views.find(snapshot, request))))
+
+    path = f"/networks/{{network}}/{LOAD_BALANCERS.plural}/{{listen_address}}/state"
+    return [*views.routes(), Operation("GET", path, show_state, gives={200: gives(STATE)}, query=PROJECT_QUERY)]

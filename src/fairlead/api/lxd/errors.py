@@ -40,11 +40,16 @@ def _quota(why: quotas.QuotaExceeded) -> ApiError:
     return ApiError(403, f"Project quota for {', '.join(over)} is exhausted")
 
 
+def _on_its_way(_: balancers.OnItsWay) -> ApiError:
+    return ApiError(409, "An earlier change is still being applied. Please try again later")
+
+
 _SHARED: Mapping[type[Refusal], Says] = {
     identity.NotAnAdministrator: lambda _: forbidden(),
     ids.IdTaken: lambda why: ApiError(409, f"The ID {why.id} is in use"),
     quotas.QuotaExceeded: _quota,
-    balancers.OnItsWay: lambda _: ApiError(409, "An earlier change is still being applied. Please try again later"),
+    balancers.OnItsWay: _on_its_way,
+    balancers.WholeOnItsWay: _on_its_way,
 }
 WORDS: Mapping[type[Refusal], Says] = {
     **_SHARED,

@@ -1,8 +1,34 @@
-"""The routes of forwards, below /1.0."""
+"""Forwards of a network, below /1.0: an address whose ports lead to one machine each."""
+
+from collections.abc import Mapping
 
 from fairlead.api.door import Services
-from fairlead.api.openapi import Operation
+from fairlead.api.fields import Schema, object_schema
+from fairlead.api.lxd.balancer_body import FORWARD, LISTEN, NO_FORWARD
+from fairlead.api.lxd.balancer_refusals import OF_FORWARDS
+from fairlead.api.lxd.bodies import struct
+from fairlead.api.lxd.described_views import SHOWN, Sort, Views
+from fairlead.api.lxd.forward_form import decode_forward, encode_forward
+from fairlead.api.lxd.go_texts import quote
+from fairlead.api.openapi import TEXT, Operation
+from fairlead.model import loadbalancer as lb
+
+_PORT = dict.fromkeys(("description", "protocol", "listen_port", "target_port", "target_address"), TEXT)
+_SHOWN: Mapping[str, Schema] = {**SHOWN, "ports": {"type": "array", "items": object_schema(_PORT, _PORT)}}
+FORWARDS = Sort(
+    use=lb.Use.FORWARD,
+    plural="forwards",
+    noun="forward",
+    no_address=lambda text: f"Failed parsing {quote(text)}: Invalid IP representation",
+    put=struct(FORWARD),
+    post=struct({**LISTEN, **FORWARD}),
+    nothing=NO_FORWARD,
+    shown=object_schema(_SHOWN, _SHOWN),
+    decode=lambda document, network_id, _: decode_forward(document, network_id),
+    encode=encode_forward,
+    words=OF_FORWARDS,
+)
 
 
 def routes(services: Services) -> list[Operation]:
-    return []
+    return Views(services, FORWARDS).routes()

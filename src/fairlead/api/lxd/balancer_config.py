@@ -1,0 +1,172 @@
+"""Options of load balancers: Incus's, with its defaults, and our own for what neither LXD nor Incus has.
+
+| option | value | unset |
+|---|---|---|
+| `healthcheck` | whether backends are probed | false |
+| `healthcheck.interval` | seconds between two probes | 10 |
+| `healthcheck.timeout` | seconds | 30 |
+| `healthcheck.failure_count` | failures in a row that take a backend out | 3 |
+| `healthcheck.success_count` | successes in a row that bring it back | 3 |
+| `fairlead.healthcheck.method` | how it is probed | by each port's protocol |
+| `fairlead.algorithm` | how connections are spread | round-robin |
+| `fairlead.affinity` | what keeps a client at one backend: `source-ip` | none |
+| `fairlead.weight.BACKEND` | its share; 0 takes no new connections | 1 |
+| `user.*` | anything | |
+
+Ours begin with the product's name, which no other program's option will. An option with an empty value is unset. The
+words that an option may have are those that the provider can do.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.api.door import ApiError
+from fairlead.api.lxd.go_texts import parse_uint32, quote
+from fairlead.changes.described_checks import AskedDescription, Probing
+from fairlead.model import loadbalancer as lb
+from fairlead.model.abilities import Abilities
+from fairlead.model.sizes import LARGEST_WEIGHT, MOST_RETRIES
+
+HEALTHCHECK = "healthcheck"
+OURS = "fairlead."
+METHOD, ALGORITHM, AFFINITY = f"{OURS}healthcheck.method", f"{OURS}algorithm", f"{OURS}affinity"
+WEIGHT = f"{OURS}weight."
+USER = "user."
+LONGEST_PERIOD = 3_600
+"""Seconds: of an interval between two probes, and of a timeout."""
+_TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Number:
+    """An option of Incus's health checks: its value where it is unset, and the largest; the least is 1."""
+
+    default: int
+    most: int
+
+
+NUMBERS: Mapping[str, _Number] = {
+    f"{HEALTHCHECK}.failure_count": _Number(default=3, most=MOST_RETRIES),
+    f"{HEALTHCHECK}.interval": _Number(default=10, most=LONGEST_PERIOD),
+    f"{HEALTHCHECK}.success_count": _Number(default=3, most=MOST_RETRIES),
+    f"{HEALTHCHECK}.timeout": _Number(default=30, most=LONGEST_PERIOD),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the options of a load balancer mean."""
+
+    algorithm: lb.Algorithm
+    persistence: lb.SessionPersistence | None
+    weights: Mapping[str, int]
+    """By backend."""
+    probing: Probing | None
+
+
+def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
+    """Of options that have values. Raises ApiError 400 for the first by name that is wrong."""
+    for name, value in sorted(config.items()):
+        _check(name, value, choices(abilities))
+    algorithm, method = config.get(ALGORITHM), config.get(METHOD)
+    return Options(
+        algorithm=_ALGORITHMS[algorithm] if algorithm else lb.Algorithm.ROUND_ROBIN,
+        persistence=lb.SourceIpPersistence() if AFFINITY in config else None,
+        weights={name.removeprefix(WEIGHT): int(config[name]) for name in config if name.startswith(WEIGHT)},
+        probing=_probing(config, _METHODS[method] if method else None)
+        if config.get(HEALTHCHECK, "").lower() in _TRUE
+        else None,
+    )
+
+
+def _check(name: str, value: str, known: Mapping[str, Collection[str]]) -> None:
+    if name == HEALTHCHECK:
+        _check_flag(value)
+    elif name in NUMBERS:
+        _check_number(name, value, 1, NUMBERS[name].most)
+    elif name.startswith(WEIGHT):
+        _check_number(name, value, 0, LARGEST_WEIGHT)
+    elif name in known:
+        _check_word(name, value, known[name])
+    elif not name.startswith(USER):
+        raise unknown_option(name)
+
+
+def unknown_option(name: str) -> ApiError:
+    return ApiError(400, f"Invalid option {quote(name)}")
+
+
+def choices(abilities: Abilities) -> Mapping[str, Collection[str]]:
+    """Option -> the words that it may have: what the provider can do."""
+    return {
+        AFFINITY: _words(abilities.persistence & {lb.PersistenceType.SOURCE_IP}),
+        ALGORITHM: _words(abilities.algorithms),
+        METHOD: _words(abilities.monitors - lb.HTTP_MONITORS),
+    }
+
+
+def imply_options(asked: AskedDescription) -> Mapping[str, str]:
+    """The options that say the same: those of a load balancer that was not made by them."""
+    found = {f"{WEIGHT}{name}": str(weight) for name, weight in asked.weights.items() if weight != 1}
+    if asked.algorithm is not lb.Algorithm.ROUND_ROBIN:
+        found[ALGORITHM] = _word(asked.algorithm)
+    if asked.persistence is not None:
+        found[AFFINITY] = _word(asked.persistence.type)
+    if (probing := asked.probing) is not None:
+        found |= {
+            HEALTHCHECK: "true",
+            f"{HEALTHCHECK}.failure_count": str(probing.max_retries_down),
+            f"{HEALTHCHECK}.interval": str(probing.delay),
+            f"{HEALTHCHECK}.success_count": str(probing.max_retries),
+            f"{HEALTHCHECK}.timeout": str(probing.timeout),
+        }
+        if probing.type is not None:
+            found[METHOD] = _word(probing.type)
+    return found
+
+
+def _probing(config: Mapping[str, str], method: lb.MonitorType | None) -> Probing:
+    numbers = {name: int(config.get(name, number.default)) for name, number in NUMBERS.items()}
+    return Probing(
+        type=method,
+        delay=numbers[f"{HEALTHCHECK}.interval"],
+        timeout=numbers[f"{HEALTHCHECK}.timeout"],
+        max_retries=numbers[f"{HEALTHCHECK}.success_count"],
+        max_retries_down=numbers[f"{HEALTHCHECK}.failure_count"],
+    )
+
+
+def _word(value: StrEnum) -> str:
+    """In the form of LXD's words: `source-ip`."""
+    return value.value.lower().replace("_", "-")
+
+
+_ALGORITHMS = {_word(each): each for each in lb.Algorithm}
+_METHODS = {_word(each): each for each in lb.MonitorType}
+
+
+def _words(values: Iterable[StrEnum]) -> Collection[str]:
+    return sorted(map(_word, values))
+
+
+def _check_flag(value: str) -> None:
+    if value.lower() not in _TRUE | _FALSE:
+        raise ApiError(400, f"Invalid value for a boolean {quote(value)}")
+
+
+def _check_number(name: str, value: str, least: int, most: int) -> None:
+    try:
+        number = parse_uint32(value)
+    except ValueError as error:
+        raise ApiError(400, f"Invalid value for uint32 {quote(value)}: {error}") from None
+    if not least <= number <= most:
+        between = f"must be between {least} and {most}"
+        raise ApiError(400, f"Invalid value {quote(value)} for option {quote(name)}: {between}")
+
+
+def _check_word(name: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise ApiError(
+            400, f"Invalid value {quote(value)} for option {quote(name)}: must be one of: {', '.join(known)}"
+        )

@@ -1,0 +1,120 @@
+"""A load balancer in LXD's form becomes what is asked of the rules. Refused here is only what no value can hold.
+
+LXD looks at the options, then at each backend from its name to its last port, then at each port. So do we and the rule,
+which cannot look at what no value can hold. So the rule is asked of what stands before the first such text, and that is
+told only if the rule has nothing against it (`Decoded.wrong`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from fairlead.api.door import ApiError
+from fairlead.api.lxd.balancer_body import Document
+from fairlead.api.lxd.balancer_config import read_options
+from fairlead.api.lxd.go_texts import quote
+from fairlead.api.lxd.listen_address import read_address
+from fairlead.api.lxd.port_texts import BadRange, parse_ports
+from fairlead.changes.described_checks import AskedDescription, AskedPort
+from fairlead.model import loadbalancer as lb
+from fairlead.model.abilities import Abilities
+from fairlead.model.port_ranges import Ports, TargetPort
+
+PROTOCOLS: Mapping[str, lb.ListenerProtocol] = {"tcp": lb.ListenerProtocol.TCP, "udp": lb.ListenerProtocol.UDP}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """`wrong` is the first text that no value can hold; what is asked then ends before it."""
+
+    asked: AskedDescription
+    wrong: ApiError | None = None
+
+
+def decode_balancer(document: Document, network_id: str, abilities: Abilities) -> Decoded:
+    """Raises ApiError 400 for options, which LXD looks at first."""
+    options = read_options(document["config"], abilities)
+    backends, wrong = until_wrong(_backends(document["backends"]))
+    ports, wrong = until_wrong(_ports(document["ports"])) if wrong is None else ((), wrong)
+    asked = AskedDescription(
+        network_id=network_id,
+        use=lb.Use.LOAD_BALANCER,
+        description=document["description"],
+        backends=backends,
+        ports=ports,
+        config=tuple(document["config"].items()),
+        algorithm=options.algorithm,
+        persistence=options.persistence,
+        weights=options.weights if wrong is None else {},
+        probing=options.probing,
+    )
+    return Decoded(asked=asked, wrong=wrong)
+
+
+def until_wrong(found: Iterator[_T]) -> tuple[tuple[_T, ...], ApiError | None]:
+    """What comes before ApiError is raised, and the error."""
+    items = list[_T]()
+    try:
+        for item in found:
+            items.append(item)
+    except ApiError as error:
+        return tuple(items), error
+    return tuple(items), None
+
+
+def _backends(documents: Iterable[Document]) -> Iterator[lb.Backend]:
+    """Raises ApiError 400."""
+    for place, each in enumerate(documents):
+        name = each["name"]
+        try:
+            address = read_address(each["target_address"])
+        except ValueError:
+            raise ApiError(400, f"Invalid target address for backend {quote(name)}") from None
+        backend = lb.Backend(name=name, description=each["description"], address=address)
+        try:
+            port = target_port(parse_ports(each["target_port"]))
+        except BadRange as bad:
+            yield backend
+            where = f"Invalid backend port specification {bad.place} in backend specification {place}"
+            raise ApiError(400, f"{where}: {bad.reason}") from None
+        yield replace(backend, port=port)
+
+
+def _ports(documents: Iterable[Document]) -> Iterator[AskedPort]:
+    """Raises ApiError 400."""
+    for place, each in enumerate(documents):
+        protocol = read_protocol(place, each)
+        if not each["target_backend"]:
+            raise ApiError(400, f"Missing target_backend or target_pool in port specification {place}")
+        yield AskedPort(
+            description=each["description"],
+            protocol=protocol,
+            ports=read_listen_ports(place, each),
+            backends=tuple(each["target_backend"]),
+        )
+
+
+def read_protocol(place: int, port: Document) -> lb.ListenerProtocol:
+    """Raises ApiError 400."""
+    if port["protocol"] not in PROTOCOLS:
+        known = ", ".join(PROTOCOLS)
+        raise ApiError(400, f"Invalid port protocol in port specification {place}, protocol must be one of: {known}")
+    return PROTOCOLS[port["protocol"]]
+
+
+def read_listen_ports(place: int, port: Document) -> Ports:
+    """Raises ApiError 400."""
+    if not port["listen_port"]:
+        raise ApiError(400, f"Missing listen port in port specification {place}")
+    try:
+        return parse_ports(port["listen_port"])
+    except BadRange as bad:
+        raise ApiError(400, f"Invalid listen port in port specification {place}: {bad.reason}") from None
+
+
+def target_port(ports: Ports) -> TargetPort:
+    """None without any: the port that the client connected to."""
+    if len(ports) == 1 and ports[0].first == ports[0].last:
+        return ports[0].first
+    return ports or None

@@ -1,0 +1,57 @@
+"""What is asked of a load balancer, in LXD's form again: what was decoded becomes the same document."""
+
+from collections.abc import Sequence
+
+from fairlead.api.door import JsonObject
+from fairlead.api.lxd.balancer_body import Document
+from fairlead.api.lxd.balancer_config import imply_options
+from fairlead.changes.described_checks import AskedDescription, AskedPort
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress
+from fairlead.model.port_ranges import TargetPort, render
+
+
+def encode_balancer(asked: AskedDescription) -> Document:
+    """One that was not made by this door has the options that say the same."""
+    return {
+        "description": asked.description,
+        "config": dict(asked.config or imply_options(asked)),
+        "backends": tuple(_encode_backend(backend) for backend in asked.backends),
+        "ports": tuple({**encode_port(port), "target_backend": port.backends} for port in asked.ports),
+    }
+
+
+def show(document: Document, address: IPAddress) -> JsonObject:
+    """`location` is that of a cluster's member, which has none of this."""
+    return {**document, "listen_address": str(address), "location": ""}
+
+
+def tagged(document: Document, address: IPAddress) -> Sequence[object]:
+    """What an ETag is of (LXD's shared/api, Etag)."""
+    return [str(address), *document.values()]
+
+
+def encode_port(port: AskedPort) -> JsonObject:
+    return {
+        "description": port.description,
+        "protocol": lb.transport(port.protocol).value,
+        "listen_port": render(port.ports),
+    }
+
+
+def encode_target(backend: lb.Backend) -> JsonObject:
+    return {"target_port": _render(backend.port), "target_address": str(backend.address)}
+
+
+def _encode_backend(backend: lb.Backend) -> JsonObject:
+    return {"name": backend.name, "description": backend.description, **encode_target(backend)}
+
+
+def _render(port: TargetPort) -> str:
+    match port:
+        case None:
+            return ""
+        case int():
+            return str(port)
+        case _:
+            return render(port)

@@ -1,0 +1,66 @@
+"""How the backends of a load balancer are, in Incus' form: by the port at which each takes connections."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from fairlead.api.door import JsonObject
+from fairlead.api.fields import NULL, Schema, object_schema
+from fairlead.changes.described import backend_names
+from fairlead.model import loadbalancer as lb
+from fairlead.model.health import Health, HealthKey
+from fairlead.model.probes import members_health, working_monitor
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+STATUSES: Mapping[Health, str] = {
+    Health.ONLINE: "online",
+    Health.PARTLY: "offline",
+    Health.ERROR: "offline",
+    Health.UNPLUGGED: "offline",
+    Health.STRANDED: "offline",
+    Health.UNREACHABLE: "error",
+    Health.GONE: "error",
+    Health.UNPROBED: "unknown",
+    Health.UNPROBEABLE: "unknown",
+}
+"""OVN's words, which Incus hands on: what is `offline` does not answer, what is in `error` cannot be asked."""
+_TEXT: Schema = {"type": "string"}
+_PORT = {
+    "protocol": _TEXT,
+    "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+    "status": {"enum": sorted({*STATUSES.values()})},
+}
+_BACKEND = {"address": _TEXT, "ports": {"type": "array", "items": object_schema(_PORT, _PORT)}}
+_BACKENDS = {"type": "object", "additionalProperties": object_schema(_BACKEND, _BACKEND)}
+STATE = object_schema({"backend_health": {"anyOf": [_BACKENDS, NULL]}}, ["backend_health"])
+_Ports: TypeAlias = dict[tuple[str, int], str]
+
+
+def encode_state(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Steps[JsonObject]:
+    """`backend_health` is null where nobody asks how they are; a backend that no port leads to has none."""
+    if not any(working_monitor(balancer, pool) for pool in balancer.pools):
+        return {"backend_health": None}
+    health, names = dict(members_health(snapshot, balancer)), backend_names(balancer)
+    found, addresses = dict[str, _Ports](), dict[str, str]()
+    for listener in balancer.listeners:
+        protocol = lb.transport(listener.protocol).value
+        for pool in (pool for pool in balancer.pools if pool.id in lb.pools_of(listener)):
+            for member in pool.members:
+                name = names[member.id]
+                addresses[name] = str(member.address)
+                for number in lb.target_ports(balancer, pool, member):
+                    found.setdefault(name, {})[protocol, number] = _status(health, member, number)
+                yield
+    return {"backend_health": {name: _encode(addresses[name], found[name]) for name in sorted(found)}}
+
+
+def _status(health: Mapping[HealthKey, Health], member: lb.Member, number: int) -> str:
+    whole = health.get(member.id, Health.UNPROBED)
+    return STATUSES[health.get((member.id, number), whole)]
+
+
+def _encode(address: str, ports: _Ports) -> JsonObject:
+    found = [
+        {"protocol": protocol, "port": number, "status": status} for (protocol, number), status in sorted(ports.items())
+    ]
+    return {"address": address, "ports": found}

@@ -1,0 +1,271 @@
+"""Requests about what LXD describes as a whole, load balancers and forwards: one set for both."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, JsonObject, Services
+from fairlead.api.fields import Parser, Schema, Values
+from fairlead.api.lxd.balancer_body import Document, complete, merge
+from fairlead.api.lxd.balancer_decode import Decoded
+from fairlead.api.lxd.balancer_encode import show, tagged
+from fairlead.api.lxd.caller import caller_of, in_project
+from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
+from fairlead.api.lxd.errors import Says, not_found, say, say_unsupported
+from fairlead.api.lxd.events import lifecycle
+from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, listed
+from fairlead.api.lxd.go_texts import quote
+from fairlead.api.lxd.listen_address import canonical, read_address
+from fairlead.api.lxd.lookup import find_network, name_of
+from fairlead.api.openapi import TEXT, Operation, read_body
+from fairlead.api.steps import in_steps
+from fairlead.changes.asker import Asker
+from fairlead.changes.described import (
+    create_described,
+    delete_described,
+    describe,
+    described_on,
+    find_described,
+    replace_described,
+)
+from fairlead.changes.described_checks import AskedDescription
+from fairlead.changes.listen_addresses import AnyAddress, Listen
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model import loadbalancer as lb
+from fairlead.model.abilities import Abilities
+from fairlead.model.network import Network
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+SHOWN: Mapping[str, Schema] = {
+    "listen_address": TEXT,
+    "location": {"const": ""},
+    "description": TEXT,
+    "config": {"type": "object", "additionalProperties": TEXT},
+}
+"""Of both sorts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort:
+    """What differs between the two."""
+
+    use: lb.Use
+    plural: str
+    """In paths."""
+    noun: str
+    """In texts."""
+    no_address: Callable[[str], str]
+    """What is said of a listen address that is none."""
+    put: Parser[Values]
+    post: Parser[Values]
+    nothing: Document
+    """What a body says that says nothing."""
+    shown: Schema
+    decode: Callable[[Document, str, Abilities], Decoded]
+    """The str is the network's id. Raises ApiError 400."""
+    encode: Callable[[AskedDescription], Document]
+    words: Mapping[type[Refusal], Says]
+    """For what all doors' words do not fit to."""
+
+    @property
+    def event(self) -> str:
+        return f"network-{self.noun.replace(' ', '-')}"
+
+
+class Views:
+    def __init__(self, services: Services, sort: Sort) -> None:
+        self._services = services
+        self._sort = sort
+
+    def routes(self) -> list[Operation]:
+        sort, query = self._sort, PROJECT_QUERY
+        many = f"/networks/{{network}}/{sort.plural}"
+        one = f"{many}/{{listen_address}}"
+        return [
+            Operation("GET", many, self.show_all, gives={200: gives(LIST)}, query=LIST_QUERY),
+            Operation("POST", many, self.create, takes=sort.post, gives={201: EMPTY}, query=query),
+            Operation("GET", one, self.show_one, gives={200: gives(sort.shown)}, query=query),
+            Operation("PUT", one, self.replace, takes=sort.put, gives={200: EMPTY}, query=query, fails=[412]),
+            Operation("PATCH", one, self.patch, takes=sort.put, gives={200: EMPTY}, query=query, fails=[412]),
+            Operation("DELETE", one, self.delete, gives={200: EMPTY}, query=query),
+        ]
+
+    # Requests
+
+    async def show_all(self, request: Request) -> Response:
+        """URLs; or with `recursion` all that is to be said of each."""
+        snapshot = self._services.model.snapshot
+        network, who = self._network(snapshot, request), caller_of(request)
+        found = (each for each in described_on(snapshot, network, self._sort.use) if who.may_see(each.project_id))
+        return await listed(
+            request,
+            ((self._path(snapshot, network, each.vip.address), partial(self._show, each)) for each in found),
+        )
+
+    async def create(self, request: Request) -> Response:
+        """The address may be of the network's own, or one that is led to its uplink; 0.0.0.0 and :: are any."""
+        network = self._network(self._services.model.snapshot, request)
+        values = await read_body(request)
+        self._check_driver(network)
+        made = self._services.new_id()
+        document = complete(values, self._sort.nothing)
+
+        async def change(old: Snapshot) -> Changes:
+            listen, asker = self._listen_address(values.get("listen_address", "")), self._asker(request)
+            where, new_id = self._network(old, request).id, self._services.new_id
+            return await self._decided(
+                document, where, lambda asked: create_described(old, asker, made, new_id, asked, listen)
+            )
+
+        with self._saying("creating"):
+            snapshot = await self._services.write(change)
+        path = self._path(snapshot, network, snapshot.load_balancers[made].vip.address)
+        lifecycle(request, f"{self._sort.event}-created", path)
+        return created(in_project(path, caller_of(request).project_id))
+
+    async def show_one(self, request: Request) -> Response:
+        """With the ETag that If-Match takes."""
+        snapshot = self._services.model.snapshot
+        balancer = self.find(snapshot, request)
+        document = self._sort.encode(describe(balancer))
+        return sync(show(document, balancer.vip.address), tag=self._tag(document, balancer))
+
+    async def replace(self, request: Request) -> Response:
+        """What the body does not say is empty."""
+        return await self._update(request, lambda values, _: complete(values, self._sort.nothing))
+
+    async def patch(self, request: Request) -> Response:
+        """What the body does not say stays; so does each option that it does not say."""
+        return await self._update(request, merge)
+
+    async def delete(self, request: Request) -> Response:
+        """With all that it leads to."""
+        snapshot = self._services.model.snapshot
+        path = self._path_of(snapshot, request)
+        with self._saying("deleting"):
+            await self._services.write(
+                lambda old: delete_described(old, self._asker(request), self.find(old, request).id)
+            )
+        lifecycle(request, f"{self._sort.event}-deleted", path)
+        return sync()
+
+    async def _update(self, request: Request, revise: Callable[[Values, Document], Document]) -> Response:
+        """Nothing is written, and nobody told, if all stays as it is."""
+        path = self._path_of(self._services.model.snapshot, request)
+        values, changed = await read_body(request), list[bool]()
+
+        async def change(old: Snapshot) -> Changes:
+            balancer = self.find(old, request)
+            asked = describe(balancer)
+            before = self._sort.encode(asked)
+            check_match(request, self._tag(before, balancer))
+            after = revise(values, before)
+            changed[:] = [after != before]
+            if after == before:
+                return Changes()
+            return await self._decided(
+                after,
+                asked.network_id,
+                lambda wanted: replace_described(old, self._asker(request), balancer.id, self._services.new_id, wanted),
+            )
+
+        with self._saying("updating"):
+            await self._services.write(change)
+        if changed == [True]:
+            lifecycle(request, f"{self._sort.event}-updated", path)
+        return sync()
+
+    async def _decided(
+        self, document: Document, network_id: str, rule: Callable[[AskedDescription], Steps[Changes]]
+    ) -> Changes:
+        """What the rule says comes before what no value can hold. Raises Refused, and ApiError 400."""
+        decoded = self._sort.decode(document, network_id, self._abilities)
+        changes = await in_steps(rule(decoded.asked))
+        if decoded.wrong is not None:
+            raise decoded.wrong
+        return changes
+
+    # What they share
+
+    def _saying(self, doing: str) -> AbstractContextManager[None]:
+        return saying(f"Failed {doing} {self._sort.noun}", self._sort.words)
+
+    @property
+    def _abilities(self) -> Abilities:
+        """Of the provider that gives these."""
+        names = self._services.providers
+        return names[names.default].abilities
+
+    def _asker(self, request: Request) -> Asker:
+        services = self._services
+        return Asker(
+            identity=caller_of(request), now=services.now(), applied=services.applied, providers=services.providers
+        )
+
+    def _network(self, snapshot: Snapshot, request: Request) -> Network:
+        """Raises ApiError 404."""
+        with saying("Failed loading network", {}):
+            return find_network(snapshot, caller_of(request).project_id, request.path_params["network"])
+
+    def _check_driver(self, network: Network) -> None:
+        """An uplink has those of the networks behind it only. Raises ApiError 400."""
+        if network.external:
+            raise ApiError(400, f"Network driver {quote('physical')} does not support {self._sort.noun}s")
+
+    def _listen_address(self, text: str) -> Listen:
+        """Raises ApiError 400."""
+        try:
+            address = read_address(text)
+        except ValueError:
+            raise ApiError(400, self._sort.no_address(text)) from None
+        return AnyAddress(version=address.version) if address.is_unspecified else address
+
+    def find(self, snapshot: Snapshot, request: Request) -> lb.LoadBalancer:
+        """Raises Refused; ApiError 404 for what is no address."""
+        network = self._network(snapshot, request)
+        try:
+            address = read_address(request.path_params["listen_address"])
+        except ValueError:
+            raise not_found(f"Network {self._sort.noun}") from None
+        balancer = find_described(snapshot, network, address, self._sort.use)
+        if not caller_of(request).may_see(balancer.project_id):
+            raise not_found(f"Network {self._sort.noun}")
+        return balancer
+
+    def _path(self, snapshot: Snapshot, network: Network, address: object) -> str:
+        return f"{PREFIX}/networks/{name_of(snapshot, network)}/{self._sort.plural}/{address}"
+
+    def _path_of(self, snapshot: Snapshot, request: Request) -> str:
+        """Of what the request is about."""
+        address = canonical(request.path_params["listen_address"])
+        return self._path(snapshot, self._network(snapshot, request), address)
+
+    def _show(self, balancer: lb.LoadBalancer) -> JsonObject:
+        return show(self._sort.encode(describe(balancer)), balancer.vip.address)
+
+    def _tag(self, document: Document, balancer: lb.LoadBalancer) -> str:
+        return etag(tagged(document, balancer.vip.address))
+
+
+@contextmanager
+def saying(what: str, words: Mapping[type[Refusal], Says]) -> Iterator[None]:
+    """What goes wrong is said after `what`, as LXD does; some of it in words of its own."""
+    try:
+        yield
+    except Refused as refused:
+        raise _after(what, words.get(type(refused.why), say)(refused.why)) from refused
+    except Unsupported as unsupported:
+        raise _after(what, say_unsupported(unsupported)) from unsupported
+    except ApiError as error:
+        raise _after(what, error) from error
+
+
+def _after(what: str, error: ApiError) -> ApiError:
+    return ApiError(error.status, f"{what}: {error.message}", error.kind)

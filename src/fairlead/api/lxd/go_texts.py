@@ -1,0 +1,54 @@
+"""Texts as Go's packages say them: LXD and Incus hand these on to their clients.
+
+How `fmt` quotes (%q), and what `strconv` says of a text that is no number.
+"""
+
+import re
+from collections.abc import Mapping
+
+_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_UNSIGNED = re.compile(r"[0-9]+", re.ASCII)
+_ESCAPES: Mapping[str, str] = {
+    "\a": r"\a",
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+    "\\": r"\\",
+    '"': r"\"",
+}
+_LONGEST_NUMBER = 64
+"""Digits that are looked at; more are out of any range."""
+
+
+def quote(text: str) -> str:
+    """As %q does (strconv.Quote)."""
+    return '"' + "".join(_ESCAPES.get(letter) or _escape(letter) for letter in text) + '"'
+
+
+def _escape(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    code = ord(letter)
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def parse_int(text: str) -> int:
+    """strconv.ParseInt(text, 10, 64). Raises ValueError with its text."""
+    return _parse("ParseInt", _NUMBER, text, -(2**63), 2**63 - 1)
+
+
+def parse_uint32(text: str) -> int:
+    """strconv.ParseUint(text, 10, 32). Raises ValueError with its text."""
+    return _parse("ParseUint", _UNSIGNED, text, 0, 2**32 - 1)
+
+
+def _parse(function: str, form: re.Pattern[str], text: str, least: int, most: int) -> int:
+    why = "invalid syntax"
+    if form.fullmatch(text):
+        if len(text) <= _LONGEST_NUMBER and least <= int(text) <= most:
+            return int(text)
+        why = "value out of range"
+    raise ValueError(f"strconv.{function}: parsing {quote(text)}: {why}")

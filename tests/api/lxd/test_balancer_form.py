@@ -1,0 +1,230 @@
+"""What a load balancer and a forward say in LXD's form is what they say when they are shown again."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.api.fields import BadField, Parser, Values
+from fairlead.api.lxd import bodies
+from fairlead.api.lxd.balancer_body import LONGEST_NAME, LONGEST_TEXT, Document, complete, merge
+from fairlead.api.lxd.balancers import LOAD_BALANCERS
+from fairlead.api.lxd.described_views import Sort
+from fairlead.api.lxd.forwards import FORWARDS
+from fairlead.model import sizes
+from fairlead.model.abilities import Abilities
+from fairlead.model.loadbalancer import Algorithm, MonitorType, PersistenceType
+
+ABLE = Abilities()
+SORTS = (LOAD_BALANCERS, FORWARDS)
+
+
+def decode(sort: Sort, body: Any) -> Document:
+    """What is shown of this body."""
+    decoded = sort.decode(complete(sort.put(body), sort.nothing), "net", ABLE)
+    assert decoded.wrong is None
+    return sort.encode(decoded.asked)
+
+
+numbers = st.integers(1, 65535)
+ranges = st.one_of(
+    numbers.map(str),
+    st.tuples(st.integers(1, 65000), st.integers(1, 100)).map(lambda ends: f"{ends[0]}-{ends[0] + ends[1]}"),
+)
+port_lists = st.lists(ranges, min_size=1, max_size=5).map(",".join)
+addresses = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str).filter(lambda text: "ffff:" not in text)
+words = st.text(max_size=20).filter(lambda text: "\0" not in text).map(str.strip)
+names = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)
+values = names.map(str.strip).filter(bool)
+user_options = st.dictionaries(names.map("user.{}".format), values, max_size=3)
+balancer_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "healthcheck": st.sampled_from(["true", "FALSE", "1", "no"]),
+        "healthcheck.interval": st.integers(1, 3600).map(str),
+        "healthcheck.failure_count": st.integers(1, sizes.MOST_RETRIES).map(str),
+        "fairlead.algorithm": st.sampled_from(["round-robin", "source-ip"]),
+        "fairlead.affinity": st.just("source-ip"),
+        "fairlead.weight.web": st.integers(0, 256).map(str),
+    },
+)
+protocols = st.sampled_from(["tcp", "udp"])
+balancers = st.fixed_dictionaries(
+    {
+        "description": words,
+        "config": st.builds(lambda a, b: {**a, **b}, user_options, balancer_options),
+        "backends": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "name": names,
+                    "description": words,
+                    "target_port": st.one_of(st.just(""), port_lists),
+                    "target_address": addresses,
+                }
+            ),
+            max_size=4,
+        ),
+        "ports": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "description": words,
+                    "protocol": protocols,
+                    "listen_port": port_lists,
+                    "target_backend": st.lists(names, min_size=1, max_size=3),
+                }
+            ),
+            max_size=4,
+        ),
+    }
+)
+forwards = st.fixed_dictionaries(
+    {
+        "description": words,
+        "config": st.builds(
+            lambda a, b: {**a, **b}, user_options, st.fixed_dictionaries({}, optional={"target_address": addresses})
+        ),
+        "ports": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "description": words,
+                    "protocol": protocols,
+                    "listen_port": port_lists,
+                    "target_port": st.one_of(st.just(""), port_lists),
+                    "target_address": addresses,
+                }
+            ),
+            max_size=4,
+        ),
+    }
+)
+
+
+def listed(document: Document) -> Any:
+    """As JSON has it: lists."""
+    match document:
+        case dict():
+            return {name: listed(value) for name, value in document.items()}
+        case list() | tuple():
+            return [listed(value) for value in document]
+        case _:
+            return document
+
+
+@given(balancers)
+def test_a_load_balancer_is_shown_as_it_was_said(document: Document):
+    assert listed(decode(LOAD_BALANCERS, document)) == document
+
+
+@given(forwards)
+def test_a_forward_is_shown_as_it_was_said(document: Document):
+    assert listed(decode(FORWARDS, document)) == document
+
+
+def test_texts_come_into_lxds_normal_form():
+    shown = decode(
+        LOAD_BALANCERS,
+        {
+            "description": " hello\n",
+            "config": {"user.b": "2", "user.a": "1", "user.c": "", "healthcheck": ""},
+            "backends": [{"name": "c1", "target_address": "2001:DB8:0::1", "target_port": " 80 , 81 "}],
+            "ports": [{"protocol": " tcp ", "listen_port": "443, 8443,,", "target_backend": ["c1"], "snat": True}],
+            "listen_address": "192.0.2.9",
+            "location": "none",
+        },
+    )
+    assert listed(shown) == {
+        "description": "hello",
+        "config": {"user.a": "1", "user.b": "2"},
+        "backends": [{"name": "c1", "description": "", "target_port": "80,81", "target_address": "2001:db8::1"}],
+        "ports": [{"description": "", "protocol": "tcp", "listen_port": "443,8443", "target_backend": ["c1"]}],
+    }
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_null_is_empty(sort: Sort):
+    assert decode(sort, dict.fromkeys(sort.nothing)) == decode(sort, {}) == sort.nothing
+    inner = {"target_address": "192.0.2.1", "protocol": "tcp", "listen_port": "80", "target_backend": ["a"]}
+    shown = decode(sort, {"ports": [{"description": None, **inner}]})
+    assert shown["ports"][0]["description"] == ""
+
+
+def test_a_patch_keeps_what_it_does_not_say():
+    stored = {**LOAD_BALANCERS.nothing, "description": "old", "config": {"user.a": "1", "user.b": "2"}}
+    for body, after in (
+        ({}, stored),
+        ({"description": None, "config": None, "ports": None}, stored),
+        ({"description": ""}, {**stored, "description": ""}),
+        ({"config": {"user.b": "", "user.c": "3"}}, {**stored, "config": {"user.a": "1", "user.c": "3"}}),
+    ):
+        assert merge(LOAD_BALANCERS.put(body), stored) == after
+
+
+def test_options_mean_what_incus_and_we_say_they_do():
+    config = {
+        "healthcheck": "true",
+        "healthcheck.failure_count": "2",
+        "fairlead.healthcheck.method": "udp-connect",
+        "fairlead.algorithm": "source-ip-port",
+        "fairlead.affinity": "source-ip",
+        "fairlead.weight.a.b": "0",
+    }
+    asked = LOAD_BALANCERS.decode({**LOAD_BALANCERS.nothing, "config": config}, "net", ABLE).asked
+    assert asked.probing is not None
+    assert (asked.probing.type, asked.probing.delay, asked.probing.timeout) == (MonitorType.UDP_CONNECT, 10, 30)
+    assert (asked.probing.max_retries, asked.probing.max_retries_down) == (3, 2)
+    assert asked.algorithm is Algorithm.SOURCE_IP_PORT
+    assert asked.persistence is not None
+    assert asked.persistence.type is PersistenceType.SOURCE_IP
+    assert asked.weights == {"a.b": 0}
+
+
+BACKEND = {"name": "a", "target_address": "192.0.2.1"}
+
+
+def too_long(sort: Sort) -> list[Any]:
+    """Bodies that reach each limit of their texts and lists."""
+    return [
+        {"description": "x" * LONGEST_TEXT},
+        {"config": {"user.a": "x" * bodies.LONGEST_VALUE}},
+        {"config": {"user.".ljust(bodies.LONGEST_KEY, "x"): "y"}},
+        {"config": {f"user.{number}": "y" for number in range(bodies.MOST_KEYS)}},
+        {"ports": [{"protocol": "x" * LONGEST_NAME}]},
+        {"ports": [{"listen_port": "8" * LONGEST_TEXT}]},
+        {"ports": [{}] * sizes.LISTENERS},
+    ]
+
+
+MORE: tuple[Any, ...] = (
+    {"backends": [{"name": "x" * LONGEST_NAME}]},
+    {"backends": [BACKEND] * sizes.BACKENDS},
+    {"ports": [{"target_backend": ["x"] * sizes.BACKENDS}]},
+    {"ports": [{"target_backend": ["x" * LONGEST_NAME]}]},
+)
+
+
+def one_more(value: Any) -> Any:
+    """The same body, a bit beyond the limit."""
+    match value:
+        case str():
+            return value + value[-1]
+        case list() if len(value) > 1:
+            return [*value, value[-1]]
+        case list():
+            return [one_more(value[0])]
+        case dict() if len(value) > 1:
+            return {**value, "user.more": "y"}
+        case dict():
+            ((name, inner),) = value.items()
+            return {name + "x": inner} if name.startswith("user.x") else {name: one_more(inner)}
+    raise AssertionError(value)
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [(sort.put, body) for sort in SORTS for body in too_long(sort)] + [(LOAD_BALANCERS.put, body) for body in MORE],
+)
+def test_a_body_is_bounded(read: Parser[Values], body: Any):
+    read(body)
+    with pytest.raises(BadField):
+        read(one_more(body))

@@ -1,0 +1,201 @@
+"""Each rule of load balancers and forwards: its text, its code, and that nothing is written.
+
+A request has the mistake that its row names; the rest of it is right. Texts are LXD's and Incus' where they have the
+rule.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from api.lxd.balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, backend, port, settle
+from api.lxd.world import Door
+from fairlead.model import sizes
+from harness.api import compile_anything
+
+A, A6 = backend("a"), backend("a", target_address="fd00::11")
+PORT80 = port("80", "a")
+NOT_A_NUMBER = 'strconv.ParseInt: parsing "x": invalid syntax'
+
+
+def with_config(**options: str) -> dict[str, Any]:
+    return {"config": {name.replace("__", "."): value for name, value in options.items()}}
+
+
+def backends(*items: dict[str, Any]) -> dict[str, Any]:
+    return {"backends": [*items], "ports": []}
+
+
+def ports(*items: dict[str, Any]) -> dict[str, Any]:
+    return {"backends": [A, backend("b", target_port="8080,8081", target_address="10.0.0.12")], "ports": [*items]}
+
+
+BODIES: list[tuple[dict[str, Any], str]] = [
+    # options
+    (with_config(nonsense="1"), 'Invalid option "nonsense"'),
+    (with_config(healthcheck__nonsense="1"), 'Invalid option "healthcheck.nonsense"'),
+    (with_config(healthcheck="maybe"), 'Invalid value for a boolean "maybe"'),
+    (
+        with_config(healthcheck__interval="x"),
+        'Invalid value for uint32 "x": strconv.ParseUint: parsing "x": invalid syntax',
+    ),
+    (
+        with_config(healthcheck__timeout="-1"),
+        'Invalid value for uint32 "-1": strconv.ParseUint: parsing "-1": invalid syntax',
+    ),
+    (
+        with_config(healthcheck__interval="4294967296"),
+        'Invalid value for uint32 "4294967296": strconv.ParseUint: parsing "4294967296": value out of range',
+    ),
+    (
+        with_config(healthcheck__interval="0"),
+        'Invalid value "0" for option "healthcheck.interval": must be between 1 and 3600',
+    ),
+    (
+        with_config(healthcheck__failure_count="11"),
+        'Invalid value "11" for option "healthcheck.failure_count": must be between 1 and 10',
+    ),
+    (
+        with_config(fairlead__weight__a="257"),
+        'Invalid value "257" for option "fairlead.weight.a": must be between 0 and 256',
+    ),
+    (with_config(fairlead__weight__nobody="2"), 'Invalid option "fairlead.weight.nobody": no such backend'),
+    (
+        with_config(fairlead__algorithm="least-connections"),
+        'Invalid value "least-connections" for option "fairlead.algorithm": must be one of:'
+        " round-robin, source-ip, source-ip-port",
+    ),
+    (
+        with_config(fairlead__affinity="http-cookie"),
+        'Invalid value "http-cookie" for option "fairlead.affinity": must be one of: source-ip',
+    ),
+    (
+        with_config(fairlead__healthcheck__method="ping"),
+        'Invalid value "ping" for option "fairlead.healthcheck.method": must be one of: tcp, udp-connect',
+    ),
+    (
+        with_config(healthcheck="true", fairlead__healthcheck__method="udp-connect"),
+        'Invalid value "udp-connect" for option "fairlead.healthcheck.method": not for ports of protocol "tcp"',
+    ),
+    # backends
+    (backends(A, backend("")), "Missing name in backend specification 1"),
+    (backends(backend("a b")), "Name cannot contain white space in backend specification 0"),
+    (backends(backend("a\u2003")), "Name cannot contain white space in backend specification 0"),
+    (backends(backend("a\u200b")), r'Invalid name "a\u200b" in backend specification 0'),
+    (backends(A, A), 'Duplicate name "a" in backend specification 1'),
+    (backends(backend("c", target_address="10.0.0.256")), 'Invalid target address for backend "c"'),
+    (backends(backend("c", target_address="")), 'Invalid target address for backend "c"'),
+    (backends(backend("c", target_address="fe80::1%eth0")), 'Invalid target address for backend "c"'),
+    (
+        backends(backend("c", target_address="fd00::11")),
+        'Cannot mix IP versions in listen address and backend "c" target address',
+    ),
+    (
+        backends(backend("c", target_address="10.0.1.11")),
+        'Target address is not within the network subnet for backend "c"',
+    ),
+    (
+        backends(backend("c", target_address="10.0.0.255")),
+        'Target address cannot be a broadcast address for backend "c"',
+    ),
+    (backends(backend("c", target_address="10.0.0.0")), 'Target address cannot be a network address for backend "c"'),
+    (
+        backends(A, backend("c", target_port="80,x")),
+        f"Invalid backend port specification 1 in backend specification 1: {NOT_A_NUMBER}",
+    ),
+    (
+        backends(backend("c", target_port="9-8")),
+        "Invalid backend port specification 0 in backend specification 0: End port should be higher than start port",
+    ),
+    (
+        backends(backend("c", target_port="1-2-3")),
+        'Invalid backend port specification 0 in backend specification 0: Invalid port range "1-2-3"',
+    ),
+    *(
+        (
+            backends(backend("c", target_port=wrong)),
+            f"Invalid backend port specification in backend specification 0: "
+            f'Invalid port number "{wrong}", must be between 1 and 65535',
+        )
+        for wrong in ("0", "65536", "65535-65536", "1-9999999999")
+    ),
+    # ports
+    (
+        ports(port("80", "a", protocol="icmp")),
+        "Invalid port protocol in port specification 0, protocol must be one of: tcp, udp",
+    ),
+    (
+        ports(port("80", "a", protocol="TCP")),
+        "Invalid port protocol in port specification 0, protocol must be one of: tcp, udp",
+    ),
+    (ports(PORT80, port("81")), "Missing target_backend or target_pool in port specification 1"),
+    (ports(port(" , ", "a")), "Missing listen port in port specification 0"),
+    (ports(PORT80, port("81,x", "a")), f"Invalid listen port in port specification 1: {NOT_A_NUMBER}"),
+    (
+        ports(port("81-81", "a")),
+        "Invalid listen port in port specification 0: End port should be higher than start port",
+    ),
+    *(
+        (
+            ports(port(wrong, "a")),
+            f'Invalid listen port in port specification 0: Invalid port number "{wrong}", must be between 1 and 65535',
+        )
+        for wrong in ("0", "0-80", "70000", "1-9999999999")
+    ),
+    (ports(PORT80, port("79-81", "a")), 'Duplicate listen port 80 for protocol "tcp" in port specification 1'),
+    (ports(port("80,80", "a")), 'Duplicate listen port 80 for protocol "tcp" in port specification 0'),
+    (ports(PORT80, port("81", "x")), 'Invalid target backend name "x" in port specification 1'),
+    (ports(port("81", "a", "a")), 'Duplicate target backend name "a" in port specification 0'),
+    (
+        ports(PORT80, port("81-83", "a", "b")),
+        'Mismatch of listen port(s) and target port(s) count for backend "b" in port specification 1',
+    ),
+    (
+        ports(port("81", "b")),
+        'Mismatch of listen port(s) and target port(s) count for backend "b" in port specification 0',
+    ),
+    (
+        ports(port(f"1-{sizes.PORTS}", "a"), port("60000", "a")),
+        f"Too many listen ports: a load balancer can have at most {sizes.PORTS}",
+    ),
+    # order: what comes first in LXD's order is told, whatever comes later
+    ({**with_config(nonsense="1"), **backends(backend("a b"))}, 'Invalid option "nonsense"'),
+    (backends(backend("a b"), backend("c", target_address="x")), "Name cannot contain white space in backend"
+     " specification 0"),
+    (backends(backend("c", target_address="x"), backend("a b")), 'Invalid target address for backend "c"'),
+    (
+        backends(backend("c", target_address="10.0.1.11", target_port="x")),
+        'Target address is not within the network subnet for backend "c"',
+    ),
+    (
+        {"backends": [backend("c", target_port="x")], "ports": [port("x", "nobody")]},
+        f"Invalid backend port specification 0 in backend specification 0: {NOT_A_NUMBER}",
+    ),
+    (ports(port("81", "x"), port("x", "a")), 'Invalid target backend name "x" in port specification 0'),
+    (ports(port("x", "a"), port("81", "x")), f"Invalid listen port in port specification 0: {NOT_A_NUMBER}"),
+    (
+        {**ports(port("x", "a")), **with_config(fairlead__weight__nobody="2")},
+        f"Invalid listen port in port specification 0: {NOT_A_NUMBER}",
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """With a load balancer and a forward, which no test changes."""
+    door = Door(tmp_path_factory.mktemp("site"), compile_anything)
+    settle(door)
+    for path, body in ((LBS, BODY), (FORWARDS, FORWARD)):
+        address = LISTEN if path == LBS else "198.51.100.20"
+        door.good("POST", path, {**body, "listen_address": address})
+    yield door
+    door.close()
+
+
+@pytest.mark.parametrize(("said", "told"), BODIES)
+def test_a_wrong_load_balancer_is_refused(site: Door, said: dict[str, Any], told: str):
+    new = {**BODY, **said, "listen_address": "198.51.100.11"}
+    assert site.bad("POST", LBS, new) == (400, f"Failed creating load balancer: {told}")
+    assert site.bad("PUT", f"{LBS}/{LISTEN}", {**BODY, **said}) == (400, f"Failed updating load balancer: {told}")
+    assert site.bad("PATCH", f"{LBS}/{LISTEN}", said) == (400, f"Failed updating load balancer: {told}")
