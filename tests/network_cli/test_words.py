@@ -49,7 +49,7 @@ def test_options_that_there_are_not(argv: list[str], complaint: str):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command):
-    code, out, err = say(capsys, *LB, *command.name.split(), "--help")
+    code, out, err = say(capsys, "network", *command.name.split(), "--help")
     assert (code, err) == (0, "")
     assert command.about in out
     assert all(f"--{flag.name}" in out for flag in command.flags)
@@ -76,6 +76,7 @@ def test_groups_list_their_commands(capsys: pytest.CaptureFixture[str], words: t
         (("show", "x:n", "192.0.2.9"), 'The remote "x" doesn\'t exist'),
         (("create", "n", "--allocate=ipv5"), 'Invalid value "ipv5" for flag "--allocate"'),
         (("create", "n", "192.0.2.9", "user.a"), "Bad key/value pair: user.a"),
+        (("create", "n", "192.0.2.9", "--projects=p"), "unknown flag: --projects"),
         (("list", "n", "-f", "xx"), 'Invalid value "xx" for flag "--format"'),
     ],
 )

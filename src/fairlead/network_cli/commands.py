@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fairlead.network_cli import actions, helping, remotes
+from fairlead.network_cli import actions, helping, joining, remotes
 from fairlead.network_cli.actions import Call
 from fairlead.network_cli.connection import Connection
 from fairlead.network_cli.failure import Failure, Misuse
@@ -36,29 +36,29 @@ def _described(what: str) -> Flag:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     name: str
-    """Its words, behind `load-balancer`."""
+    """Its words, behind `fairlead network`."""
     about: str
     run: Callable[[Call], None]
     words: str = ""
-    """Those behind network and listen address, as the help has them."""
+    """Those of its own, as the help has them."""
     least: int = 0
     most: int | None = 0
     """How many these are; None: any number."""
     flags: tuple[Flag, ...] = ()
     aliases: tuple[str, ...] = ()
-    has_address: bool = True
+    heads: tuple[str, ...] = (NETWORK, LISTEN)
+    """What stands before its words."""
     more: str = ""
     """What the help says besides."""
 
     @property
     def usage(self) -> str:
-        parts = (NETWORK, LISTEN if self.has_address else "", self.words, "[flags]")
-        return " ".join((self.name, *(part for part in parts if part)))
+        return " ".join(part for part in (self.name, *self.heads, self.words, "[flags]") if part)
 
 
 COMMANDS = (
     Command(
-        name="create",
+        name="load-balancer create",
         about="Create a load balancer",
         run=actions.create,
         words="[<key>=<value>...]",
@@ -70,13 +70,19 @@ COMMANDS = (
         ),
         more=helping.CREATE,
     ),
-    Command(name="delete", about="Delete a load balancer", run=actions.delete, flags=(TARGET,), aliases=("rm",)),
     Command(
-        name="list",
+        name="load-balancer delete",
+        about="Delete a load balancer",
+        run=actions.delete,
+        flags=(TARGET,),
+        aliases=("load-balancer rm",),
+    ),
+    Command(
+        name="load-balancer list",
         about="List the load balancers of a network",
         run=actions.show_list,
-        has_address=False,
-        aliases=("ls",),
+        heads=(NETWORK,),
+        aliases=("load-balancer ls",),
         flags=(
             Flag(name="columns", short="c", value="COLUMNS", meaning="Which, in order", default="ldp"),
             Flag(
@@ -89,21 +95,21 @@ COMMANDS = (
         ),
         more=helping.LIST,
     ),
-    Command(name="show", about="Show a load balancer as YAML", run=actions.show, flags=(TARGET,)),
+    Command(name="load-balancer show", about="Show a load balancer as YAML", run=actions.show, flags=(TARGET,)),
     Command(
-        name="info",
+        name="load-balancer info",
         about="Show the health of its backends, if `healthcheck` is on",
         run=actions.info,
     ),
     Command(
-        name="edit",
+        name="load-balancer edit",
         about="Edit a load balancer as YAML, in an editor or from standard input",
         run=actions.edit,
         flags=(TARGET,),
         more=helping.EDIT,
     ),
     Command(
-        name="get",
+        name="load-balancer get",
         about="Print a key of its configuration",
         run=actions.get,
         words="<key>",
@@ -112,7 +118,7 @@ COMMANDS = (
         flags=(PROPERTY,),
     ),
     Command(
-        name="set",
+        name="load-balancer set",
         about="Set keys of its configuration",
         run=actions.set_pairs,
         words="<key>=<value>...",
@@ -122,7 +128,7 @@ COMMANDS = (
         more=helping.SET,
     ),
     Command(
-        name="unset",
+        name="load-balancer unset",
         about="Take a key out of its configuration",
         run=actions.unset,
         words="<key>",
@@ -131,7 +137,7 @@ COMMANDS = (
         flags=(PROPERTY,),
     ),
     Command(
-        name="backend add",
+        name="load-balancer backend add",
         about="Add a backend: an address of the network, and the ports that take connections there",
         run=actions.add_backend,
         words="<backend_name> <target_address> [<target_port(s)>]",
@@ -141,7 +147,7 @@ COMMANDS = (
         more=helping.BACKEND,
     ),
     Command(
-        name="backend remove",
+        name="load-balancer backend remove",
         about="Remove a backend that no port leads to",
         run=actions.remove_backend,
         words="<backend_name>",
@@ -150,7 +156,7 @@ COMMANDS = (
         flags=(TARGET,),
     ),
     Command(
-        name="port add",
+        name="load-balancer port add",
         about="Lead ports of the listen address to backends",
         run=actions.add_port,
         words="<protocol> <listen_port(s)> <backend_name>[,<backend_name>...]",
@@ -160,18 +166,45 @@ COMMANDS = (
         more=helping.PORT,
     ),
     Command(
-        name="port remove",
+        name="load-balancer port remove",
         about="Remove ports",
         run=actions.remove_port,
         words="[<protocol>] [<listen_port(s)>]",
         most=2,
         flags=(Flag(name="force", meaning="All that match, if several do"), TARGET),
     ),
+    Command(
+        name="remote add",
+        about="Join a server with a token, and give it a name",
+        run=joining.add_remote,
+        heads=(),
+        words="<remote> <token>",
+        least=2,
+        most=2,
+        more=helping.REMOTE,
+    ),
+    Command(
+        name="trust add",
+        about="Print a token by which one client may join this server",
+        run=joining.issue_token,
+        heads=(),
+        words="<client_name>",
+        least=1,
+        most=1,
+        flags=(Flag(name="projects", value="NAME,NAME", meaning="The only ones that the client is for"),),
+        more=helping.TRUST,
+    ),
 )
 NAMES = {name: each for each in COMMANDS for name in (each.name, *each.aliases)}
-GROUPS = {"backend": "Backends of a load balancer", "port": "Ports of a load balancer"}
+GROUPS = {
+    "load-balancer": "",
+    "load-balancer backend": "Backends of a load balancer",
+    "load-balancer port": "Ports of a load balancer",
+    "remote": "Servers that this client knows",
+    "trust": "Who may come to a server over HTTPS",
+}
+"""Words that are no command yet -> what their help begins with."""
 ALL_FLAGS = tuple({flag.name: flag for flag in (*GLOBAL, *(flag for each in COMMANDS for flag in each.flags))}.values())
-ENTRY = "load-balancer"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -179,12 +212,9 @@ def main(argv: Sequence[str]) -> int:
     command: Command | None = None
     try:
         typed = parse(argv, ALL_FLAGS)
-        words = typed.words
-        if words[:1] not in ((), (ENTRY,)):
-            raise Failure(f'unknown command "{words[0]}" for "fairlead network"; there is `{ENTRY}`')
-        command, rest = _find(words[1:])
+        command, rest = _find(typed.words)
         if command is None or typed.has("help"):
-            sys.stdout.write(_help(command, rest))
+            sys.stdout.write(_help(command, " ".join(rest)))
             return 0
         command.run(_call(command, rest, typed))
     except Failure as failure:
@@ -196,21 +226,25 @@ def main(argv: Sequence[str]) -> int:
 
 def _find(words: tuple[str, ...]) -> tuple[Command | None, tuple[str, ...]]:
     """The command, and the words behind it; without a command the group whose help is meant. Raises Failure."""
-    for length in (1, 2):
-        if (name := " ".join(words[:length])) in NAMES and len(words) >= length:
+    known = 0
+    for length in range(1, len(words) + 1):
+        name = " ".join(words[:length])
+        if name in NAMES:
             return NAMES[name], words[length:]
-    if not words or (words[0] in GROUPS and len(words) == 1):
+        if name not in GROUPS:
+            break
+        known = length
+    if known == len(words):
         return None, words
-    where = f"{ENTRY} {words[0]}" if words[0] in GROUPS else ENTRY
-    unknown = words[1] if words[0] in GROUPS else words[0]
-    raise Failure(f'unknown command "{unknown}" for "fairlead network {where}"')
+    where = " ".join(("fairlead network", *words[:known]))
+    raise Failure(f'unknown command "{words[known]}" for "{where}"')
 
 
-def _help(command: Command | None, group: tuple[str, ...]) -> str:
-    if command is None:
-        listed = [(each.name, each.about) for each in COMMANDS if not group or each.name.startswith(f"{group[0]} ")]
-        return helping.of_group(GROUPS.get(group[0], "") if group else "", listed, GLOBAL)
-    return helping.of_command(command.about, command.usage, command.aliases, command.more, (command.flags, GLOBAL))
+def _help(command: Command | None, group: str) -> str:
+    if command:
+        return helping.of_command(command.about, command.usage, command.aliases, command.more, (command.flags, GLOBAL))
+    listed = [(each.name, each.about) for each in COMMANDS if each.name.startswith(group)]
+    return helping.of_group(GROUPS.get(group, ""), listed, GLOBAL)
 
 
 def _call(command: Command, words: tuple[str, ...], typed: Typed) -> Call:
@@ -223,20 +257,20 @@ def _call(command: Command, words: tuple[str, ...], typed: Typed) -> Call:
         if family not in actions.UNCHOSEN:
             raise Failure(f'Invalid value "{family}" for flag "--allocate"')
         words = (*words[:1], actions.UNCHOSEN[family], *words[1:])
-    head = 2 if command.has_address else 1
+    head = len(command.heads)
     if len(words) < head + command.least or (command.most is not None and len(words) > head + command.most):
         raise Misuse("Invalid number of arguments")
-    name, network = remotes.split(words[0])
+    name, network = remotes.split(words[0] if head else "")
     said = f"{remotes.UNIX}//" if typed.has("force_local") else name or typed.text("remote")
     remote = remotes.find(said, os.environ)
-    if not network:
+    if NETWORK in command.heads and not network:
         raise Failure("Missing network name")
-    if command.has_address and not words[1]:
+    if LISTEN in command.heads and not words[1]:
         raise Failure("Missing listen address")
     connection = Connection(
         remote=remote,
         project=typed.text("project") or os.environ.get("FAIRLEAD_PROJECT", "") or remote.project,
         traced=typed.has("debug") or typed.has("verbose"),
     )
-    address = words[1] if command.has_address else ""
+    address = words[1] if LISTEN in command.heads else ""
     return Call(connection=connection, network=network, address=address, words=words[head:], typed=typed)

@@ -48,7 +48,7 @@ class Connection:
     def ask(
         self, method: str, path: str, body: Any = None, *, etag: str = "", query: Mapping[str, str] | None = None
     ) -> Answer:
-        """Raises Failure with the server's own sentence."""
+        """Raises Failure with the server's own sentence. Of what has only begun the metadata is its operation."""
         asked = {**(query or {}), **({"project": self.project} if self.project else {})}
         target = quote(path, safe="/:") + (f"?{urlencode(asked)}" if asked else "")
         headers = {"User-Agent": f"Fairlead {__version__}", "Content-Type": "application/json"}
@@ -62,8 +62,6 @@ class Connection:
             raise Failure(f"Failed fetching {target}: {status}")
         if envelope.get("type") == "error":
             raise Failure(str(envelope.get("error") or f"{status}"))
-        if envelope.get("type") != "sync":
-            raise Failure(f"{target}: the server answers with {envelope.get('type')!r}, which is not understood here")
         return Answer(
             metadata=envelope.get("metadata"),
             etag=received.get("ETag", ""),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fairlead.network_cli.words import Flag
 
-PROGRAM = "fairlead network load-balancer"
+PROGRAM = "fairlead network"
 INTRODUCTION = """Load balancers of OVN networks, in the words of `incus network load-balancer`.
 
   A load balancer has a listen address, backends (an address of the network each) and ports
@@ -20,7 +20,8 @@ INTRODUCTION = """Load balancers of OVN networks, in the words of `incus network
 REMOTES = """Servers:
   Without a remote the server of this machine is asked, by its socket. Others are asked with the
   certificate of the client's folder (FAIRLEAD_CLIENT; ~/.config/fairlead): client.crt, client.key,
-  servercerts/NAME.crt and config.yml, as `incus remote add` makes them; it may be Incus's own folder.
+  servercerts/NAME.crt and config.yml, as `remote add` makes them here and `incus remote add` there;
+  it may be Incus's own folder.
 """
 CREATE = """Examples:
   fairlead network load-balancer create net1 192.0.2.10 --description "the shop" user.team=web
@@ -57,6 +58,19 @@ BACKEND = """Examples:
 PORT = """Examples:
   fairlead network load-balancer port add net1 192.0.2.10 tcp 80,443 web1,web2
   fairlead network load-balancer port add net1 192.0.2.10 udp 5000-5010 web1 --description "calls"
+"""
+
+
+REMOTE = """Examples:
+  fairlead network trust add laptop                      (on the server; `incus config trust add laptop`)
+  fairlead network remote add city eyJjbGllbnRfbmFtZS... (on the laptop)
+  fairlead network load-balancer list city:net1
+
+  The token says where the server is and which certificate it has, and is spent by this.
+"""
+TRUST = """Examples:
+  fairlead network trust add laptop
+  fairlead network trust add shop --projects shop
 """
 
 

@@ -116,6 +116,11 @@ def _at(address: str, name: str, folder: Folder, project: str = "") -> Remote:
     if address.startswith(UNIX):
         path = "/" + address.removeprefix(UNIX).lstrip("/")
         return Socket(path=DEFAULT_SOCKET if path == "/" else path, project=project)
+    return https_of(address, name, folder, project)
+
+
+def https_of(address: str, name: str, folder: Folder, project: str = "") -> Https:
+    """Raises Failure."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or 443
