@@ -149,6 +149,14 @@ def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Cha
     return Changes(deletes=(*gone, Owner(Kind.NETWORK, network.id)), rests_on_absence=True)
 
 
+def with_segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Network:
+    """The network on the wire that is asked for, which may be the one that it is on. Raises Refused."""
+    old = network.segment
+    if old is not None and asked == AskedSegment(type=old.type, physical_network=old.physical_network, tag=old.id):
+        return network
+    return replace(network, segment=_segment(snapshot, network, asked))
+
+
 def ports_on(snapshot: Snapshot, network: Network) -> Iterator[Port]:
     return (snapshot.ports[port_id] for port_id in snapshot.network_ports.get(network.id, NO_IDS))
 

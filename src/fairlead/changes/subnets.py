@@ -116,8 +116,6 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
     access.check_owner(asker, subnet.project_id, Subnet)
     access.check(asker.may_change(network.project_id), Verb.CREATE, Subnet)
     check_new(snapshot.subnet_network, subnet.id)
-    if subnet.cidr.prefixlen == 0:
-        raise Refused(WholeInternet(cidr=subnet.cidr))
     _check_parts(subnet)
     _check_dhcp(subnet)
     _check_room(network, subnet)
@@ -136,6 +134,22 @@ def update_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet,
     if new.gateway != old.gateway:
         _check_gateways(snapshot, old, new)
     return put_subnet(snapshot, new)
+
+
+def move_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, now: datetime) -> Changes:
+    """To other addresses, or another gateway. What has an address of it keeps that, so it has to be one still; a
+    router's interface has gone before. Raises Refused."""
+    network = network_of(snapshot, old)
+    access.check(access.may_change_subnet(snapshot, asker, old), Verb.UPDATE, Subnet)
+    _check_parts(new)
+    _check_dhcp(new)
+    rest = replace(network, subnets=tuple(each for each in network.subnets if each.id != old.id))
+    _check_room(rest, new)
+    for port in ports_on(snapshot, network):
+        for fixed in port.fixed_ips:
+            if fixed.subnet_id == old.id and not (is_usable(fixed.address, new.cidr) and fixed.address != new.gateway):
+                raise Refused(SubnetInUse(subnet_id=old.id))
+    return put_subnet(snapshot, revised(old, new, now))
 
 
 def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
@@ -174,6 +188,8 @@ def check_version(value: IPAddress | IPNetwork, version: int, field: str) -> Non
 def _check_parts(subnet: Subnet) -> None:
     """They fit together. Raises Refused."""
     version = subnet.cidr.version
+    if subnet.cidr.prefixlen == 0:
+        raise Refused(WholeInternet(cidr=subnet.cidr))
     if subnet.gateway is not None:
         check_version(subnet.gateway, version, "gateway")
         if not is_usable(subnet.gateway, subnet.cidr):

@@ -63,6 +63,10 @@ def is_inside(inner: IPNetwork, outer: IPNetwork) -> bool:
     return inner.version == outer.version and inner.prefixlen >= outer.prefixlen and inner.network_address in outer
 
 
+def overlaps(one: IPNetwork, other: IPNetwork) -> bool:
+    return is_inside(one, other) or is_inside(other, one)
+
+
 def is_destination(address: IPAddress) -> bool:
     """Whether it can name one machine on any network, in its own family.
 

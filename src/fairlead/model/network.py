@@ -108,7 +108,7 @@ class Network(Resource):
     config: tuple[tuple[str, str], ...] = ()
     """Keys and values, sorted, of a network that was described as a whole: as they were said, to be shown again."""
     routes: tuple[IPNetwork, ...] = ()
-    """Of an external network, sorted: prefixes that are led to it from outside, and may be used behind it: VIPs have
+    """Of an external network: prefixes that are led to it from outside, and may be used behind it: VIPs have
     addresses of them. One that is in no subnet has a subnet of its own, of which nothing is given out unasked."""
     router_id: str | None = None
     """The router that was made with the network, and goes with it."""

@@ -13,10 +13,6 @@ NOT_ASKED = {
     *("pools", "refusal", "tls_checks", "vips"),
 }
 """Modules that this door asks for nothing of, or for nothing that they could refuse."""
-OF_NETWORKS = {
-    *("access", "addresses", "gateways", "networks", "ports", "resources", "routers", "subnets", "whole_networks"),
-}
-"""Modules whose refusals wait for their words: they go when the door has networks."""
 NOT_MET = {
     *("LimitBelowUsage", "NoQuota", "NotAProject", "DescribedAsAWhole", "HasParts", "OfferStays", "VipStays"),
     *("HttpWithoutHost", "NoHttpVersion"),
@@ -30,6 +26,6 @@ def refused_by(module: ModuleType) -> set[type[Refusal]]:
 
 
 def test_there_are_words_for_each():
-    names = {each.name for each in iter_modules(changes.__path__)} - NOT_ASKED - OF_NETWORKS
+    names = {each.name for each in iter_modules(changes.__path__)} - NOT_ASKED
     modules = [import_module(f"fairlead.changes.{name}") for name in names]
     assert set[type[Refusal]]().union(*map(refused_by, modules)) <= errors.WORDS.keys()

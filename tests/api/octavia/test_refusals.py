@@ -10,7 +10,7 @@ from fairlead.changes.l7_checks import RuleProblem
 from fairlead.changes.refusal import Refusal
 
 OF_NETWORKING = {"networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips"}
-OF_DESCRIPTIONS = {"described", "described_checks", "listen_addresses"}
+OF_DESCRIPTIONS = {*("described", "described_checks", "listen_addresses", "outside", "uplinks", "whole_networks")}
 OF_TRUST = {"projects", "trust"}
 OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST
 """What this door asks for nothing of."""

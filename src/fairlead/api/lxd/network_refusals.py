@@ -1,9 +1,180 @@
-"""What the rules of networks refuse, in LXD's words."""
+"""What the rules of networks refuse, in LXD's words where it has some. What LXD answers with 500 is 400 here: it is the
+caller's to mend."""
 
 from collections.abc import Callable, Mapping
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 from fairlead.api.door import ApiError
+from fairlead.api.lxd.go_texts import quote
+from fairlead.changes import access, addresses, gateways, networks, outside, ports, routers, subnets, uplinks
+from fairlead.changes import whole_networks as whole
 from fairlead.changes.refusal import Refusal
+from fairlead.model import loadbalancer as lb
+from fairlead.model.network import AllocationPool
 
-WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {}
+Says = Callable[[Any], ApiError]
+
+
+def _bad(text: str) -> Says:
+    return lambda _: ApiError(400, text)
+
+
+def _clash(text: str) -> Says:
+    return lambda _: ApiError(409, text)
+
+
+IN_USE = _bad("The network is currently in use")
+_NO_SUCH_UPLINK = 'Option "network" value {} is not one of the allowed uplink networks in project'
+
+
+def shown(value: object) -> str:
+    return quote(str(value))
+
+
+def _range(pool: AllocationPool) -> str:
+    return quote(f"{pool.start}-{pool.end}")
+
+
+def _host(address: Any) -> str:
+    return quote(f"{address}/{address.max_prefixlen}")
+
+
+def _target_outside(why: whole.TargetOutside) -> ApiError:
+    """A forward's default target is the one that its config names (LXD, forwardValidate)."""
+    listen, target, described = shown(why.balancer.vip.address), shown(why.address), why.balancer.described
+    if described is None or described.use is lb.Use.LOAD_BALANCER:
+        what = f"Network load balancer for {listen} has a backend target address"
+    elif dict(described.config).get("target_address") == str(why.address):
+        what = f"Network forward for {listen} has a default target address"
+    else:
+        what = f"Network forward for {listen} has a port target address"
+    return ApiError(400, f"{what} {target} that is not within the network subnet")
+
+
+def _route_needed(why: outside.RouteNeeded) -> ApiError:
+    network, project = quote(why.network.name or why.network.id), quote(why.network.project_id)
+    what = "subnet" if isinstance(why.needed, IPv4Network | IPv6Network) else "listener"
+    key = quote(f"ipv{why.needed.version}.routes")
+    text = f"{key} is missing network for {what} {shown(why.needed)} of network {network} in project {project}"
+    return ApiError(400, text)
+
+
+_ADDRESSES: Mapping[type[Refusal], Says] = {
+    addresses.PoolNotValid: lambda why: ApiError(400, f"Invalid IP range {_range(why.pool)}"),
+    addresses.PoolOutside: lambda why: ApiError(
+        400, f"IP range {_range(why.pool)} is not within the subnet {shown(why.cidr)}"
+    ),
+    addresses.PoolsOverlap: lambda why: ApiError(400, f"IP range {_range(why.one)} overlaps with {_range(why.other)}"),
+    addresses.GatewayInPool: lambda why: ApiError(
+        400, f"IP range {_range(why.pool)} contains the gateway {shown(why.gateway)}"
+    ),
+    addresses.NoSubnetOnNetwork: _bad("The network has no subnet for the address"),
+    addresses.SubnetOfOtherNetwork: _bad("The subnet is another network's"),
+    addresses.AddressOutsideNetwork: lambda why: ApiError(
+        400, f"Address {shown(why.address)} is not within the network subnet"
+    ),
+    addresses.AddressOutsideSubnet: lambda why: ApiError(
+        400, f"Address {shown(why.address)} is not within the network subnet"
+    ),
+    addresses.AddressTaken: lambda why: ApiError(409, f"Address {shown(why.address)} is already in use"),
+    addresses.AddressIsAutomatic: lambda why: ApiError(
+        400, f"Address {shown(why.address)} is for a machine to make of its MAC"
+    ),
+    addresses.NoFreeAddress: _clash("No free IPs available"),
+}
+_ROUTERS: Mapping[type[Refusal], Says] = {
+    gateways.NetworkNotExternal: lambda why: ApiError(400, _NO_SUCH_UPLINK.format(shown(why.network_id))),
+    gateways.AddressOfNextHop: lambda why: ApiError(400, f"Address {shown(why.address)} is the uplink's gateway"),
+    gateways.NoAddressOutside: _bad("Uplink network doesn't have IPv4 or IPv6 configured"),
+    gateways.GatewayNeeded: IN_USE,
+    gateways.TooManyInterfaces: lambda why: ApiError(400, f"A router joins at most {why.most} subnets"),
+    gateways.SubnetJoinedAlready: IN_USE,
+    gateways.JoinedSubnetsOverlap: lambda why: ApiError(
+        400, f"Subnet {shown(why.cidr)} overlaps with {shown(why.other_cidr)}, which the network's router is on"
+    ),
+    routers.RouterInUse: IN_USE,
+    routers.NoSuchInterface: IN_USE,
+    routers.InterfaceOnOtherSubnet: IN_USE,
+    routers.InterfaceNeededByRoute: IN_USE,
+    routers.InterfaceNeededByFloatingIP: IN_USE,
+    routers.InterfaceWithoutAddress: IN_USE,
+    routers.InterfaceOnManySubnets: IN_USE,
+    routers.SubnetOfOtherProject: IN_USE,
+    routers.SubnetWithoutGateway: IN_USE,
+    routers.TooManyRoutes: lambda why: ApiError(400, f"A router has at most {why.most} routes"),
+    **dict.fromkeys(
+        (routers.BadRoute, routers.RouteOfTwoVersions, routers.NexthopNotConnected, routers.NexthopIsRouters), IN_USE
+    ),
+}
+_PORTS: Mapping[type[Refusal], Says] = {
+    ports.MacTaken: lambda why: ApiError(409, f"MAC address {shown(why.mac)} is already in use"),
+    **dict.fromkeys(
+        (
+            ports.UseIsGiven,
+            ports.PortInUse,
+            ports.PortServesNetwork,
+            ports.PortServesMonitors,
+            ports.PortServesBalancer,
+        ),
+        IN_USE,
+    ),
+}
+_SUBNETS: Mapping[type[Refusal], Says] = {
+    subnets.WholeInternet: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is every address there is"),
+    subnets.OtherVersion: lambda why: ApiError(400, f"Not an IPv{why.version} address {shown(why.value)}"),
+    subnets.GatewayOutside: lambda why: ApiError(
+        400, f"Not a usable IPv{why.gateway.version} address {shown(why.gateway)}"
+    ),
+    subnets.TooSmallForDhcp: lambda why: ApiError(
+        400, f"Subnet {shown(why.cidr)} is too small for DHCP; set ipv{why.cidr.version}.dhcp to false"
+    ),
+    subnets.MulticastWithDhcp: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is a multicast one"),
+    subnets.LoopbackWithDhcp: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is a loopback one"),
+    subnets.Ipv6ModeOfIpv4: _bad("An IPv4 subnet has no IPv6 mode"),
+    subnets.Ipv6ModeWithoutDhcp: _bad("An IPv6 mode takes ipv6.dhcp"),
+    subnets.Ipv6ModesDiffer: _bad("The IPv6 modes differ"),
+    subnets.NoRoomForMacs: _bad("IPv6 subnet must be a /64"),
+    subnets.TooManySubnets: lambda why: ApiError(400, f"A network has at most {why.most} subnets"),
+    subnets.SubnetsOverlap: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} overlaps with another of the network"),
+    subnets.GatewayInUse: lambda why: ApiError(400, f"Address {shown(why.gateway)} is already in use"),
+    subnets.SubnetInUse: IN_USE,
+}
+_NETWORKS: Mapping[type[Refusal], Says] = {
+    access.NotFound: lambda why: ApiError(404, f"{why.what.__name__} not found"),
+    access.NotAllowed: lambda _: ApiError(403, "not authorized"),
+    networks.SegmentWithoutType: _bad('Invalid value for option "parent": Required value'),
+    networks.SegmentWithoutNetwork: _bad('Invalid value for option "parent": Required value'),
+    networks.FlatSegmentWithTag: lambda why: ApiError(400, f"Invalid VLAN ID {shown(why.tag)}"),
+    networks.VlanWithoutTag: _bad('Invalid VLAN ID ""'),
+    networks.SegmentOfInternalNetwork: _bad("Only an uplink has a parent interface"),
+    networks.SegmentTaken: lambda why: ApiError(
+        409, f"Parent interface {shown(why.segment.physical_network)} in use by another network"
+    ),
+    networks.MtuTooSmall: lambda why: ApiError(400, f"The MTU of a network with IPv6 is at least {why.least}"),
+    networks.NetworkInUse: IN_USE,
+    networks.SharingInUse: IN_USE,
+    networks.VipsOnNetwork: IN_USE,
+    networks.ExternalNetworkInUse: IN_USE,
+    outside.NotInRoutes: lambda why: ApiError(400, f"Uplink network does not contain {shown(why.cidr)} in its routes"),
+    outside.UsedOutside: lambda why: ApiError(
+        400, f"External subnet {shown(why.cidr)} overlaps with another network or NIC"
+    ),
+    outside.RouteNeeded: _route_needed,
+    uplinks.TooManyUplinkRoutes: lambda why: ApiError(400, f"An uplink has at most {why.most} routes"),
+    uplinks.RouteAroundSubnet: lambda why: ApiError(
+        400, f"Route {shown(why.route)} contains the uplink's own subnet {shown(why.cidr)}"
+    ),
+    uplinks.UplinkInParts: _bad("The uplink has several subnets of one IP version: change them one by one"),
+    whole.NoUplink: _bad("No allowed uplink networks in project"),
+    whole.WhichUplink: _bad('Option "network" is required'),
+    whole.NoFreePrefix: lambda why: ApiError(
+        400, f"Failed to automatically find an unused IPv{why.version} subnet, manual configuration required"
+    ),
+    whole.MadeInParts: _bad("The network has subnets or routers that were made one by one: change them so"),
+    whole.TargetOutside: _target_outside,
+    whole.ListenerLost: lambda why: ApiError(
+        400, f"Uplink network does not contain {_host(why.address)} in its routes"
+    ),
+}
+WORDS: Mapping[type[Refusal], Says] = {**_ADDRESSES, **_ROUTERS, **_PORTS, **_SUBNETS, **_NETWORKS}

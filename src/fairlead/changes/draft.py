@@ -1,0 +1,79 @@
+"""Several changes as one write: each rule decides on what those before it have changed."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fairlead.changes.asker import Asker
+from fairlead.model.kinds import owner_of
+from fairlead.model.network import Network
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.writing import Changes, apply_changes
+
+NewId: TypeAlias = Callable[[], str]
+
+
+def _nothing_new() -> str:
+    raise AssertionError("nothing new is made here")
+
+
+class Draft:
+    """`snapshot` is what will be, as far as is decided. Nothing is written: `changes` is what would be."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._before = snapshot
+        self._puts = dict[Owner, Aggregate]()
+        self._deletes = dict[Owner, None]()
+        self._reads = dict[Owner, None]()
+        self._rests_on_absence = False
+
+    def add(self, changes: Changes) -> None:
+        self.snapshot = apply_changes(self.snapshot, changes, self._before.revision + 1)
+        for owner in changes.deletes:
+            self._puts.pop(owner, None)
+            if self._before.find(owner) is not None:
+                self._deletes[owner] = None
+        for aggregate in changes.puts:
+            owner = owner_of(aggregate)
+            self._deletes.pop(owner, None)
+            self._puts[owner] = aggregate
+        self._reads.update(dict.fromkeys(changes.reads))
+        self._rests_on_absence |= changes.rests_on_absence
+
+    def put(self, *documents: Aggregate) -> None:
+        self.add(Changes(puts=documents))
+
+    def rest_on_absence(self) -> None:
+        """What is decided rests on what is not there."""
+        self._rests_on_absence = True
+
+    def changes(self) -> Changes:
+        """All of it; what has ended as it began is not written."""
+        puts = tuple(each for owner, each in self._puts.items() if self._before.find(owner) != each)
+        deletes = tuple(self._deletes)
+        touched = {*map(owner_of, puts), *deletes}
+        return Changes(
+            puts=puts,
+            deletes=deletes,
+            reads=tuple(
+                owner for owner in self._reads if owner not in touched and self._before.find(owner) is not None
+            ),
+            rests_on_absence=self._rests_on_absence,
+        )
+
+
+class NetworkDraft(Draft):
+    """Of a network and what is made with it."""
+
+    def __init__(self, snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId = _nothing_new) -> None:
+        super().__init__(snapshot)
+        self.asker = asker.identity
+        self.now = asker.now
+        self.new_id = new_id
+        self._network_id = network_id
+
+    @property
+    def network(self) -> Network:
+        """As it is by now."""
+        return self.snapshot.networks[self._network_id]

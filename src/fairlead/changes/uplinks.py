@@ -1,0 +1,267 @@
+"""External networks that are described as a whole: a wire, a subnet of each IP version, and the routes that lead to it.
+
+A route is a prefix that is led to the external network from outside, and that may be used behind it. One that is in no
+subnet of the wire has a subnet of its own, so that its addresses can be had, and are had once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.changes import access, networks, subnets
+from fairlead.changes.access import Verb
+from fairlead.changes.asker import Asker
+from fairlead.changes.draft import NetworkDraft, NewId
+from fairlead.changes.network_descriptions import VERSIONS, RouterAddress
+from fairlead.changes.networks import AskedSegment, ports_on
+from fairlead.changes.outside import RouteNeeded, check_reached
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, overlaps
+from fairlead.model.network import AllocationPool, Ipv6Mode, Network, SegmentType, Subnet, is_routed
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+MOST_ROUTES = 64
+"""Of one external network. Ours: each may have a subnet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireFamily:
+    """One IP version on the wire."""
+
+    version: int
+    gateway: RouterAddress
+    """What is on the wire already, by which all leaves."""
+    ranges: tuple[AllocationPool, ...] = ()
+    """What routers are given addresses of. Of IPv6 without ranges they make their own (RFC 4862)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedUplink:
+    name: str
+    description: str = ""
+    mtu: int
+    physical_network: str
+    tag: int | None = None
+    families: tuple[WireFamily, ...] = ()
+    routes: tuple[IPNetwork, ...] = ()
+    nameservers: tuple[IPAddress, ...] = ()
+    config: tuple[tuple[str, str], ...] = ()
+    """Sorted; as it is to be shown again."""
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyUplinkRoutes(Refusal):
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteAroundSubnet(Refusal):
+    """A route contains the subnet of the wire, and more."""
+
+    route: IPNetwork
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkInParts(Refusal):
+    """The external network has several subnets of one IP version on its wire: it is changed part by part."""
+
+    network_id: str
+
+
+# What there is
+
+
+def describe_uplink(network: Network) -> AskedUplink:
+    """The external network as it is, whoever made it."""
+    segment = network.segment
+    wires = [subnet for version in VERSIONS if (subnet := wire_subnet(network, version)) is not None]
+    nameservers = dict.fromkeys(server for subnet in wires for server in subnet.dns_nameservers)
+    return AskedUplink(
+        name=network.name,
+        description=network.description,
+        mtu=network.mtu,
+        physical_network="" if segment is None else segment.physical_network,
+        tag=None if segment is None else segment.id,
+        families=tuple(_family(subnet, subnet.gateway) for subnet in wires if subnet.gateway is not None),
+        routes=network.routes,
+        nameservers=tuple(nameservers),
+        config=network.config,
+    )
+
+
+def _family(subnet: Subnet, gateway: IPAddress) -> WireFamily:
+    address = RouterAddress(address=gateway, cidr=subnet.cidr)
+    return WireFamily(version=gateway.version, gateway=address, ranges=subnet.allocation_pools)
+
+
+def wire_subnet(network: Network, version: int) -> Subnet | None:
+    """The first that is on the wire."""
+    return next((each for each in wire_subnets(network) if each.cidr.version == version), None)
+
+
+def wire_subnets(network: Network) -> Iterator[Subnet]:
+    return (each for each in network.subnets if not is_routed(network, each))
+
+
+# What is done
+
+
+def create_uplink(
+    snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedUplink
+) -> Steps[Changes]:
+    """Raises Refused."""
+    draft = NetworkDraft(snapshot, asker, network_id, new_id)
+    network = Network(
+        id=network_id,
+        project_id=asker.identity.project_id,
+        name=asked.name,
+        description=asked.description,
+        created_at=asker.now,
+        mtu=asked.mtu,
+        external=True,
+        config=asked.config,
+    )
+    draft.add(networks.create_network(snapshot, asker.identity, network, _segment(asked)))
+    yield from _shape(draft, asked)
+    draft.rest_on_absence()  # nothing else is called so
+    return draft.changes()
+
+
+def update_uplink(
+    snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedUplink
+) -> Steps[Changes]:
+    """Raises Refused."""
+    draft = NetworkDraft(snapshot, asker, network_id, new_id)
+    old = draft.network
+    said = {name: getattr(asked, name) for name in ("name", "description", "mtu", "config")}
+    new = networks.with_segment(snapshot, replace(old, **said), _segment(asked))
+    draft.add(networks.update_network(snapshot, asker.identity, old, new, frozenset({"external"}), asker.now))
+    yield
+    was = describe_uplink(old)
+    if any(getattr(asked, name) != getattr(was, name) for name in ("families", "routes", "nameservers")):
+        yield from _shape(draft, asked)
+    return draft.changes()
+
+
+def delete_uplink(snapshot: Snapshot, asker: Asker, network_id: str) -> Changes:
+    """Raises Refused, while anything is on it."""
+    access.check_fields(asker.identity.is_admin, Verb.DELETE, Network, {"external"})
+    return networks.delete_network(snapshot, asker.identity, snapshot.networks[network_id])
+
+
+# How
+
+
+def _segment(asked: AskedUplink) -> AskedSegment:
+    kind = SegmentType.FLAT if asked.tag is None else SegmentType.VLAN
+    if not asked.physical_network:
+        return AskedSegment()
+    return AskedSegment(type=kind, physical_network=asked.physical_network, tag=asked.tag)
+
+
+def _shape(draft: NetworkDraft, asked: AskedUplink) -> Steps[None]:
+    """Give the external network the subnets that are asked for. Raises Refused."""
+    old = draft.network
+    if any(sum(each.cidr.version == version for each in wire_subnets(old)) > 1 for version in VERSIONS):
+        raise Refused(UplinkInParts(network_id=old.id))
+    _check_routes(asked)
+    yield from check_reached(draft.snapshot, old, asked.routes)
+    draft.put(replace(old, subnets=tuple(wire_subnets(old))))
+    for version in VERSIONS:
+        family = next((each for each in asked.families if each.version == version), None)
+        _settle_wire(draft, version, family, asked.nameservers)
+    yield from _settle_routes(draft, old, asked.routes)
+
+
+def _check_routes(asked: AskedUplink) -> None:
+    """Raises Refused."""
+    if len(asked.routes) > MOST_ROUTES:
+        raise Refused(TooManyUplinkRoutes(most=MOST_ROUTES))
+    for route in asked.routes:
+        for family in asked.families:
+            cidr = family.gateway.cidr
+            if route != cidr and is_inside(cidr, route):
+                raise Refused(RouteAroundSubnet(route=route, cidr=cidr))
+
+
+def _settle_wire(
+    draft: NetworkDraft,
+    version: int,
+    family: WireFamily | None,
+    nameservers: tuple[IPAddress, ...],
+) -> None:
+    network = draft.network
+    old = wire_subnet(network, version)
+    if family is None:
+        if old is not None and old.gateway is not None:
+            draft.add(subnets.delete_subnet(draft.snapshot, draft.asker, old))
+        return
+    cidr, gateway = family.gateway.cidr, family.gateway.address
+    automatic = version == 6 and not family.ranges and cidr.prefixlen == 64
+    fields: dict[str, Any] = {
+        "cidr": cidr,
+        "gateway": gateway,
+        "allocation_pools": family.ranges,
+        "dns_nameservers": tuple(each for each in nameservers if each.version == version),
+        "enable_dhcp": automatic,
+        "ipv6_address_mode": Ipv6Mode.SLAAC if automatic else None,
+        "ipv6_ra_mode": None,
+    }
+    if old is None:
+        new = Subnet(id=draft.new_id(), project_id=network.project_id, created_at=draft.now, **fields)
+        draft.add(subnets.create_subnet(draft.snapshot, draft.asker, network.id, new))
+    elif (old.cidr, old.gateway) == (cidr, gateway):
+        draft.add(subnets.update_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
+    else:
+        draft.add(subnets.move_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
+
+
+def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:
+    """A route is still the same one where it has grown or shrunk, for the sake of the addresses that are had of it."""
+    network = draft.network
+    had = {subnet.id: subnet for subnet in old.subnets if is_routed(old, subnet)}
+    held = {fixed.subnet_id for port in ports_on(draft.snapshot, old) for fixed in port.fixed_ips}
+    left = sorted(had.values(), key=lambda subnet: subnet.id not in held)
+    made = dict[str, Subnet]()
+    for cidr in _widest(routes, [subnet.cidr for subnet in network.subnets]):
+        same = next((each for each in left if overlaps(each.cidr, cidr)), None)
+        if same is None:
+            same = _route_subnet(draft, cidr)
+        else:
+            left.remove(same)
+        made[same.id] = replace(same, cidr=cidr)
+    draft.put(replace(network, subnets=(*network.subnets, *made.values()), routes=routes))
+    for port in ports_on(draft.snapshot, old):
+        yield
+        for fixed in port.fixed_ips:
+            if fixed.subnet_id in had and (
+                fixed.subnet_id not in made or fixed.address not in made[fixed.subnet_id].cidr
+            ):
+                raise Refused(RouteNeeded(needed=fixed.address, network=old))
+
+
+def _widest(routes: Iterable[IPNetwork], wires: list[IPNetwork]) -> list[IPNetwork]:
+    """The routes that are in no other route, and on no wire."""
+    found: list[IPNetwork] = []
+    for route in sorted(set(routes), key=lambda each: (each.version, each.prefixlen, int(each.network_address))):
+        if not any(is_inside(route, other) for other in (*found, *wires)):
+            found.append(route)
+    return found
+
+
+def _route_subnet(draft: NetworkDraft, cidr: IPNetwork) -> Subnet:
+    return Subnet(
+        id=draft.new_id(),
+        project_id=draft.network.project_id,
+        created_at=draft.now,
+        cidr=cidr,
+        gateway=None,
+        allocation_pools=(),
+        enable_dhcp=False,
+    )
