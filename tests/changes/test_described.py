@@ -183,6 +183,10 @@ TOO_MANY = ranges((1, sizes.PORTS + 1))
             balancer_checks.TooManyPorts(most=sizes.TARGETS, are_targets=True),
         ),
         (
+            asked(A, use=Use.FORWARD, default_target=A.address),
+            checks.SameAsDefault(index=0, name="a"),
+        ),
+        (
             asked(use=Use.FORWARD, default_target=ip_address("10.0.1.1")),
             checks.TargetOutside(index=0, name=None),
         ),

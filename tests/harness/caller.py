@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from fairlead.api import network, octavia
+from fairlead.api import lxd, network, octavia
 from fairlead.api.auth import Authenticate, anybody
 from fairlead.api.openapi import DOCUMENT
 from harness.api import inside
@@ -31,7 +31,8 @@ class Caller:
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://door")
         )
-        for path, make_door in (("/network", network.make_door), ("/load-balancer", octavia.make_door)):
+        doors = {"/network": network.make_door, "/load-balancer": octavia.make_door, "/1.0": lxd.make_door}
+        for path, make_door in doors.items():
             self._documents[path] = await documented(make_door(services), self.client, f"{path}{DOCUMENT}")
 
     def close(self) -> None:

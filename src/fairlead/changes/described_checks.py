@@ -102,6 +102,14 @@ class TargetOfNobody(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SameAsDefault(Refusal):
+    """The backend is the default target, which gets what is for no port: the port would say nothing."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadTargetPort(Refusal):
     """Not a range of ports from 1 to 65535."""
 
@@ -180,6 +188,8 @@ def check_description(network: Network, listen: IPAddress, asked: AskedDescripti
     names = set[str]()
     for index, backend in enumerate(asked.backends):
         _check_name(names, index, backend.name)
+        if backend.address == asked.default_target:
+            raise Refused(SameAsDefault(index=index, name=backend.name))
         _check_target(network, listen, index, backend.name, backend.address)
         bad = _first_bad(backend.port)
         if bad is not None:

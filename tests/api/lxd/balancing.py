@@ -1,8 +1,8 @@
 """A site for load balancers: an uplink with routes, a network `net` with a router on it, and machines.
 
 The uplink is 192.0.2.0/24 and 2001:db8:1::/64; 198.51.100.0/24 and 2001:db8:2::/64 are led to it. The network is
-10.0.0.0/24 and fd00::/64, with machines at 10.0.0.11 to .14 and fd00::11 to ::14. `other` is on the same uplink,
-`alone` on none.
+10.0.0.0/24 and fd00::/64, with machines at 10.0.0.11 to .14 and fd00::11 to ::14. `other` of the project
+`one` and `four`, which has no IPv6, are on the same uplink; `alone` is on none.
 """
 
 from collections.abc import Iterator
@@ -90,28 +90,26 @@ def _uplink() -> Network:
     )
 
 
-def _routed(name: str, number: int, project: str) -> Iterator[Aggregate]:
+def _routed(name: str, number: int, project: str, *, six: str = "") -> Iterator[Aggregate]:
     """A network with a router that is on the uplink."""
-    four, six = f"10.0.{number}.0/24", f"fd00:{number:x}::/64" if number else "fd00::/64"
-    subnets = (_subnet(f"{name}4", four, project), _subnet(f"{name}6", six, project))
+    cidrs = [f"10.0.{number}.0/24", *filter(None, [six])]
+    subnets = tuple(_subnet(f"{name}{ip_network(cidr).version}", cidr, project) for cidr in cidrs)
     common: dict[str, Any] = {"project_id": project, "created_at": NOON}
     yield Network(id=f"{name}-id", name=name, mtu=1442, subnets=subnets, router_id=f"{name}-router", **common)
-    for each, kind, use, fixed in (
-        ("out", "uplink", PortUse.ROUTER_GATEWAY, ("up4", f"192.0.2.{100 + number}")),
-        ("in4", f"{name}-id", PortUse.ROUTER_INTERFACE, (f"{name}4", str(ip_network(four)[1]))),
-        ("in6", f"{name}-id", PortUse.ROUTER_INTERFACE, (f"{name}6", str(ip_network(six)[1]))),
-    ):
+    gateway = "uplink", PortUse.ROUTER_GATEWAY, "up4", ip_address(f"192.0.2.{100 + number}")
+    inside = [(f"{name}-id", PortUse.ROUTER_INTERFACE, subnet.id, subnet.cidr[1]) for subnet in subnets]
+    for index, (where, use, subnet_id, address) in enumerate([gateway, *inside]):
         yield Port(
-            id=f"{name}-{each}",
-            network_id=kind,
-            mac_address=f"02:00:00:01:{number:02x}:{len(each) + ord(each[-1]) % 16:02x}",
-            fixed_ips=(FixedIP(subnet_id=fixed[0], address=ip_address(fixed[1])),),
+            id=f"{name}-port{index}",
+            network_id=where,
+            mac_address=f"02:00:00:01:{number:02x}:{index:02x}",
+            fixed_ips=(FixedIP(subnet_id=subnet_id, address=address),),
             device_id=f"{name}-router",
             device_owner=use.value,
             **common,
         )
     yield Router(
-        id=f"{name}-router", name=name, gateway=ExternalGateway(network_id="uplink", port_id=f"{name}-out"), **common
+        id=f"{name}-router", name=name, gateway=ExternalGateway(network_id="uplink", port_id=f"{name}-port0"), **common
     )
 
 
@@ -132,8 +130,9 @@ def _machines() -> Iterator[Port]:
 
 def settle(door: Door) -> None:
     door.write(_uplink())
-    door.write(*_routed("net", 0, "default"))
+    door.write(*_routed("net", 0, "default", six="fd00::/64"))
     door.write(*_routed("other", 1, "one"))
+    door.write(*_routed("four", 2, "default"))
     door.write(*_machines())
     alone = _subnet("alone4", "10.9.0.0/24", "default")
     door.write(Network(id="alone-id", name="alone", project_id="default", created_at=NOON, mtu=1442, subnets=(alone,)))

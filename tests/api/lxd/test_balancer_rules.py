@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.lxd.balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, backend, port, settle
+from api.lxd.balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from api.lxd.world import Door
 from fairlead.model import sizes
 from harness.api import compile_anything
@@ -199,3 +199,128 @@ def test_a_wrong_load_balancer_is_refused(site: Door, said: dict[str, Any], told
     assert site.bad("POST", LBS, new) == (400, f"Failed creating load balancer: {told}")
     assert site.bad("PUT", f"{LBS}/{LISTEN}", {**BODY, **said}) == (400, f"Failed updating load balancer: {told}")
     assert site.bad("PATCH", f"{LBS}/{LISTEN}", said) == (400, f"Failed updating load balancer: {told}")
+
+
+def forward_port(**said: Any) -> dict[str, Any]:
+    return {"ports": [FORWARD["ports"][0], {**FORWARD["ports"][0], "listen_port": "81", **said}]}
+
+
+FORWARD_BODIES: list[tuple[dict[str, Any], str]] = [
+    (with_config(nonsense="1"), 'Invalid option "nonsense"'),
+    (with_config(healthcheck="true"), 'Invalid option "healthcheck"'),
+    (with_config(target_address="x"), "Invalid default target address"),
+    (with_config(target_address="fd00::11"), "Cannot mix IP versions in listen address and default target address"),
+    (with_config(target_address="10.0.1.11"), "Default target address is not within the network subnet"),
+    (with_config(target_address="10.0.0.255"), "Default target address cannot be a broadcast address"),
+    (with_config(target_address="10.0.0.0"), "Default target address cannot be a network address"),
+    (
+        with_config(target_address="10.0.0.11"),
+        "Target address is same as default target address in port specification 0",
+    ),
+    (
+        forward_port(protocol="sctp"),
+        "Invalid port protocol in port specification 1, protocol must be one of: tcp, udp",
+    ),
+    (forward_port(target_address=""), "Invalid target address in port specification 1"),
+    (forward_port(target_address="x"), "Invalid target address in port specification 1"),
+    (
+        forward_port(target_address="fd00::11"),
+        "Cannot mix IP versions in listen address and port specification 1 target address",
+    ),
+    (
+        forward_port(target_address="10.0.1.11"),
+        "Target address is not within the network subnet in port specification 1",
+    ),
+    (
+        forward_port(target_address="10.0.0.255"),
+        "Target address cannot be a broadcast address in port specification 1",
+    ),
+    (forward_port(listen_port=""), "Missing listen port in port specification 1"),
+    (forward_port(listen_port="x"), f"Invalid listen port in port specification 1: {NOT_A_NUMBER}"),
+    (
+        forward_port(listen_port="65536"),
+        'Invalid listen port in port specification 1: Invalid port number "65536", must be between 1 and 65535',
+    ),
+    (forward_port(listen_port="79-80"), 'Duplicate listen port 80 for protocol "tcp" in port specification 1'),
+    (forward_port(target_port="x"), "Invalid target port in port specification 1"),
+    (forward_port(target_port="0"), "Invalid target port in port specification 1"),
+    (
+        forward_port(listen_port="81-83", target_port="1-2"),
+        "Mismatch of listen port(s) and target port(s) count in port specification 1",
+    ),
+    (
+        forward_port(target_port="1-2"),
+        "Mismatch of listen port(s) and target port(s) count in port specification 1",
+    ),
+    (
+        {**with_config(target_address="10.0.0.12"), **forward_port(target_address="10.0.0.12", listen_port="80")},
+        "Target address is same as default target address in port specification 1",
+    ),
+    (
+        forward_port(listen_port="80", target_port="x"),
+        'Duplicate listen port 80 for protocol "tcp" in port specification 1',
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), FORWARD_BODIES)
+def test_a_wrong_forward_is_refused(site: Door, said: dict[str, Any], told: str):
+    new = {**FORWARD, **said, "listen_address": "198.51.100.11"}
+    one = f"{FORWARDS}/198.51.100.20"
+    assert site.bad("POST", FORWARDS, new) == (400, f"Failed creating forward: {told}")
+    assert site.bad("PUT", one, {**FORWARD, **said}) == (400, f"Failed updating forward: {told}")
+    assert site.bad("PATCH", one, said) == (400, f"Failed updating forward: {told}")
+
+
+OVERLAPS = "overlaps with another network or NIC"
+ADDRESSES: list[tuple[str, str, int, str]] = [
+    (LBS, "x", 400, "Invalid load balancer listen address x"),
+    (LBS, "", 400, "Invalid load balancer listen address "),
+    (LBS, "198.51.100.0/24", 400, "Invalid load balancer listen address 198.51.100.0/24"),
+    (FORWARDS, "x", 400, 'Failed parsing "x": Invalid IP representation'),
+    (LBS, LISTEN, 409, "A load balancer for that listen address already exists"),
+    (FORWARDS, LISTEN, 409, "A load balancer for that listen address already exists"),
+    (FORWARDS, "198.51.100.20", 409, "A forward for that listen address already exists"),
+    (LBS, "198.51.100.20", 409, "A forward for that listen address already exists"),
+    (LBS, "203.0.113.1", 400, 'Uplink network does not contain "203.0.113.1/32" in its routes'),
+    (LBS, "2001:db8:9::1", 400, 'Uplink network does not contain "2001:db8:9::1/128" in its routes'),
+    (LBS, "2001:db8:1::7", 400, 'Uplink network does not contain "2001:db8:1::7/128" in its routes'),
+    (LBS, "192.0.2.1", 409, f'Load balancer listen address "192.0.2.1" {OVERLAPS}'),
+    (LBS, "192.0.2.101", 409, f'Load balancer listen address "192.0.2.101" {OVERLAPS}'),
+    (FORWARDS, "192.0.2.101", 409, f'Forward listen address "192.0.2.101" {OVERLAPS}'),
+    (
+        LBS,
+        "192.0.2.150",
+        400,
+        'Listen address "192.0.2.150" overlaps with "ipv4.ovn.ranges" ("192.0.2.100-192.0.2.199")',
+    ),
+    (LBS, "10.0.0.1", 409, 'Listen address "10.0.0.1" is already in use'),
+    (LBS, "10.0.0.11", 409, 'Listen address "10.0.0.11" is already in use by instance NIC'),
+    (LBS, "10.0.0.255", 409, 'Listen address "10.0.0.255" is already in use'),
+]
+
+
+@pytest.mark.parametrize(("path", "address", "code", "told"), ADDRESSES)
+def test_an_address_that_cannot_listen_is_refused(site: Door, path: str, address: str, code: int, told: str):
+    body = BODY if path == LBS else FORWARD
+    if ":" in address:
+        body = {**body, "backends": [A6], "ports": [PORT80]}
+    noun = "load balancer" if path == LBS else "forward"
+    assert site.bad("POST", path, {**body, "listen_address": address}) == (code, f"Failed creating {noun}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("network", "address", "told"),
+    [
+        ("alone", LISTEN, "Isolated OVN network cannot use network load balancers"),
+        ("alone", "0.0.0.0", "Isolated OVN network cannot use network load balancers"),
+        ("four", LISTEN6, 'OVN network "four" is missing "ipv6.address" config option'),
+    ],
+)
+def test_a_network_without_a_way_there_is_refused(site: Door, network: str, address: str, told: str):
+    body = {"listen_address": address}
+    refused = site.bad("POST", f"/1.0/networks/{network}/load-balancers", body)
+    assert refused == (400, f"Failed creating load balancer: {told}")
+    if network == "alone":
+        refused = site.bad("POST", f"/1.0/networks/{network}/forwards", body)
+        assert refused == (400, "Failed creating forward: Isolated OVN network cannot use network forwards")

@@ -1,14 +1,27 @@
-"""Load balancers in LXD's form: what is made, shown, changed and deleted."""
+"""Load balancers in LXD's form: what is made, shown, changed and deleted, and by whom."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from api.lxd.balancing import BODY, LBS, LISTEN, settle
+from api.lxd.balancing import BODY, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from api.lxd.world import Door
+from fairlead.api.lxd.events import Listener
+from fairlead.model.facts import HEALTH
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.steps import at_once
 from harness.api import compile_anything
+
+ONE = f"{LBS}/{LISTEN}"
+SIX = {
+    "backends": [backend("six", target_address="fd00::11")],
+    "ports": [port("53", "six", protocol="udp"), port("53,80-82", "six")],
+}
 
 
 @pytest.fixture
@@ -19,20 +32,266 @@ def site(tmp_path: Path) -> Iterator[Door]:
     door.close()
 
 
-def make(door: Door, address: str = LISTEN, **said: Any) -> str:
+def make(door: Door, address: str = LISTEN, *, by: str = "root", where: str = LBS, **said: Any) -> str:
     """The path of a new one."""
-    answer = door.send("POST", LBS, {**BODY, "listen_address": address, **said})
+    answer = door.send("POST", where, {**BODY, "listen_address": address, **said}, by=by)
     assert answer.status_code == 201, answer.text
     return str(answer.headers["location"])
 
 
 def test_one_is_made_shown_and_deleted(site: Door):
-    path = make(site)
-    assert path == f"{LBS}/{LISTEN}"
-    assert site.good("GET", path) == {**BODY, "listen_address": LISTEN, "location": ""}
-    assert site.good("GET", LBS) == [path]
-    assert site.good("GET", f"{LBS}?recursion=1") == [site.good("GET", path)]
-    assert site.good("DELETE", path) is None
-    assert site.bad("GET", path) == (404, "Network load balancer not found")
-    assert site.bad("DELETE", path) == (404, "Failed deleting load balancer: Network load balancer not found")
+    assert make(site) == ONE
+    assert site.good("GET", ONE) == {**BODY, "listen_address": LISTEN, "location": ""}
+    assert site.good("GET", LBS) == [ONE]
+    assert site.good("GET", f"{LBS}?recursion=1") == [site.good("GET", ONE)]
+    assert site.good("DELETE", ONE) is None
+    assert site.bad("GET", ONE) == (404, "Network load balancer not found")
+    assert site.bad("DELETE", ONE) == (404, "Failed deleting load balancer: Network load balancer not found")
+    assert site.bad("PUT", ONE, BODY) == (404, "Failed updating load balancer: Network load balancer not found")
     assert not site.snapshot.load_balancers
+    assert make(site) == ONE
+
+
+def test_what_incus_sends_first_has_neither_backends_nor_ports(site: Door):
+    """`incus network load-balancer create` (6.0.4)."""
+    body = {"description": "", "config": {}, "backends": None, "ports": None, "listen_address": LISTEN}
+    assert site.send("POST", LBS, body).status_code == 201
+    empty = {"description": "", "config": {}, "backends": [], "ports": [], "listen_address": LISTEN, "location": ""}
+    assert site.good("GET", ONE) == empty
+
+
+def test_an_address_is_found_in_any_form(site: Door):
+    path = make(site, "2001:DB8:2:0::0010", **SIX)
+    assert path == f"{LBS}/{LISTEN6}"
+    for form in (LISTEN6, "2001:DB8:2:0::10", "2001:0db8:0002::0010"):
+        assert site.good("GET", f"{LBS}/{form}")["listen_address"] == LISTEN6
+    assert site.bad("GET", f"{LBS}/nowhere") == (404, "Network load balancer not found")
+    refused = site.bad("POST", LBS, {**BODY, **SIX, "listen_address": "2001:db8:2::0:10"})
+    text = "Failed creating load balancer: A load balancer for that listen address already exists"
+    assert refused == (409, text)
+
+
+def test_an_edit_keeps_what_stays(site: Door):
+    make(site)
+    (before,) = site.snapshot.load_balancers.values()
+    more = port("443", "a")
+    site.good("PUT", ONE, {**BODY, "ports": [more, *BODY["ports"]]})
+    (after,) = site.snapshot.load_balancers.values()
+    assert [listener.port for listener in after.listeners] == [443, 80]
+    assert after.listeners[1] is before.listeners[0]
+    assert site.good("GET", ONE)["ports"] == [more, *BODY["ports"]]
+
+
+def test_of_two_that_edit_at_once_none_loses_what_it_did(site: Door):
+    make(site)
+    tag = site.send("GET", ONE).headers["etag"]
+    first, second = ({**BODY, "backends": [*BODY["backends"], backend(name)]} for name in ("c", "d"))
+    site.good("PUT", ONE, first, if_match=tag)
+    status, told = site.bad("PUT", ONE, second, if_match=tag)
+    new = site.send("GET", ONE).headers["etag"]
+    words = f"ETag doesn't match: {new} vs {tag}".replace('"', "")
+    assert (status, told) == (412, f"Failed updating load balancer: {words}")
+    assert site.bad("PATCH", ONE, {"description": "x"}, if_match=tag)[0] == 412
+    assert [each["name"] for each in site.good("GET", ONE)["backends"]] == ["a", "b", "c"]
+    site.good("PUT", ONE, second, if_match=new)
+    site.good("PUT", ONE, BODY)  # who sends none takes all
+    assert site.good("GET", ONE)["backends"] == BODY["backends"]
+
+
+def test_of_two_edits_on_their_way_together_one_is_told(site: Door):
+    make(site)
+    tag = site.send("GET", ONE).headers["etag"]
+    bodies = [{**BODY, "backends": [*BODY["backends"], backend(name)]} for name in ("c", "d")]
+
+    async def both() -> list[httpx.Response]:
+        path = ONE.removeprefix("/1.0")
+        puts = (site.place.client.put(path, json=body, headers={"if-match": tag}) for body in bodies)
+        return list(await asyncio.gather(*puts))
+
+    answers = site.run(both())
+    assert sorted(answer.status_code for answer in answers) == [200, 412]
+    won = bodies[[answer.status_code for answer in answers].index(200)]
+    assert site.good("GET", ONE)["backends"] == won["backends"]
+
+
+def test_the_tag_follows_what_can_be_edited(site: Door):
+    make(site)
+    tags = [site.send("GET", ONE).headers["etag"]]
+    for said in ({"description": "x"}, {"config": {"user.a": "1"}}, {"ports": []}, {"backends": []}):
+        site.good("PATCH", ONE, said)
+        tags.append(site.send("GET", ONE).headers["etag"])
+    assert len(set(tags)) == 5
+    site.good("PUT", ONE, BODY)
+    assert site.send("GET", ONE).headers["etag"] == tags[0]
+
+
+def test_a_patch_keeps_what_it_does_not_say(site: Door):
+    make(site, description="old", config={"user.a": "1", "user.b": "2"})
+    site.good("PATCH", ONE, {"config": {"user.b": "", "user.c": "3"}})
+    shown = {**BODY, "description": "old", "config": {"user.a": "1", "user.c": "3"}}
+    assert site.good("GET", ONE) == {**shown, "listen_address": LISTEN, "location": ""}
+    site.good("PATCH", ONE, {"description": "", "backends": None})
+    assert site.good("GET", ONE)["description"] == ""
+    site.good("PUT", ONE, {"description": "new"})
+    assert site.good("GET", ONE)["backends"] == site.good("GET", ONE)["ports"] == []
+
+
+def test_options_do_what_they_say(site: Door):
+    options = {
+        "fairlead.affinity": "source-ip",
+        "fairlead.algorithm": "source-ip",
+        "fairlead.weight.a": "3",
+        "healthcheck": "true",
+        "healthcheck.interval": "7",
+    }
+    make(site, config=options)
+    assert site.good("GET", ONE)["config"] == options
+    (balancer,) = site.snapshot.load_balancers.values()
+    (pool,) = balancer.pools
+    assert pool.goes_by_source
+    assert [member.weight for member in pool.members] == [3, 1]
+    assert pool.health_monitor is not None
+    assert (pool.health_monitor.delay, pool.health_monitor.timeout) == (7, 30)
+    site.good("PUT", ONE, {**BODY, "config": dict.fromkeys(options, "")})
+    assert site.good("GET", ONE)["config"] == {}
+    (balancer,) = site.snapshot.load_balancers.values()
+    assert balancer.pools[0].health_monitor is None
+
+
+def test_a_list_is_in_order_and_filtered(site: Door):
+    wanted = [f"198.51.100.{number}" for number in (9, 10, 100)]
+    for address in reversed(wanted):
+        make(site, address, description=f"ends in {address[-1]}")
+    make(site, LISTEN6, **SIX)
+    make(site, "10.0.0.100")
+    make(site, "198.51.100.20", where=FORWARDS, ports=[])
+    expected = ["10.0.0.100", *wanted, LISTEN6]
+    assert site.good("GET", LBS) == [f"{LBS}/{address}" for address in expected]
+    query = "filter=description eq 'ends in 0'"
+    assert site.good("GET", f"{LBS}?{query}") == [f"{LBS}/{address}" for address in wanted[1:]]
+    shown = site.good("GET", f"{LBS}?recursion=1&{query}")
+    assert [each["listen_address"] for each in shown] == wanted[1:]
+
+
+@pytest.mark.parametrize(("any_address", "inside", "said"), [("0.0.0.0", "192.0.2.", {}), ("::", "2001:db8:2:", SIX)])
+def test_an_address_is_chosen(site: Door, any_address: str, inside: str, said: Any):
+    paths = {make(site, any_address, **said) for _ in range(3)}
+    assert len(paths) == 3
+    for path in paths:
+        shown = site.good("GET", path)
+        assert path == f"{LBS}/{shown['listen_address']}"
+        assert shown["listen_address"].startswith(inside)
+
+
+def events_of(site: Door, *requests: tuple[str, str, Any]) -> list[tuple[str, str]]:
+    listener = Listener(projects=None, types=frozenset({"lifecycle"}))
+    with site.events.listening(listener):
+        for method, path, body in requests:
+            site.good(method, path, body)
+        told = [listener.queue.get_nowait() for _ in range(listener.queue.qsize())]
+    return [(event["metadata"]["action"], event["metadata"]["source"]) for event in told if event]
+
+
+def test_whoever_listens_is_told_of_each_change(site: Door):
+    new = {**BODY, "listen_address": LISTEN}
+    assert events_of(
+        site,
+        ("POST", LBS, new),
+        ("PUT", ONE, BODY),
+        ("PATCH", ONE, {"config": {"user.nothing": ""}}),
+        ("PUT", ONE, {**BODY, "description": "x"}),
+        ("DELETE", ONE, None),
+    ) == [(f"network-load-balancer-{done}", ONE) for done in ("created", "updated", "deleted")]
+
+
+def test_what_changes_nothing_writes_nothing(site: Door):
+    make(site)
+    before = site.snapshot
+    site.good("PUT", ONE, {**BODY, "description": " ", "config": {"user.a": ""}})
+    site.good("PATCH", ONE, {})
+    assert site.snapshot is before
+
+
+def test_an_uplink_has_none_of_its_own(site: Door):
+    path = "/1.0/networks/UPLINK/load-balancers"
+    body = {**BODY, "listen_address": LISTEN}
+    assert site.bad("POST", path, body) == (400, 'Network driver "physical" does not support load balancers')
+    assert site.good("GET", path) == []
+
+
+def test_a_network_that_is_not_there_has_none(site: Door):
+    for method, path in (
+        ("GET", ""),
+        ("POST", ""),
+        ("GET", f"/{LISTEN}"),
+        ("PUT", f"/{LISTEN}"),
+        ("DELETE", f"/{LISTEN}"),
+    ):
+        body = BODY if method in ("POST", "PUT") else None
+        refused = site.bad(method, f"/1.0/networks/nowhere/load-balancers{path}", body)
+        assert refused == (404, "Failed loading network: Network not found")
+
+
+def test_tenants_have_their_own(site: Door):
+    """`other` is a network of ann's project; bob is of another one, and root may name each."""
+    where = "/1.0/networks/other/load-balancers"
+    said = {"backends": [backend("a", target_address="10.0.1.5")], "ports": [port("80", "a")]}
+    make(site)
+    path = make(site, "198.51.100.30", by="ann", where=where, **said)
+    assert path == f"{where}/198.51.100.30?project=one"
+    assert site.good("GET", where, by="ann") == [f"{where}/198.51.100.30"]
+    assert site.good("GET", f"{where}?project=one") == [f"{where}/198.51.100.30"]
+    site.make_project("two")
+    for who in ("ann", "bob"):
+        assert site.bad("GET", ONE, by=who) == (404, "Failed loading network: Network not found")
+    assert site.bad("GET", f"{where}/198.51.100.30?project=one", by="bob")[0] == 403
+    assert site.bad("DELETE", path, by="bob")[0] == 403
+    assert site.bad("POST", where, {**BODY, **said, "listen_address": LISTEN}, by="ann") == (
+        409,
+        f'Failed creating load balancer: Load balancer listen address "{LISTEN}" overlaps with another network or NIC',
+    )
+    assert site.bad("DELETE", path.split("?")[0], by="rita") == (403, "not authorized")
+    site.good("DELETE", path, by="ann")
+
+
+def observe(site: Door, **seen: Health) -> None:
+    """By machine and port: m11_8080."""
+    news = {}
+    for where, health in seen.items():
+        number, port_number = where.removeprefix("m").split("_")
+        port_id, address = f"machine{number}", site.snapshot.ports[f"machine{number}"].fixed_ips[0].address
+        news[Endpoint(port_id, address, int(port_number), Transport.TCP)] = health
+    at_once(site.place.model.observe(HEALTH, news))
+
+
+def test_state_tells_backends_by_the_ports_at_which_they_are(site: Door):
+    backends = [
+        *BODY["backends"],
+        backend("gone", target_address="10.0.0.99", target_port="1-2"),
+        backend("idle", target_address="10.0.0.13"),
+    ]
+    ports = [port("80,443", "a", "b", "gone"), port("53", "a", protocol="udp")]
+    path = make(site, "10.0.0.100", config={"healthcheck": "true"}, backends=backends, ports=ports)
+    observe(site, m11_80=Health.ONLINE, m11_443=Health.ERROR, m12_8080=Health.UNPLUGGED)
+    told = site.good("GET", f"{path}/state")["backend_health"]
+    assert told == {
+        "a": {
+            "address": "10.0.0.11",
+            "ports": [
+                {"protocol": "tcp", "port": 80, "status": "online"},
+                {"protocol": "tcp", "port": 443, "status": "offline"},
+                {"protocol": "udp", "port": 53, "status": "unknown"},
+            ],
+        },
+        "b": {"address": "10.0.0.12", "ports": [{"protocol": "tcp", "port": 8080, "status": "offline"}]},
+        "gone": {
+            "address": "10.0.0.99",
+            "ports": [
+                {"protocol": "tcp", "port": 1, "status": "error"},
+                {"protocol": "tcp", "port": 2, "status": "error"},
+            ],
+        },
+    }
+    site.good("PATCH", path, {"config": {"healthcheck": ""}})
+    assert site.good("GET", f"{path}/state") == {"backend_health": None}
+    assert site.bad("GET", f"{LBS}/198.51.100.77/state") == (404, "Network load balancer not found")

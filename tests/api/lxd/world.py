@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.applications import Starlette
 
 from fairlead.api.auth import ROLES
+from fairlead.api.door import Services
 from fairlead.api.lxd import make_door
+from fairlead.api.lxd.events import Events
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.interface import Compile
 from fairlead.model.network import Network
@@ -36,7 +39,12 @@ class Door:
         self.callers = dict(CALLERS)
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/1.0", compile_owner)))
+        self.place = self.run(self._stack.enter_async_context(inside(self._make, folder, "/1.0", compile_owner)))
+
+    def _make(self, services: Services) -> Starlette:
+        made = make_door(services)
+        self.events: Events = made.state.events
+        return made
 
     def run(self, work: Any) -> Any:
         async def wait() -> Any:

@@ -92,6 +92,9 @@ _DESCRIPTION: Mapping[type[Refusal], Says] = {
     described_checks.TargetOfNobody: lambda why: _bad(
         f"Target address {_of_nobody(why)} for backend {quote(why.name)}"
     ),
+    described_checks.SameAsDefault: lambda why: _bad(
+        f"Target address is same as default target address for backend {quote(why.name)}"
+    ),
     described_checks.BadTargetPort: _bad_target,
     described_checks.NoBackends: lambda why: _bad(
         f"Missing target_backend or target_pool in port specification {why.index}"
@@ -208,6 +211,9 @@ OF_FORWARDS: Mapping[type[Refusal], Says] = {
     described_checks.TargetOfOtherVersion: _mixed,
     described_checks.TargetOutside: lambda why: _of_forward(why, "is not within the network subnet"),
     described_checks.TargetOfNobody: lambda why: _of_forward(why, _of_nobody(why)),
+    described_checks.SameAsDefault: lambda why: _bad(
+        f"Target address is same as default target address in port specification {why.index}"
+    ),
     described_checks.BadTargetPort: lambda why: _bad(f"Invalid target port in port specification {why.index}"),
     described_checks.CountMismatch: lambda why: _bad(
         f"Mismatch of listen port(s) and target port(s) count in port specification {why.index}"

@@ -211,8 +211,9 @@ class Views:
 
     def _network(self, snapshot: Snapshot, request: Request) -> Network:
         """Raises ApiError 404."""
+        project = caller_of(request).project_id
         with saying("Failed loading network", {}):
-            return find_network(snapshot, caller_of(request).project_id, request.path_params["network"])
+            return find_network(snapshot, project, request.path_params["network"])
 
     def _check_driver(self, network: Network) -> None:
         """An uplink has those of the networks behind it only. Raises ApiError 400."""
