@@ -14,7 +14,7 @@ from fairlead.changes import access, networks, routers, subnets
 from fairlead.changes.access import Verb
 from fairlead.changes.addresses import default_pools
 from fairlead.changes.asker import Asker
-from fairlead.changes.balancers import delete_load_balancer
+from fairlead.changes.described import delete_described
 from fairlead.changes.draft import NetworkDraft, NewId
 from fairlead.changes.gateways import GatewayRequest, find_external_network, set_gateway
 from fairlead.changes.network_descriptions import (
@@ -144,7 +144,7 @@ def delete_whole(snapshot: Snapshot, asker: Asker, network_id: str) -> Steps[Cha
     network = snapshot.networks[network_id]
     access.check_own(asker.identity, Verb.DELETE, network)
     for balancer_id in sorted(snapshot.described_on.get(network_id, NO_IDS)):
-        draft.add(delete_load_balancer(draft.snapshot, asker, balancer_id, cascade=True))
+        draft.add(delete_described(draft.snapshot, asker, balancer_id))
         yield
     router = snapshot.routers.get(network.router_id or "")
     if router is not None:

@@ -48,6 +48,11 @@ def may_name(caller: Identity, project: str) -> bool:
     return caller.is_admin or project == caller.project_id or project in caller.projects
 
 
+def sees(caller: Identity, project: str) -> bool:
+    """Whether what is the project's may be shown to the caller, whichever project they have named."""
+    return caller.may_see(project) or project in caller.projects
+
+
 def requestor(request: Request) -> JsonObject:
     """Who calls, as events say it (LXD's EventLifecycleRequestor)."""
     address = request.client.host if request.client else ""

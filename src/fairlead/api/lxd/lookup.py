@@ -27,6 +27,12 @@ def find_network(snapshot: Snapshot, project: str, name: str) -> Network:
     return found
 
 
+def is_called(snapshot: Snapshot, project: str, name: str) -> bool:
+    """Whether any network of the project is called so, even if it is not found by that."""
+    by_id = snapshot.project_networks
+    return any((scope, name) in snapshot.network_names or name in by_id.get(scope, NO_IDS) for scope in scopes(project))
+
+
 def find_uplink(snapshot: Snapshot, name: str) -> Network | None:
     """The external network that is called so, whoever owns it."""
     return _find(snapshot, (EVERYBODY,), name)

@@ -41,15 +41,14 @@ def _host(address: Any) -> str:
 
 
 def _target_outside(why: whole.TargetOutside) -> ApiError:
-    """A forward's default target is the one that its config names (LXD, forwardValidate)."""
-    listen, target, described = shown(why.balancer.vip.address), shown(why.address), why.balancer.described
-    if described is None or described.use is lb.Use.LOAD_BALANCER:
-        what = f"Network load balancer for {listen} has a backend target address"
-    elif dict(described.config).get("target_address") == str(why.address):
-        what = f"Network forward for {listen} has a default target address"
-    else:
-        what = f"Network forward for {listen} has a port target address"
-    return ApiError(400, f"{what} {target} that is not within the network subnet")
+    """A forward's default target gets what is for no port."""
+    balancer = why.balancer
+    noun = "Network forward" if lb.is_forward(balancer) else "Network load balancer"
+    rest = (pool.members for pool in balancer.pools if pool.protocol is lb.PoolProtocol.ANY)
+    is_default = any(member.address == why.address for members in rest for member in members)
+    target = "default" if is_default else "port" if lb.is_forward(balancer) else "backend"
+    text = f"{noun} for {shown(balancer.vip.address)} has a {target} target address {shown(why.address)}"
+    return ApiError(400, f"{text} that is not within the network subnet")
 
 
 def _route_needed(why: outside.RouteNeeded) -> ApiError:

@@ -1,8 +1,259 @@
-"""The routes of networks, below /1.0."""
+"""The routes of networks, below /1.0: LXD's `ovn` networks, and `physical` ones, which are their uplinks."""
 
-from fairlead.api.door import Services
-from fairlead.api.openapi import Operation
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, JsonObject, Services
+from fairlead.api.fields import Field, Values, text
+from fairlead.api.lxd import bodies
+from fairlead.api.lxd.allocations import allocation_routes
+from fairlead.api.lxd.caller import caller_of, in_project
+from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, gives, sync
+from fairlead.api.lxd.events import lifecycle
+from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, is_recursive, listed, read_filter
+from fairlead.api.lxd.go_texts import quote
+from fairlead.api.lxd.lookup import find_network, is_called, name_fault, name_of, networks_of
+from fairlead.api.lxd.network_config import decode_network
+from fairlead.api.lxd.network_encode import (
+    OVN,
+    PHYSICAL,
+    SHOWN,
+    TYPES,
+    config_of,
+    encode_network,
+    path_of,
+    tag_of,
+    url_of,
+)
+from fairlead.api.lxd.network_state import STATE, encode_state
+from fairlead.api.lxd.uplink_config import decode_uplink
+from fairlead.api.openapi import Operation, read_body
+from fairlead.api.steps import in_steps
+from fairlead.changes.asker import Asker
+from fairlead.changes.identity import DEFAULT_PROJECT
+from fairlead.changes.uplinks import create_uplink, delete_uplink, update_uplink
+from fairlead.changes.whole_networks import create_whole, delete_whole, update_whole
+from fairlead.model.network import Network
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, in_order
+from fairlead.model.writing import Changes
+
+LONGEST_NAME = 255
+"""Characters that are looked at; a name has fewer."""
+_PUT: Mapping[str, Field] = {"description": Field(text(bodies.LONGEST_VALUE)), "config": Field(bodies.config)}
+PUT = bodies.struct(_PUT)
+POST = bodies.struct({**_PUT, "name": Field(text(LONGEST_NAME)), "type": Field(text(LONGEST_NAME))})
+RENAME = bodies.struct({"name": Field(text(LONGEST_NAME))})
+Config = Mapping[str, str]
+Revise = Callable[[Values, Config, str], tuple[Config, str]]
+"""What a body makes of config and description."""
 
 
 def routes(services: Services) -> list[Operation]:
-    return []
+    views, query = Views(services), PROJECT_QUERY
+    many, one = "/networks", "/networks/{network}"
+    return [
+        Operation("GET", many, views.show_all, gives={200: gives(LIST)}, query=LIST_QUERY),
+        Operation("POST", many, views.create, takes=POST, gives={201: EMPTY}, query=query),
+        Operation("GET", one, views.show_one, gives={200: gives(SHOWN)}, query=query),
+        Operation("PUT", one, views.replace, takes=PUT, gives={200: EMPTY}, query=query, fails=[412]),
+        Operation("PATCH", one, views.patch, takes=PUT, gives={200: EMPTY}, query=query, fails=[412]),
+        Operation("POST", one, views.rename, takes=RENAME, gives={201: EMPTY}, query=query),
+        Operation("DELETE", one, views.delete, gives={200: EMPTY}, query=query),
+        Operation("GET", f"{one}/state", views.show_state, gives={200: gives(STATE)}, query=query),
+        *allocation_routes(services),
+    ]
+
+
+class Views:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    # Requests
+
+    async def show_all(self, request: Request) -> Response:
+        """URLs; or with `recursion` all that is to be said of each."""
+        snapshot = self._services.model.snapshot
+        whole = is_recursive(request) or bool(read_filter(request).clauses)
+        return await listed(request, await in_steps(self._listed(request, snapshot, whole)))
+
+    def _listed(
+        self, request: Request, snapshot: Snapshot, whole: bool
+    ) -> Steps[list[tuple[str, Callable[[], JsonObject]]]]:
+        caller = caller_of(request)
+        found = yield from in_order(
+            list(networks_of(snapshot, caller.project_id)), key=lambda network: name_of(snapshot, network)
+        )
+        items = list[tuple[str, Callable[[], JsonObject]]]()
+        for network in found:
+            shown: JsonObject = {}
+            if whole:
+                shown = yield from encode_network(self._services, snapshot, caller, network)
+            items.append((url_of(snapshot, network), partial(dict, shown)))
+            yield
+        return items
+
+    async def create(self, request: Request) -> Response:
+        """Of type `ovn`, behind an uplink; or of type `physical`, which is an uplink."""
+        values, services = await read_body(request), self._services
+        caller, made = caller_of(request), services.new_id()
+        name: str = values.get("name", "")
+        _check_name(name)
+        kind = _read_type(values.get("type", ""), caller.project_id)
+        config, description = _without_empty(values.get("config", {})), values.get("description", "")
+
+        async def change(old: Snapshot) -> Changes:
+            if is_called(old, caller.project_id, name):
+                raise ApiError(409, f"Network {quote(name)} already exists")
+            asker = self._asker(request)
+            if kind == PHYSICAL:
+                uplink = decode_uplink(name, description, config, services.external_mtu, None)
+                return await in_steps(create_uplink(old, asker, made, services.new_id, uplink))
+            asked = decode_network(old, name, description, config, services.mtu, None)
+            return await in_steps(create_whole(old, asker, made, services.new_id, asked))
+
+        snapshot = await services.write(change)
+        path = path_of(snapshot, snapshot.networks[made])
+        lifecycle(request, "network-created", path)
+        return created(in_project(path, caller.project_id))
+
+    async def show_one(self, request: Request) -> Response:
+        """With the ETag that If-Match takes."""
+        services, snapshot, caller = self._services, self._services.model.snapshot, caller_of(request)
+        network = find_network(snapshot, caller.project_id, request.path_params["network"])
+        shown = await in_steps(encode_network(services, snapshot, caller, network))
+        return sync(shown, tag=tag_of(services, snapshot, network))
+
+    async def show_state(self, request: Request) -> Response:
+        """What it has by now."""
+        snapshot = self._services.model.snapshot
+        network = find_network(snapshot, caller_of(request).project_id, request.path_params["network"])
+        return sync(encode_state(snapshot, network))
+
+    async def replace(self, request: Request) -> Response:
+        """What the body does not say is as it is without being said."""
+        return await self._update(request, lambda values, *_: (values.get("config", {}), values.get("description", "")))
+
+    async def patch(self, request: Request) -> Response:
+        """What the body does not say stays; so does each key that it does not say."""
+        return await self._update(
+            request,
+            lambda values, config, description: (
+                {**config, **values.get("config", {})},
+                values.get("description", description),
+            ),
+        )
+
+    async def rename(self, request: Request) -> Response:
+        """What is behind an uplink stays there."""
+        values, project = await read_body(request), caller_of(request).project_id
+        name: str = values.get("name", "")
+        if not name:
+            raise ApiError(400, "New network name not provided")
+        _check_name(name)
+        network = self._find(self._services.model.snapshot, request)
+
+        async def change(old: Snapshot) -> Changes:
+            found = self._find(old, request)
+            if is_called(old, project, name):
+                raise ApiError(409, f"Network {quote(name)} already exists")
+            return await self._changed(old, request, found, name, config_of(self._services, old, found))
+
+        snapshot = await self._services.write(change)
+        path = path_of(snapshot, snapshot.networks[network.id])
+        lifecycle(request, "network-renamed", path)
+        return created(in_project(path, project))
+
+    async def delete(self, request: Request) -> Response:
+        """With its router, its load balancers and its forwards; not while anything else is on it."""
+        path = path_of(self._services.model.snapshot, self._find(self._services.model.snapshot, request))
+
+        async def change(old: Snapshot) -> Changes:
+            network, asker = self._find(old, request), self._asker(request)
+            if network.external:
+                return delete_uplink(old, asker, network.id)
+            return await in_steps(delete_whole(old, asker, network.id))
+
+        await self._services.write(change)
+        lifecycle(request, "network-deleted", path)
+        return sync()
+
+    async def _update(self, request: Request, revise: Revise) -> Response:
+        """Nothing is written, and nobody told, if all stays as it is."""
+        values, services, changed = await read_body(request), self._services, list[bool]()
+
+        async def change(old: Snapshot) -> Changes:
+            network = self._find(old, request)
+            check_match(request, tag_of(services, old, network))
+            config, description = revise(values, config_of(services, old, network), network.description)
+            changes = await self._changed(old, request, network, None, config, description)
+            changed[:] = [bool(changes.puts or changes.deletes)]
+            return changes
+
+        path = path_of(services.model.snapshot, self._find(services.model.snapshot, request))
+        await services.write(change)
+        if changed == [True]:
+            lifecycle(request, "network-updated", path)
+        return sync()
+
+    # What they share
+
+    async def _changed(
+        self,
+        old: Snapshot,
+        request: Request,
+        network: Network,
+        name: str | None,
+        config: Config,
+        description: str | None = None,
+    ) -> Changes:
+        """What is None stays as it is."""
+        services, asker, config = self._services, self._asker(request), _without_empty(config)
+        called = network.name if name is None else name
+        described = network.description if description is None else description
+        if network.external:
+            uplink = decode_uplink(called, described, config, services.external_mtu, network)
+            return await in_steps(update_uplink(old, asker, network.id, services.new_id, uplink))
+        asked = decode_network(old, called, described, config, services.mtu, network)
+        return await in_steps(update_whole(old, asker, network.id, services.new_id, asked))
+
+    def _asker(self, request: Request) -> Asker:
+        services = self._services
+        return Asker(
+            identity=caller_of(request), now=services.now(), applied=services.applied, providers=services.providers
+        )
+
+    def _find(self, snapshot: Snapshot, request: Request) -> Network:
+        """Raises ApiError 404."""
+        try:
+            return find_network(snapshot, caller_of(request).project_id, request.path_params["network"])
+        except ApiError as error:
+            raise ApiError(error.status, f"Failed loading network: {error.message}") from None
+
+
+def _check_name(name: str) -> None:
+    """Raises ApiError 400."""
+    if not name:
+        raise ApiError(400, "No name provided")
+    fault = name_fault(name)
+    if fault is not None:
+        raise ApiError(400, f"Invalid network name: {fault}")
+
+
+def _read_type(kind: str, project: str) -> str:
+    """Elsewhere than in the default project LXD has networks of type `ovn` only; in it, one of type `bridge` is meant
+    without a word. Raises ApiError 400."""
+    kind = kind or ("bridge" if project == DEFAULT_PROJECT else OVN)
+    if kind not in TYPES:
+        raise ApiError(400, f"Network type {quote(kind)} is not supported, type must be one of: {', '.join(TYPES)}")
+    if kind == PHYSICAL and project != DEFAULT_PROJECT:
+        raise ApiError(400, "Network type does not support non-default projects")
+    return kind
+
+
+def _without_empty(config: Config) -> Config:
+    """To say nothing of a key is to take it away."""
+    return {key: value for key, value in config.items() if value}

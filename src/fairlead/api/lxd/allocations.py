@@ -1,0 +1,113 @@
+"""`GET /1.0/network-allocations`: which addresses are had, by what (LXD's REST API, "network-allocations")."""
+
+from collections.abc import Iterable, Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import JsonObject, Services
+from fairlead.api.lxd.caller import caller_of, in_project, sees
+from fairlead.api.lxd.config_texts import TRUE
+from fairlead.api.lxd.envelope import gives, sync
+from fairlead.api.lxd.filters import PROJECT_QUERY
+from fairlead.api.lxd.lookup import name_of, networks_of, project_of
+from fairlead.api.lxd.network_encode import PLURALS, path_of, url_of
+from fairlead.api.openapi import FLAG, TEXT, Operation
+from fairlead.api.steps import in_steps
+from fairlead.changes.described import described_on
+from fairlead.changes.identity import Identity
+from fairlead.changes.network_descriptions import describe, router_of
+from fairlead.changes.uplinks import describe_uplink
+from fairlead.model.addresses import IPAddress
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.loadbalancer import Use
+from fairlead.model.network import Network
+from fairlead.model.snapshot import EVERYBODY, Snapshot
+from fairlead.model.steps import Steps, in_order
+
+TYPES = {Use.FORWARD: "network-forward", Use.LOAD_BALANCER: "network-load-balancer"}
+UPLINK = "network-uplink"
+"""Of a router's address outside. LXD has no word: it leaves these out."""
+ALLOCATION = {
+    "type": "object",
+    "properties": {"addresses": TEXT, "used_by": TEXT, "type": TEXT, "nat": FLAG, "hwaddr": TEXT, "network": TEXT},
+    "required": ["addresses", "hwaddr", "nat", "network", "type", "used_by"],
+}
+
+
+def allocation_routes(services: Services) -> list[Operation]:
+    async def show(request: Request) -> Response:
+        """Addresses with the lengths of their prefixes; of all the caller's projects, if it is asked for."""
+        caller, snapshot = caller_of(request), services.model.snapshot
+        everywhere = request.query_params.get("all-projects", "").lower() in TRUE
+        projects = _projects(snapshot, caller) if everywhere else [caller.project_id]
+        return sync(await in_steps(_allocations(snapshot, projects)))
+
+    query = {**PROJECT_QUERY, "all-projects": TEXT}
+    shown = gives({"type": "array", "items": ALLOCATION})
+    return [Operation("GET", "/network-allocations", show, gives={200: shown}, query=query)]
+
+
+def _projects(snapshot: Snapshot, caller: Identity) -> list[str]:
+    """Those that have networks, and that the caller may see."""
+    found = {*snapshot.project_networks, caller.project_id} - {EVERYBODY}
+    return sorted(each for each in found if sees(caller, each))
+
+
+def _allocations(snapshot: Snapshot, projects: Iterable[str]) -> Steps[list[JsonObject]]:
+    networks = list[Network]()
+    for project in projects:
+        networks.extend(networks_of(snapshot, project))
+        yield
+    ordered = yield from in_order(networks, key=lambda each: (project_of(each), name_of(snapshot, each)))
+    found = list[JsonObject]()
+    for network in ordered:
+        for entry in _of_uplink(snapshot, network) if network.external else _of_network(snapshot, network):
+            found.append(entry)
+            yield
+        yield
+    return found
+
+
+def _of_uplink(snapshot: Snapshot, network: Network) -> Iterator[JsonObject]:
+    name = name_of(snapshot, network)
+    for family in describe_uplink(network).families:
+        gateway = family.gateway
+        text = f"{gateway.address}/{gateway.cidr.prefixlen}"
+        yield _entry(name, text, "network", url_of(snapshot, network))
+
+
+def _of_network(snapshot: Snapshot, network: Network) -> Iterator[JsonObject]:
+    name = name_of(snapshot, network)
+    for family in describe(snapshot, network).families:
+        if family.router is not None:
+            text = f"{family.router.address}/{family.router.cidr.prefixlen}"
+            yield _entry(name, text, "network", url_of(snapshot, network), nat=family.nat)
+    router = router_of(snapshot, network)
+    if (
+        router is not None
+        and router.gateway is not None
+        and network.id == (_first_joined(snapshot, router.id) or network.id)
+    ):
+        port = snapshot.ports[router.gateway.port_id]
+        for fixed in port.fixed_ips:
+            url = url_of(snapshot, network)
+            yield _entry(name, _alone(fixed.address), UPLINK, url, hwaddr=port.mac_address)
+    for use, plural in PLURALS.items():
+        for balancer in described_on(snapshot, network, use):
+            url = in_project(f"{path_of(snapshot, network)}/{plural}/{balancer.vip.address}", project_of(network))
+            yield _entry(name, _alone(balancer.vip.address), TYPES[use], url)
+
+
+def _first_joined(snapshot: Snapshot, router_id: str) -> str:
+    """Of the networks that a router joins: its address outside is told once."""
+    joined = (snapshot.ports[each].network_id for each in snapshot.router_interfaces.get(router_id, NO_IDS))
+    return min(joined, default="")
+
+
+def _entry(name: str, text: str, kind: str, used_by: str, **more: object) -> JsonObject:
+    return {"addresses": text, "used_by": used_by, "type": kind, "nat": False, "hwaddr": "", "network": name, **more}
+
+
+def _alone(address: IPAddress) -> str:
+    return f"{address}/{address.max_prefixlen}"

@@ -1,0 +1,159 @@
+"""LXD's networks of type `ovn`: their config keys, decoded and encoded (LXD's documentation, "OVN network").
+
+What is said is shown again as it was said, as long as it is true. What is not said is shown where it is not as LXD's
+users expect it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairlead.api.door import ApiError
+from fairlead.api.lxd.config_texts import (
+    USER,
+    Rule,
+    address_of,
+    any_address,
+    list_of,
+    or_word,
+    read_config,
+    read_flag,
+    read_mtu,
+    router_address,
+    wrong,
+)
+from fairlead.api.lxd.go_texts import quote
+from fairlead.api.lxd.lookup import find_uplink, name_of
+from fairlead.changes.network_descriptions import VERSIONS, AskedNetwork, Family, RouterAddress, describe, router_of
+from fairlead.changes.whole_networks import only_uplink
+from fairlead.model.network import Network
+from fairlead.model.snapshot import Snapshot
+
+NONE, AUTO = "none", "auto"
+SMALLEST_IPV6 = 64
+"""Bits of the longest prefix of an IPv6 subnet."""
+_ELSEWHERE = ("network", "ipv4.address", "ipv6.address")
+"""Keys that the model says by itself; and so those that are `volatile`."""
+
+
+def volatile(version: int) -> str:
+    """The router's address on the uplink."""
+    return f"volatile.network.ipv{version}.address"
+
+
+def _any(text: str) -> str:
+    return text
+
+
+_OF_VERSIONS: Mapping[str, Callable[[int], Rule]] = {
+    "address": lambda version: or_word(NONE, router_address(version, single=True), AUTO),
+    "dhcp": lambda _: read_flag,
+    "nat": lambda _: read_flag,
+}
+RULES: Mapping[str, Rule] = {
+    "network": _any,
+    "bridge.mtu": read_mtu,
+    "dns.nameservers": list_of(any_address),
+    "ipv6.dhcp.stateful": read_flag,
+    **{f"ipv{version}.{key}": rule(version) for version in VERSIONS for key, rule in _OF_VERSIONS.items()},
+    **{volatile(version): address_of(version) for version in VERSIONS},
+}
+
+
+def encode_config(snapshot: Snapshot, network: Network, default_mtu: int) -> dict[str, str]:
+    asked, said = describe(snapshot, network), dict(network.config)
+    uplink = snapshot.networks.get(asked.uplink_id or "")
+    config = {key: text for key, text in said.items() if key.startswith(USER)}
+    config["network"] = NONE if uplink is None else name_of(snapshot, uplink)
+    families = {family.version: family for family in asked.families}
+    for version in VERSIONS:
+        config |= _family_config(version, families.get(version), said, isolated=uplink is None)
+    config |= shown("bridge.mtu", asked.mtu, default_mtu, said, RULES)
+    config |= shown("dns.nameservers", asked.nameservers, (), said, RULES)
+    return dict(sorted((config | uplink_addresses(snapshot, network)).items()))
+
+
+def _family_config(version: int, family: Family | None, said: Mapping[str, str], *, isolated: bool) -> dict[str, str]:
+    prefix = f"ipv{version}"
+    if family is None or family.router is None:
+        return {f"{prefix}.address": NONE}
+    config = {f"{prefix}.address": f"{family.router.address}/{family.router.cidr.prefixlen}"}
+    if isolated and f"{prefix}.nat" in said:
+        config[f"{prefix}.nat"] = said[f"{prefix}.nat"]
+    else:
+        config |= shown(f"{prefix}.nat", family.nat, False, said, RULES)
+    config |= shown(f"{prefix}.dhcp", family.dhcp, True, said, RULES)
+    return config | (shown("ipv6.dhcp.stateful", family.stateful, False, said, RULES) if version == 6 else {})
+
+
+def shown(key: str, truth: Any, default: Any, said: Mapping[str, str], rules: Mapping[str, Rule]) -> dict[str, str]:
+    """The key as it was said, if that is so; else the truth, where nobody would expect it."""
+    text = said.get(key)
+    if text is not None and _in_order(rules[key](text)) == _in_order(truth):
+        return {key: text}
+    return {} if truth == default else {key: render(truth)}
+
+
+def _in_order(value: Any) -> Any:
+    """The order of a list says nothing."""
+    return sorted(map(str, value)) if isinstance(value, tuple) else value
+
+
+def render(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def uplink_addresses(snapshot: Snapshot, network: Network) -> dict[str, str]:
+    router = router_of(snapshot, network)
+    port = None if router is None or router.gateway is None else snapshot.ports.get(router.gateway.port_id)
+    return {volatile(fixed.address.version): str(fixed.address) for fixed in reversed(port.fixed_ips)} if port else {}
+
+
+def decode_network(
+    snapshot: Snapshot, name: str, description: str, config: Mapping[str, str], default_mtu: int, old: Network | None
+) -> AskedNetwork:
+    """`old` is the network as it is, if it is there already: what is volatile stays. Raises ApiError 400, Refused."""
+    values = read_config(name, RULES, config)
+    there = {} if old is None else uplink_addresses(snapshot, old)
+    for key in map(volatile, VERSIONS):
+        if config.get(key) and config[key] != there.get(key):
+            raise wrong(name, key, "It is chosen by the server")
+    said = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
+    return AskedNetwork(
+        name=name,
+        description=description,
+        mtu=values.get("bridge.mtu", default_mtu),
+        uplink_id=_uplink(snapshot, config.get("network", "")),
+        families=tuple(_families(values, is_new=old is None)),
+        nameservers=values.get("dns.nameservers", ()),
+        config=tuple(sorted(said.items())),
+    )
+
+
+def _uplink(snapshot: Snapshot, name: str) -> str | None:
+    if name == NONE:
+        return None
+    uplink = find_uplink(snapshot, name) if name else only_uplink(snapshot)
+    if uplink is None:
+        text = f'Option "network" value {quote(name)} is not one of the allowed uplink networks in project'
+        raise ApiError(400, text)
+    return uplink.id
+
+
+def _families(values: Mapping[str, Any], *, is_new: bool) -> list[Family]:
+    """A new network has both, unless it is told otherwise; and where the subnet is any, it is translated."""
+    found = []
+    for version in VERSIONS:
+        prefix = f"ipv{version}"
+        address = values.get(f"{prefix}.address", AUTO if is_new else NONE)
+        if address == NONE:
+            continue
+        router: RouterAddress | None = None if address == AUTO else address
+        if router is not None and version == 6 and router.cidr.prefixlen > SMALLEST_IPV6:
+            raise ApiError(400, f"IPv6 subnet must be at least a /{SMALLEST_IPV6}")
+        dhcp: bool = values.get(f"{prefix}.dhcp", True)
+        stateful = version == 6 and dhcp and values.get("ipv6.dhcp.stateful", False)
+        nat: bool = values.get(f"{prefix}.nat", router is None)
+        found.append(Family(version=version, router=router, nat=nat, dhcp=dhcp, stateful=stateful))
+    return found

@@ -1,0 +1,125 @@
+"""A network as LXD's clients see it (LXD's REST API, "networks"). What is shown is true now."""
+
+from collections.abc import Iterator, Mapping
+
+from fairlead.api.door import JsonObject, Services
+from fairlead.api.lxd.caller import in_project, sees
+from fairlead.api.lxd.envelope import PREFIX, etag
+from fairlead.api.lxd.lookup import name_of, project_of
+from fairlead.api.lxd.network_config import encode_config
+from fairlead.api.lxd.uplink_config import encode_uplink_config
+from fairlead.api.openapi import FLAG, TEXT, TEXTS
+from fairlead.changes.described import described_on
+from fairlead.changes.identity import Identity
+from fairlead.changes.network_descriptions import router_of
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.loadbalancer import Use
+from fairlead.model.network import Network
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
+from fairlead.model.steps import Steps
+
+OVN, PHYSICAL = "ovn", "physical"
+TYPES = (OVN, PHYSICAL)
+LOCATION = "none"
+"""Of what is on no member of a cluster of LXD's own."""
+PLURALS: Mapping[Use, str] = {Use.FORWARD: "forwards", Use.LOAD_BALANCER: "load-balancers"}
+CONFIG = {"type": "object", "additionalProperties": TEXT}
+SHOWN = {
+    "type": "object",
+    "properties": {
+        "name": TEXT,
+        "type": {"enum": [*TYPES]},
+        "description": TEXT,
+        "config": CONFIG,
+        "managed": FLAG,
+        "status": {"enum": ["Created", "Pending", "Errored"]},
+        "used_by": TEXTS,
+        "locations": TEXTS,
+        "project": TEXT,
+    },
+    "required": ["config", "description", "locations", "managed", "name", "status", "type", "used_by"],
+}
+
+
+def type_of(network: Network) -> str:
+    return PHYSICAL if network.external else OVN
+
+
+def config_of(services: Services, snapshot: Snapshot, network: Network) -> dict[str, str]:
+    if network.external:
+        return encode_uplink_config(network, services.external_mtu)
+    return encode_config(snapshot, network, services.mtu)
+
+
+def tag_of(services: Services, snapshot: Snapshot, network: Network) -> str:
+    """Of what can be edited (LXD and Incus, networkGet)."""
+    name, config = name_of(snapshot, network), config_of(services, snapshot, network)
+    return etag([name, True, type_of(network), network.description, config])
+
+
+def path_of(snapshot: Snapshot, network: Network) -> str:
+    return f"{PREFIX}/networks/{name_of(snapshot, network)}"
+
+
+def url_of(snapshot: Snapshot, network: Network) -> str:
+    return in_project(path_of(snapshot, network), project_of(network))
+
+
+def encode_network(services: Services, snapshot: Snapshot, caller: Identity, network: Network) -> Steps[JsonObject]:
+    used_by = yield from _used_by(snapshot, caller, network)
+    return {
+        "name": name_of(snapshot, network),
+        "type": type_of(network),
+        "description": network.description,
+        "config": config_of(services, snapshot, network),
+        "managed": True,
+        "status": _status(services, snapshot, network),
+        "used_by": used_by,
+        "locations": [LOCATION],
+        "project": project_of(network),
+    }
+
+
+def _used_by(snapshot: Snapshot, caller: Identity, network: Network) -> Steps[list[str]]:
+    """URLs of what the caller may see: load balancers and forwards of a network, networks behind an uplink."""
+    found = set[str]()
+    for use, plural in PLURALS.items() if not network.external else ():
+        yield
+        for balancer in described_on(snapshot, network, use):
+            if sees(caller, balancer.project_id):
+                path = f"{path_of(snapshot, network)}/{plural}/{balancer.vip.address}"
+                found.add(in_project(path, project_of(network)))
+    for router_id in snapshot.network_gateways.get(network.id, NO_IDS):
+        yield
+        for port_id in snapshot.router_interfaces.get(router_id, NO_IDS):
+            behind = snapshot.networks[snapshot.ports[port_id].network_id]
+            if sees(caller, behind.project_id):
+                found.add(url_of(snapshot, behind))
+    return sorted(found)
+
+
+def _owners(snapshot: Snapshot, network: Network) -> Iterator[Owner]:
+    """What the network consists of."""
+    yield Owner(Kind.NETWORK, network.id)
+    router = None if network.external else router_of(snapshot, network)
+    if router is None:
+        return
+    yield Owner(Kind.ROUTER, router.id)
+    if router.gateway is not None:
+        yield Owner(Kind.PORT, router.gateway.port_id)
+    for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
+        if snapshot.ports[port_id].network_id == network.id:
+            yield Owner(Kind.PORT, port_id)
+
+
+def _status(services: Services, snapshot: Snapshot, network: Network) -> str:
+    """Created is what has arrived in the dataplane; Errored what does not get there."""
+    found = {
+        derive_provisioning_status(snapshot.generations.get(owner, snapshot.revision), services.applied(owner))
+        for owner in _owners(snapshot, network)
+    }
+    if ProvisioningStatus.ERROR in found:
+        return "Errored"
+    return "Created" if found == {ProvisioningStatus.ACTIVE} else "Pending"

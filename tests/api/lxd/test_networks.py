@@ -1,0 +1,565 @@
+"""Networks, by LXD's API: what clients see, what is refused in which words, and nothing written then."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.lxd.world import CALLERS, Door
+from fairlead.api.door import Services
+from fairlead.api.lxd.network_encode import encode_network
+from fairlead.model.network import FixedIP, Network, Port, Subnet
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.status import Applied
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes
+from harness.api import NOON, compile_anything
+
+UPLINK = {
+    "parent": "physnet",
+    "ipv4.gateway": "203.0.113.1/24",
+    "ipv4.ovn.ranges": "203.0.113.10-203.0.113.99",
+    "ipv4.routes": "198.51.100.0/24,203.0.113.128/25",
+    "ipv6.gateway": "2001:db8::1/64",
+    "ipv6.ovn.ranges": "2001:db8::10-2001:db8::ff",
+    "ipv6.routes": "2001:db8:1::/48",
+}
+OVN = {
+    "network": "UPLINK",
+    "ipv4.address": "10.0.0.1/24",
+    "ipv4.nat": "true",
+    "ipv6.address": "fd42::1/64",
+    "ipv6.nat": "true",
+}
+
+
+@pytest.fixture
+def outside(door: Door) -> Door:
+    """With an uplink."""
+    make(door, "UPLINK", UPLINK, kind="physical")
+    return door
+
+
+@pytest.fixture
+def ovn(outside: Door) -> Door:
+    """With a network behind it."""
+    make(outside, "ovn0", OVN)
+    return outside
+
+
+@pytest.fixture
+def anything(tmp_path: Path) -> Iterator[Door]:
+    """A network in a place where all can be had that the API has."""
+    door = Door(tmp_path, compile_anything)
+    make(door, "UPLINK", UPLINK, kind="physical")
+    make(door, "ovn0", OVN)
+    yield door
+    door.close()
+
+
+def make(door: Door, name: str, config: Any, *, kind: str = "ovn", **more: Any) -> None:
+    body = {"name": name, "type": kind, "config": config, "description": ""}
+    project = f"?project={more.pop('project')}" if "project" in more else ""
+    assert door.send("POST", f"/1.0/networks{project}", body, **more).status_code == 201
+
+
+def config(door: Door, name: str = "ovn0") -> Any:
+    return door.good("GET", f"/1.0/networks/{name}")["config"]
+
+
+def stored(door: Door, name: str) -> Network:
+    return next(each for each in door.snapshot.networks.values() if each.name == name)
+
+
+# Showing
+
+
+def test_a_network_is_shown_as_it_was_made_with_what_it_got(ovn: Door):
+    assert ovn.good("GET", "/1.0/networks/ovn0") == {
+        "name": "ovn0",
+        "type": "ovn",
+        "description": "",
+        "config": {
+            **OVN,
+            "volatile.network.ipv4.address": config(ovn)["volatile.network.ipv4.address"],
+            "volatile.network.ipv6.address": config(ovn)["volatile.network.ipv6.address"],
+        },
+        "managed": True,
+        "status": "Created",
+        "used_by": [],
+        "locations": ["none"],
+        "project": "default",
+    }
+    assert config(ovn)["volatile.network.ipv4.address"].startswith("203.0.113.")
+
+
+def test_an_uplink_is_shown_with_what_is_behind_it(ovn: Door):
+    shown = ovn.good("GET", "/1.0/networks/UPLINK")
+    assert (shown["type"], shown["config"]) == ("physical", UPLINK)
+    assert shown["used_by"] == ["/1.0/networks/ovn0"]
+
+
+def test_all_are_listed_in_order(ovn: Door):
+    assert ovn.good("GET", "/1.0/networks") == ["/1.0/networks/UPLINK", "/1.0/networks/ovn0"]
+    whole = ovn.good("GET", "/1.0/networks?recursion=1")
+    assert [each["name"] for each in whole] == ["UPLINK", "ovn0"]
+    assert ovn.good("GET", "/1.0/networks?filter=type eq ovn") == ["/1.0/networks/ovn0"]
+    assert ovn.good("GET", "/1.0/networks?filter=config.ipv4.nat eq true") == ["/1.0/networks/ovn0"]
+
+
+def test_a_network_that_neutrons_door_made_is_shown_and_described_anew(door: Door):
+    cidr = ip_network("10.5.0.0/24")
+    subnet = Subnet(id="s", project_id="default", created_at=NOON, cidr=cidr, gateway=cidr[1], allocation_pools=())
+    door.write(Network(id="n", project_id="default", created_at=NOON, name="my net", mtu=1300, subnets=(subnet,)))
+    shown = {"bridge.mtu": "1300", "ipv4.address": "10.5.0.1/24", "ipv6.address": "none", "network": "none"}
+    assert config(door, "n") == shown
+    door.good("PATCH", "/1.0/networks/n", {"description": "mine", "config": {"user.a": "b"}})
+    network = door.snapshot.networks["n"]
+    assert (network.description, network.subnets, network.name) == ("mine", (subnet,), "my net")
+    assert config(door, "n") == {**shown, "user.a": "b"}
+    assert door.good("GET", "/1.0/networks") == ["/1.0/networks/n"]
+
+
+def test_the_state_is_what_it_has(ovn: Door):
+    told, network = ovn.good("GET", "/1.0/networks/ovn0/state"), stored(ovn, "ovn0")
+    assert told["addresses"] == [
+        {"family": "inet", "address": "10.0.0.1", "netmask": "24", "scope": "link"},
+        {"family": "inet6", "address": "fd42::1", "netmask": "64", "scope": "link"},
+    ]
+    assert told["hwaddr"].startswith("fa:16:3e:")
+    assert (told["mtu"], told["state"], told["type"]) == (network.mtu, "up", "broadcast")
+    assert told["counters"] == dict.fromkeys(("bytes_received", "bytes_sent", "packets_received", "packets_sent"), 0)
+    shown = config(ovn)
+    assert told["ovn"] == {
+        "chassis": "",
+        "logical_router": network.router_id,
+        "logical_switch": network.id,
+        "uplink_ipv4": shown["volatile.network.ipv4.address"],
+        "uplink_ipv6": shown["volatile.network.ipv6.address"],
+    }
+    wire = ovn.good("GET", "/1.0/networks/UPLINK/state")
+    assert [each["address"] for each in wire["addresses"]] == ["203.0.113.1", "2001:db8::1"]
+    assert wire["ovn"] is None
+
+
+def test_what_is_not_there_is_not_found(ovn: Door):
+    for path in ("/1.0/networks/x", "/1.0/networks/x/state"):
+        assert ovn.bad("GET", path) == (404, "Network not found")
+    for method, body in (("PUT", {}), ("PATCH", {}), ("DELETE", None), ("POST", {"name": "y"})):
+        assert ovn.bad(method, "/1.0/networks/x", body) == (404, "Failed loading network: Network not found")
+
+
+def test_a_status_is_what_has_arrived(outside: Door):
+    outside.place.caller = CALLERS["root"]
+    outside.run(outside.place.client.post("/networks", json={"name": "ovn1", "type": "ovn"}))
+    network, place = stored(outside, "ovn1"), outside.place
+
+    def status(services: Services) -> str:
+        shown = at_once(encode_network(services, outside.snapshot, CALLERS["root"], network))
+        return str(shown["status"])
+
+    assert status(place.services) == "Pending"
+    assert status(replace(place.services, applied=lambda _: Applied(error="no"))) == "Errored"
+    outside.rest()
+    assert status(place.services) == "Created"
+
+
+# Making
+
+
+def test_nothing_said_is_any_subnet_of_both_versions_translated(outside: Door):
+    make(outside, "ovn1", None)
+    shown = config(outside, "ovn1")
+    assert (shown["network"], shown["ipv4.nat"], shown["ipv6.nat"]) == ("UPLINK", "true", "true")
+    assert shown["ipv4.address"].startswith("10.")
+    assert shown["ipv4.address"].endswith(".1/24")
+    assert shown["ipv6.address"].startswith("fd42:")
+    assert shown["ipv6.address"].endswith("::1/64")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"network": "none", "ipv4.address": "10.1.0.1/24", "ipv6.address": "none"},
+        {"network": "none", "ipv4.address": "none", "ipv6.address": "none"},
+        {**OVN, "bridge.mtu": "1400", "ipv4.dhcp": "false", "ipv6.dhcp.stateful": "true"},
+        {**OVN, "ipv4.dhcp": "yes", "ipv6.dhcp": "off", "ipv4.nat": "1", "user.a": "b", "user.z": "%"},
+        {**OVN, "dns.nameservers": "2620:fe::fe, 9.9.9.9"},
+        {**OVN, "ipv4.address": "198.51.100.1/26", "ipv4.nat": "false", "ipv6.address": "none", "ipv6.nat": ""},
+    ],
+)
+def test_what_is_said_is_shown_as_it_was_said(outside: Door, said: Any):
+    make(outside, "ovn1", said)
+    wanted = {key: value for key, value in said.items() if value}
+    assert {key: value for key, value in config(outside, "ovn1").items() if "volatile" not in key} == wanted
+    before = outside.snapshot
+    outside.good("PUT", "/1.0/networks/ovn1", {"config": config(outside, "ovn1"), "description": ""})
+    assert outside.snapshot is before
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"parent": "physnet2"},
+        {"parent": "physnet2", "vlan": "100", "mtu": "9000", "user.a": "b"},
+        {"parent": "physnet2", "vlan": "0", "ovn.ingress_mode": "routed"},
+        {
+            "parent": "physnet2",
+            "ipv4.gateway": "192.0.2.1/24",
+            "ipv4.ovn.ranges": "192.0.2.50-192.0.2.60, 192.0.2.10-192.0.2.20",
+            "ipv4.routes": "192.0.2.128/25, 198.18.0.0/24",
+            "dns.nameservers": "192.0.2.1",
+        },
+        {"parent": "physnet2", "ipv6.gateway": "2001:db8:9::1/64", "ipv6.routes": "2001:db8:a::/48"},
+    ],
+)
+def test_an_uplink_is_shown_as_it_was_said(door: Door, said: Any):
+    make(door, "up", said, kind="physical")
+    assert config(door, "up") == said
+    before = door.snapshot
+    door.good("PUT", "/1.0/networks/up", {"config": config(door, "up"), "description": ""})
+    assert door.snapshot is before
+    door.good("DELETE", "/1.0/networks/up")
+    assert not door.snapshot.networks
+
+
+def test_the_location_is_the_networks(outside: Door):
+    answer = outside.send("POST", "/1.0/networks", {"name": "ovn1", "type": "ovn"})
+    assert (answer.status_code, answer.headers["location"]) == (201, "/1.0/networks/ovn1")
+    outside.make_project("one")
+    answer = outside.send("POST", "/1.0/networks?project=one", {"name": "ovn1"}, by="ann")
+    assert answer.headers["location"] == "/1.0/networks/ovn1?project=one"
+    assert stored(outside, "ovn1")
+
+
+NAMED = 'Invalid value for network "x" option '
+TYPES = "is not supported, type must be one of: ovn, physical"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        ({}, 400, "No name provided"),
+        ({"name": "a b"}, 400, "Invalid network name: Name cannot contain white space"),
+        ({"name": "a:b"}, 400, 'Invalid network name: Cannot contain ":"'),
+        ({"name": "ovn0", "type": "ovn"}, 409, 'Network "ovn0" already exists'),
+        ({"name": "UPLINK", "type": "ovn"}, 409, 'Network "UPLINK" already exists'),
+        ({"name": "x"}, 400, f'Network type "bridge" {TYPES}'),
+        ({"name": "x", "type": "macvlan"}, 400, f'Network type "macvlan" {TYPES}'),
+        ({"config": {"foo": "bar"}}, 400, 'Invalid option for network "x" option "foo"'),
+        (
+            {"config": {"bridge.hwaddr": "00:16:3e:00:00:01"}},
+            400,
+            'Invalid option for network "x" option "bridge.hwaddr"',
+        ),
+        ({"config": {"bridge.mtu": "a"}}, 400, f'{NAMED}"bridge.mtu": Invalid MTU "a"'),
+        ({"config": {"bridge.mtu": "1279"}}, 400, f'{NAMED}"bridge.mtu": Out of MTU range (1280-16384) "1279"'),
+        ({"config": {"ipv4.address": "10.0.0.1"}}, 400, f'{NAMED}"ipv4.address": invalid CIDR address: 10.0.0.1'),
+        (
+            {"config": {"ipv4.address": "10.0.0.0/24"}},
+            400,
+            f'{NAMED}"ipv4.address": Not a usable IPv4 address "10.0.0.0/24"',
+        ),
+        ({"config": {"ipv4.address": "fd42::1/64"}}, 400, f'{NAMED}"ipv4.address": Not an IPv4 address "fd42::1/64"'),
+        ({"config": {"ipv6.address": "10.0.0.1/24"}}, 400, f'{NAMED}"ipv6.address": Not an IPv6 address "10.0.0.1/24"'),
+        (
+            {"config": {"ipv6.address": "::ffff:10.0.0.1/120"}},
+            400,
+            f'{NAMED}"ipv6.address": invalid CIDR address: ::ffff:10.0.0.1/120',
+        ),
+        ({"config": {"ipv6.address": "fd42::1/112"}}, 400, "IPv6 subnet must be at least a /64"),
+        ({"config": {"ipv4.nat": "maybe"}}, 400, f'{NAMED}"ipv4.nat": Invalid value for a boolean "maybe"'),
+        (
+            {"config": {"dns.nameservers": "9.9.9.9,x"}},
+            400,
+            f'{NAMED}"dns.nameservers": Item "x": Not an IP address "x"',
+        ),
+        (
+            {"config": {"network": "nowhere"}},
+            400,
+            'Option "network" value "nowhere" is not one of the allowed uplink networks in project',
+        ),
+        (
+            {"config": {"network": "ovn0"}},
+            400,
+            'Option "network" value "ovn0" is not one of the allowed uplink networks in project',
+        ),
+        (
+            {"config": {"volatile.network.ipv4.address": "203.0.113.9"}},
+            400,
+            f'{NAMED}"volatile.network.ipv4.address": It is chosen by the server',
+        ),
+        (
+            {"config": {"ipv4.address": "192.0.2.1/24"}},
+            400,
+            'Uplink network does not contain "192.0.2.0/24" in its routes',
+        ),
+        (
+            {"config": {"ipv4.address": "203.0.113.129/26"}},
+            400,
+            'Subnet "203.0.113.128/26" overlaps with "203.0.113.0/24", which the network\'s router is on',
+        ),
+        (
+            {"config": {"ipv4.address": "10.0.0.1/31", "ipv4.nat": "true"}},
+            400,
+            'Subnet "10.0.0.0/31" is too small for DHCP; set ipv4.dhcp to false',
+        ),
+        (
+            {"config": {"ipv4.address": "0.0.0.1/0", "ipv4.nat": "true"}},
+            400,
+            'Subnet "0.0.0.0/0" is every address there is',
+        ),
+        (
+            {"config": {"ipv4.address": "10.0.0.255/24", "ipv4.nat": "true"}},
+            400,
+            'Not a usable IPv4 address "10.0.0.255"',
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused_in_lxds_words(ovn: Door, body: Any, code: int, text: str):
+    body = {"name": "x", "type": "ovn", **body} if "config" in body else body
+    assert ovn.bad("POST", "/1.0/networks", body) == (code, text)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "text"),
+    [
+        ({"parent": ""}, 400, f'{NAMED}"parent": Required value'),
+        ({"parent": "a b"}, 400, f'{NAMED}"parent": Network interface contains invalid characters'),
+        ({"parent": "physnet"}, 409, 'Parent interface "physnet" in use by another network'),
+        ({"vlan": "x"}, 400, f'{NAMED}"vlan": Invalid VLAN ID "x"'),
+        ({"vlan": "4095"}, 400, f'{NAMED}"vlan": Out of VLAN ID range (0-4094) "4095"'),
+        ({"ipv4.gateway": "192.0.2.0/24"}, 400, f'{NAMED}"ipv4.gateway": Not a usable IPv4 address "192.0.2.0/24"'),
+        (
+            {"ipv4.routes": "192.0.2.1/24"},
+            400,
+            f'{NAMED}"ipv4.routes": Item "192.0.2.1/24": Not an IPv4 network address "192.0.2.1/24"',
+        ),
+        (
+            {"ipv6.routes": "192.0.2.0/24"},
+            400,
+            f'{NAMED}"ipv6.routes": Item "192.0.2.0/24": Not an IPv6 network "192.0.2.0/24"',
+        ),
+        (
+            {"ipv4.ovn.ranges": "192.0.2.5"},
+            400,
+            f'{NAMED}"ipv4.ovn.ranges": Item "192.0.2.5": IP range must contain start and end IP addresses',
+        ),
+        (
+            {"ipv4.ovn.ranges": "192.0.2.5-192.0.2.9"},
+            400,
+            f'{NAMED}"ipv4.ovn.ranges": Cannot be used without "ipv4.gateway"',
+        ),
+        (
+            {"ipv4.gateway": "192.0.2.1/24", "ipv4.ovn.ranges": "192.0.2.9-192.0.2.5"},
+            400,
+            'Invalid IP range "192.0.2.9-192.0.2.5"',
+        ),
+        (
+            {"ipv4.gateway": "192.0.2.1/24", "ipv4.ovn.ranges": "192.0.2.1-192.0.2.5"},
+            400,
+            'IP range "192.0.2.1-192.0.2.5" contains the gateway "192.0.2.1"',
+        ),
+        (
+            {"ipv4.gateway": "192.0.2.1/24", "ipv4.ovn.ranges": "192.0.3.1-192.0.3.5"},
+            400,
+            'IP range "192.0.3.1-192.0.3.5" is not within the subnet "192.0.2.0/24"',
+        ),
+        (
+            {"ipv4.gateway": "192.0.2.1/24", "ipv4.routes": "192.0.0.0/16"},
+            400,
+            'Route "192.0.0.0/16" contains the uplink\'s own subnet "192.0.2.0/24"',
+        ),
+        ({"ovn.ingress_mode": "x"}, 400, f'{NAMED}"ovn.ingress_mode": Invalid value "x" (not one of [l2proxy routed])'),
+        ({"gvrp": "true"}, 400, 'Invalid option for network "x" option "gvrp"'),
+    ],
+)
+def test_an_uplink_that_cannot_be_is_refused_in_lxds_words(ovn: Door, said: Any, code: int, text: str):
+    body = {"name": "x", "type": "physical", "config": {"parent": "other", **said}}
+    assert ovn.bad("POST", "/1.0/networks", body) == (code, text)
+
+
+def test_an_uplink_is_for_the_unrestricted_and_in_the_default_project(outside: Door):
+    outside.make_project("one")
+    body = {"name": "x", "type": "physical", "config": {"parent": "other"}}
+    assert outside.bad("POST", "/1.0/networks?project=one", body, by="ann") == (
+        400,
+        "Network type does not support non-default projects",
+    )
+    assert outside.bad("DELETE", "/1.0/networks/UPLINK?project=default", by="ann")[0] == 403
+    assert outside.bad("GET", "/1.0/networks/UPLINK?project=one", by="ann") == (404, "Network not found")
+
+
+def test_without_an_uplink_there_is_none_to_choose_and_of_two_one_is_named(door: Door):
+    body = {"name": "x", "type": "ovn"}
+    assert door.bad("POST", "/1.0/networks", body) == (400, "No allowed uplink networks in project")
+    make(door, "UPLINK", UPLINK, kind="physical")
+    make(door, "UP2", {"parent": "two"}, kind="physical")
+    assert door.bad("POST", "/1.0/networks", body) == (400, 'Option "network" is required')
+    body = {"name": "x", "type": "ovn", "config": {"network": "UP2"}}
+    text = "Uplink network doesn't have IPv4 or IPv6 configured"
+    assert door.bad("POST", "/1.0/networks", body) == (400, text)
+
+
+def test_what_one_project_has_is_nothing_to_another(outside: Door):
+    outside.make_project("one")
+    outside.make_project("two")
+    make(outside, "mine", {"ipv4.address": "198.51.100.1/26", "ipv6.address": "none"}, project="one", by="ann")
+    make(outside, "mine", {"ipv4.address": "10.0.0.1/24", "ipv4.nat": "true"}, project="two", by="bob")
+    overlap = {"name": "more", "type": "ovn", "config": {"ipv4.address": "198.51.100.33/27", "ipv6.address": "none"}}
+    text = 'External subnet "198.51.100.32/27" overlaps with another network or NIC'
+    assert outside.bad("POST", "/1.0/networks?project=two", overlap, by="bob") == (400, text)
+    assert outside.bad("GET", "/1.0/networks/mine?project=one", by="bob")[0] == 403
+    shown = outside.good("GET", "/1.0/networks/UPLINK")["used_by"]
+    assert shown == ["/1.0/networks/mine?project=one", "/1.0/networks/mine?project=two"]
+    assert [
+        each["network"]
+        for each in outside.good("GET", "/1.0/network-allocations?all-projects=true&project=two", by="bob")
+    ]
+    mine = outside.good("GET", "/1.0/network-allocations?all-projects=true&project=two", by="bob")
+    assert {each["used_by"] for each in mine} == {"/1.0/networks/mine?project=two"}
+
+
+# Changing
+
+
+def test_a_key_that_says_nothing_is_taken_away(ovn: Door):
+    ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "1", "bridge.mtu": "1300"}})
+    assert (config(ovn)["user.a"], stored(ovn, "ovn0").mtu) == ("1", 1300)
+    ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "", "bridge.mtu": ""}})
+    assert {"user.a", "bridge.mtu"}.isdisjoint(config(ovn))
+    assert stored(ovn, "ovn0").mtu == ovn.place.services.mtu
+
+
+def test_what_a_patch_does_not_say_stays(ovn: Door):
+    ovn.good("PATCH", "/1.0/networks/ovn0", {"description": "mine"})
+    before = config(ovn)
+    ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"ipv6.nat": "true", "user.b": "2"}})
+    shown = ovn.good("GET", "/1.0/networks/ovn0")
+    assert (shown["description"], shown["config"]) == ("mine", {**before, "user.b": "2"})
+
+
+def test_all_may_be_said_anew(ovn: Door):
+    said = {**config(ovn), "ipv4.address": "10.7.0.1/16", "ipv6.address": "none", "dns.nameservers": "10.7.0.2"}
+    del said["ipv6.nat"]
+    ovn.good("PUT", "/1.0/networks/ovn0", {"config": said, "description": "new"})
+    assert config(ovn) == said
+    ovn.good("PUT", "/1.0/networks/ovn0", {"config": {**said, "ipv4.dhcp": "false"}})
+    assert ovn.good("GET", "/1.0/networks/ovn0")["description"] == ""
+
+
+def test_of_two_that_edit_at_once_one_is_told(ovn: Door):
+    tag = ovn.send("GET", "/1.0/networks/ovn0").headers["etag"]
+    body = {"config": {**config(ovn), "user.a": "1"}, "description": ""}
+    ovn.good("PUT", "/1.0/networks/ovn0", body, if_match=tag)
+    code, text = ovn.bad("PUT", "/1.0/networks/ovn0", body, if_match=tag)
+    assert (code, text.startswith("ETag doesn't match: ")) == (412, True)
+    assert ovn.send("GET", "/1.0/networks/ovn0").headers["etag"] != tag
+
+
+def test_a_network_has_another_name(ovn: Door):
+    answer = ovn.send("POST", "/1.0/networks/ovn0", {"name": "other"})
+    assert (answer.status_code, answer.headers["location"]) == (201, "/1.0/networks/other")
+    assert ovn.good("GET", "/1.0/networks") == ["/1.0/networks/UPLINK", "/1.0/networks/other"]
+    assert ovn.bad("POST", "/1.0/networks/other", {"name": "UPLINK"}) == (409, 'Network "UPLINK" already exists')
+    assert ovn.bad("POST", "/1.0/networks/other", {}) == (400, "New network name not provided")
+    ovn.good("POST", "/1.0/networks/UPLINK", {"name": "WORLD"})
+    assert config(ovn, "other")["network"] == "WORLD"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"ipv4.address": "10.9.0.1/24"}, "The network is currently in use"),
+        ({"ipv4.address": "none"}, "The network is currently in use"),
+        ({"ipv4.nat": "false"}, 'Uplink network does not contain "10.0.0.0/24" in its routes'),
+        ({"ipv6.nat": ""}, 'Uplink network does not contain "fd42::/64" in its routes'),
+        (
+            {"network": "nowhere"},
+            'Option "network" value "nowhere" is not one of the allowed uplink networks in project',
+        ),
+        (
+            {"volatile.network.ipv4.address": "203.0.113.9"},
+            'Invalid value for network "ovn0" option "volatile.network.ipv4.address": It is chosen by the server',
+        ),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(ovn: Door, change: Any, text: str):
+    add_machine(ovn)
+    assert ovn.bad("PATCH", "/1.0/networks/ovn0", {"config": change}) == (400, text)
+
+
+def add_machine(door: Door) -> Port:
+    network = stored(door, "ovn0")
+    fixed = FixedIP(subnet_id=network.subnets[0].id, address=ip_address("10.0.0.11"))
+    port = Port(
+        id="vm",
+        project_id="default",
+        created_at=NOON,
+        network_id=network.id,
+        mac_address="fa:16:3e:ff:00:01",
+        fixed_ips=(fixed,),
+    )
+    door.write(port)
+    return port
+
+
+# Deleting
+
+
+def test_a_network_goes_with_all_that_was_made_with_it(ovn: Door):
+    add_machine(ovn)
+    assert ovn.bad("DELETE", "/1.0/networks/ovn0") == (400, "The network is currently in use")
+    assert ovn.bad("DELETE", "/1.0/networks/UPLINK") == (400, "The network is currently in use")
+    ovn.run(ovn.place.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "vm"),))))
+    ovn.good("DELETE", "/1.0/networks/ovn0")
+    assert (len(ovn.snapshot.networks), len(ovn.snapshot.routers), len(ovn.snapshot.ports)) == (1, 0, 0)
+    ovn.good("DELETE", "/1.0/networks/UPLINK")
+
+
+BALANCER = {
+    "listen_address": "198.51.100.7",
+    "backends": [{"name": "c1", "target_address": "10.0.0.11", "target_port": "80"}],
+    "ports": [{"protocol": "tcp", "listen_port": "80", "target_backend": ["c1"]}],
+}
+
+
+def test_load_balancers_are_a_networks_and_go_with_it(anything: Door):
+    ovn = anything
+    ovn.good("POST", "/1.0/networks/ovn0/load-balancers", BALANCER)
+    forward = {"listen_address": "2001:db8:1::7", "config": {"target_address": "fd42::11"}}
+    ovn.good("POST", "/1.0/networks/ovn0/forwards", forward)
+    assert ovn.good("GET", "/1.0/networks/ovn0")["used_by"] == [
+        "/1.0/networks/ovn0/forwards/2001:db8:1::7",
+        "/1.0/networks/ovn0/load-balancers/198.51.100.7",
+    ]
+    said = config(ovn)
+    not_within = "that is not within the network subnet"
+    backend = f'Network load balancer for "198.51.100.7" has a backend target address "10.0.0.11" {not_within}'
+    moved = {**said, "ipv4.address": "10.9.0.1/24"}
+    assert ovn.bad("PUT", "/1.0/networks/ovn0", {"config": moved}) == (400, backend)
+    default = f'Network forward for "2001:db8:1::7" has a default target address "fd42::11" {not_within}'
+    moved = {**said, "ipv6.address": "fd43::1/64"}
+    assert ovn.bad("PUT", "/1.0/networks/ovn0", {"config": moved}) == (400, default)
+    text = '"ipv4.routes" is missing network for listener "198.51.100.7" of network "ovn0" in project "default"'
+    assert ovn.bad("PATCH", "/1.0/networks/UPLINK", {"config": {"ipv4.routes": "203.0.113.128/25"}}) == (400, text)
+    text = '"ipv6.routes" is missing network for listener "2001:db8:1::7" of network "ovn0" in project "default"'
+    assert ovn.bad("PATCH", "/1.0/networks/UPLINK", {"config": {"ipv6.routes": ""}}) == (400, text)
+    assert [
+        (each["addresses"], each["type"], each["used_by"], each["nat"], each["network"])
+        for each in ovn.good("GET", "/1.0/network-allocations")
+    ] == [
+        ("203.0.113.1/24", "network", "/1.0/networks/UPLINK", False, "UPLINK"),
+        ("2001:db8::1/64", "network", "/1.0/networks/UPLINK", False, "UPLINK"),
+        ("10.0.0.1/24", "network", "/1.0/networks/ovn0", True, "ovn0"),
+        ("fd42::1/64", "network", "/1.0/networks/ovn0", True, "ovn0"),
+        (f"{said['volatile.network.ipv4.address']}/32", "network-uplink", "/1.0/networks/ovn0", False, "ovn0"),
+        (f"{said['volatile.network.ipv6.address']}/128", "network-uplink", "/1.0/networks/ovn0", False, "ovn0"),
+        ("2001:db8:1::7/128", "network-forward", "/1.0/networks/ovn0/forwards/2001:db8:1::7", False, "ovn0"),
+        ("198.51.100.7/32", "network-load-balancer", "/1.0/networks/ovn0/load-balancers/198.51.100.7", False, "ovn0"),
+    ]
+    ovn.good("DELETE", "/1.0/networks/ovn0")
+    assert (len(ovn.snapshot.load_balancers), len(ovn.snapshot.ports)) == (0, 0)
