@@ -416,7 +416,14 @@ def pools_of(listener: Listener) -> tuple[str, ...]:
 
 
 def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
-    return tuple(listener for listener in balancer.listeners if pool_id in pools_of(listener))
+    """Asked for each of a thousand members: most listeners have no policies, and are told apart by a field."""
+    return tuple(
+        [
+            each
+            for each in balancer.listeners
+            if each.default_pool_id == pool_id or (each.l7policies and pool_id in pools_of(each))
+        ]
+    )
 
 
 def target_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:

@@ -1,0 +1,75 @@
+"""No load balancer of LXD's keeps everybody else waiting: the longest step of each request, at the limits of one."""
+
+import asyncio
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.lxd.balancing import LBS, LISTEN, backend, port, settle
+from api.lxd.world import ROOT, Door
+from fairlead.api.loop_lag import LONG
+from fairlead.model import sizes
+from harness.api import compile_anything
+from harness.hold import held
+
+ONE = f"{LBS}/{LISTEN}"
+NAMES = [f"b{number}" for number in range(240)]
+BACKENDS = [backend(name, target_address=f"10.0.0.{2 + place}") for place, name in enumerate(NAMES)]
+FEW = sizes.MEMBERS // sizes.LISTENERS
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Door]:
+    door = Door(tmp_path, compile_anything)
+    settle(door)
+    door.place.caller = ROOT
+    gc.collect()
+    gc.freeze()  # as the server does when it has loaded its model
+    yield door
+    gc.unfreeze()
+    door.close()
+
+
+def send(door: Door, method: str, path: str, body: Any = None) -> int:
+    """Of a call whose every step was short, and so was every step of what became of it."""
+    door.place.client.event_hooks = {}  # to hold an answer against its schema takes longer than to give it
+    content = b"" if body is None else json.dumps(body)
+    with held() as hold:
+        answer = door.run(call(door, method, path.removeprefix("/1.0"), content))
+    assert hold.longest < LONG, (method, path, hold.longest)
+    return int(answer.status_code)
+
+
+async def call(door: Door, method: str, path: str, content: bytes | str) -> Any:
+    answer = await asyncio.create_task(door.place.client.request(method, path, content=content))
+    await asyncio.create_task(door.place.rest())
+    return answer
+
+
+MANY = {
+    "as many ports as there may be, one by one": [
+        port(str(1000 + number), *NAMES[number % 200 : number % 200 + FEW]) for number in range(sizes.LISTENERS)
+    ],
+    "as many ports as there may be, in one range": [port(f"1001-{1000 + sizes.PORTS}", *NAMES[:FEW])],
+    "all backends behind some": [port(f"{1000 * number}-{1000 * number + 4}", *NAMES) for number in range(1, 5)],
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_the_largest(site: Door, name: str):
+    weights = {f"fairlead.weight.b{number}": str(number) for number in range(30)}
+    body = {
+        "config": {**weights, "healthcheck": "true", "healthcheck.interval": "3600"},
+        "backends": BACKENDS,
+        "ports": MANY[name],
+    }
+    assert send(site, "POST", LBS, {**body, "listen_address": LISTEN}) == 201
+    assert send(site, "GET", ONE) == send(site, "GET", f"{ONE}/state") == 200
+    assert send(site, "PATCH", ONE, {"config": dict.fromkeys(weights, "")}) == 200
+    assert send(site, "PUT", ONE, {**body, "ports": MANY[name][::-1]}) == 200
+    assert send(site, "GET", f"{LBS}?recursion=1") == 200
+    assert send(site, "DELETE", ONE) == 200
