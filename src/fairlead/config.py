@@ -22,9 +22,12 @@ from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 from fairlead.model.statistics import LONGEST_INTERVAL
 from fairlead.options import (
     LONGEST_CHASSIS_TIMEOUT,
+    LONGEST_TOKEN,
     SECTIONS,
+    SHORTEST_TOKEN,
     AgentOptions,
     Configuration,
+    LxdOptions,
     OvnOptions,
     ProbeOptions,
     QuotaOptions,
@@ -87,6 +90,7 @@ def check_secrets(configuration: Configuration) -> None:
     for name, path in (
         ("server.password_file", server.password_file if server.authentication == "http_basic" else ""),
         ("server.tls_key", server.tls_key),
+        ("lxd.key", configuration.lxd.key),
         ("ovn.private_key", ovn.private_key),
         ("agent.password_file", agent.password_file),
     ):
@@ -104,11 +108,12 @@ def _mode(path: str) -> int:
         return 0
 
 
-def split_listen(listen: str) -> tuple[str, int]:
+def split_listen(listen: str, option: str = "server.listen") -> tuple[str, int]:
     """HOST:PORT in its parts. Raises BadConfiguration."""
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise BadConfiguration(f"server.listen: '{listen}' is not HOST:PORT, [IPv6]:PORT or unix:PATH")
+        unix = " or unix:PATH" if option == "server.listen" else ""
+        raise BadConfiguration(f"{option}: '{listen}' is not HOST:PORT, [IPv6]:PORT{unix}")
     return host.strip("[]"), int(port)
 
 
@@ -189,6 +194,7 @@ def _check(configuration: Configuration) -> None:
     if bool(server.tls_certificate) != bool(server.tls_key):
         raise BadConfiguration("server.tls_certificate and server.tls_key go together")
     _check_callers(server)
+    _check_lxd(configuration.lxd)
     _check_ovn(configuration.ovn)
     for name in ("mtu", "external_mtu"):
         if not 1280 <= getattr(configuration.network, name) <= 65535:
@@ -218,6 +224,27 @@ def _check_probes(options: ProbeOptions) -> None:
     for name in ("per_second", "per_second_of_port"):
         if not UNLIMITED <= getattr(options, name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"probes.{name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+
+
+def _check_lxd(lxd: LxdOptions) -> None:
+    if lxd.socket and not lxd.socket.startswith("unix:/"):
+        raise BadConfiguration(f"lxd.socket: '{lxd.socket}' is not unix:PATH, of a path from the root")
+    try:
+        mode = lxd.mode
+    except ValueError:
+        mode = OTHERS
+    if mode & ~0o770:
+        raise BadConfiguration(
+            f"lxd.socket_mode: '{lxd.socket_mode}' is no mode such as 0660 that leaves out everybody: whoever may open"
+            " the socket is administrator"
+        )
+    for name, where in (("listen", (lxd.listen,) if lxd.listen else ()), ("addresses", lxd.reached_at)):
+        for each in where:
+            split_listen(each, f"lxd.{name}")
+    if bool(lxd.certificate) != bool(lxd.key):
+        raise BadConfiguration("lxd.certificate and lxd.key go together")
+    if not SHORTEST_TOKEN <= lxd.token_seconds <= LONGEST_TOKEN:
+        raise BadConfiguration(f"lxd.token_seconds: from {SHORTEST_TOKEN} to {LONGEST_TOKEN}")
 
 
 def _check_callers(options: ServerOptions) -> None:

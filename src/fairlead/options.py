@@ -67,6 +67,47 @@ class ServerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LxdOptions:
+    """The API of LXD and Incus for their own clients, on listeners of its own. Both are closed unless they are named:
+    whoever may open the socket is administrator, and no upgrade should open a way in."""
+
+    socket: str = _option(
+        "",
+        "unix:PATH, for INCUS_SOCKET and LXD_SOCKET: whoever may open it is administrator, as with LXD. Empty: none.",
+    )
+    socket_group: str = _option("", "Who is in this group may open the socket too; empty: in the server's own.")
+    socket_mode: str = _option("0660", "Of the socket; everybody cannot be let in.")
+    listen: str = _option(
+        "",
+        "HOST:PORT or [IPv6]:PORT, for HTTPS: clients show certificates of their own, and are let in by a token"
+        " (`fairlead lxd token`). LXD's own port is 8443. Empty: none.",
+    )
+    certificate: str = _option(
+        "", "PEM file, the server's own. Empty: one is made, signed by itself, and kept beside the store."
+    )
+    key: str = _option("", "PEM file of its private key.")
+    addresses: str = _option(
+        "",
+        "HOST:PORT with commas: where clients reach lxd.listen, as tokens say it. Empty: lxd.listen; and if that is"
+        " every address, those of this machine's name.",
+    )
+    token_seconds: int = _option(86_400, "For which a token is good that nobody has used.")
+
+    @property
+    def reached_at(self) -> tuple[str, ...]:
+        return _names(self.addresses)
+
+    @property
+    def mode(self) -> int:
+        """Raises ValueError."""
+        return int(self.socket_mode, 8)
+
+
+SHORTEST_TOKEN, LONGEST_TOKEN = 60, 90 * 86_400
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """Where the model is kept."""
 
@@ -220,6 +261,7 @@ class LogOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     server: ServerOptions = ServerOptions()
+    lxd: LxdOptions = LxdOptions()
     store: StoreOptions = StoreOptions()
     ovn: OvnOptions = OvnOptions()
     network: NetworkOptions = NetworkOptions()
@@ -232,6 +274,7 @@ class Configuration:
 
 SECTIONS: Mapping[str, Any] = {
     "server": ServerOptions,
+    "lxd": LxdOptions,
     "store": StoreOptions,
     "ovn": OvnOptions,
     "network": NetworkOptions,

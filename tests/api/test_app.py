@@ -46,7 +46,7 @@ async def get(folder: Path, path: str, *, caller: Identity | None, now: Conditio
         return caller
 
     async with inside(make_door, folder, "") as place:
-        app = make_app(_services(place), kept_by(place.reconciler, now), authenticate)
+        app = make_app(_services(place), kept_by(place.reconciler, now), authenticate).all
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             await client.put("/load-balancer/v2.0/quotas/n", json={"quota": {}})
@@ -152,7 +152,7 @@ def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_p
             reconciler = Reconciler(dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: clock[0])
             reconciler.mark([Owner(Kind.NETWORK, "n")])
             clock[0] = 31.0
-            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=False)), anybody)
+            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=False)), anybody).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return (await client.get("/readyz")).text
 
@@ -170,7 +170,7 @@ def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
             reconciler = Reconciler(
                 dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: 0.0, deleted=deleted
             )
-            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=True)), anybody)
+            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=True)), anybody).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 answer = await client.post("/operator/resync")
                 return answer.status_code, answer.json()
@@ -184,7 +184,7 @@ def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
     async def run() -> tuple[str, str]:
         async with inside(make_door, tmp_path, "") as place:
             now = Condition(connected=True, writes=True)
-            app = make_app(_services(place), kept_by(place.reconciler, now), anybody)
+            app = make_app(_services(place), kept_by(place.reconciler, now), anybody).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 await client.get("/nothing/x")
                 await client.request("BREW", "/nothing/x")

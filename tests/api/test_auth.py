@@ -7,7 +7,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from fairlead.api import auth
+from fairlead.api import auth, pace
 from fairlead.api.auth import (
     FAILURES,
     WAITING,
@@ -144,7 +144,7 @@ def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users, monke
 
 
 def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(auth, "REMEMBERED_ADDRESSES", 3)
+    monkeypatch.setattr(pace, "REMEMBERED_ADDRESSES", 3)
     now = [0.0]
     failures = Failures(lambda: now[0])
     for number in range(5):

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from fairlead.api import callers, network, octavia
 from fairlead.api.auth import LoginAttempt, TooManyChecks
-from fairlead.api.callers import AT_ONCE, WAITING, AccessControl, names_of
+from fairlead.api.callers import AT_ONCE, WAITING, AccessControl, Turns, WayIn, names_of
 from fairlead.api.door import LARGEST_BODY, ApiError, json_response
 from fairlead.api.fields import reads
 from fairlead.api.openapi import Operation, read_body
@@ -59,7 +59,9 @@ class Place:
             Route("/healthz", lambda _: Response("well")),
         ]
         app = Starlette(routes=routes, exception_handlers={ApiError: error})
-        reception = AccessControl(app, self.authenticate, lambda: "1", self.observe, names)
+        reception = AccessControl(
+            app, WayIn(authenticate=self.authenticate, names=names), lambda: "1", self.observe, Turns()
+        )
         transport = httpx.ASGITransport(app=reception, client=("192.0.2.9", 1))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876")
 

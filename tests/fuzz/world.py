@@ -5,6 +5,7 @@ get real ids where the document asks for one, and values that can go together; s
 """
 
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from random import Random
 from typing import Any
 
@@ -80,6 +81,10 @@ class World:
         """(pool, member)"""
         self.interfaces: Mapping[str, str] = {}
         """router -> one of its ports"""
+        self.cidrs: list[tuple[str, str]] = []
+        """(network, prefix)"""
+        self.listening: list[str] = []
+        """Paths of LXD's load balancers and forwards."""
         self._meant: Mapping[str, Callable[[Random], Any]] = {
             "cidr": lambda random: f"10.{random.randrange(250)}.{random.randrange(250)}.0/24",
             "address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
@@ -114,6 +119,13 @@ class World:
         query = {"device_owner": "network:router_interface"}
         ports = self._client.get(LISTS["port"], params=query).raise_for_status().json()["ports"]
         self.interfaces = {port["device_id"]: port["id"] for port in ports}
+        answer = self._client.get(LISTS["subnet"], params={"fields": ["network_id", "cidr"], "limit": 200}).json()
+        self.cidrs = [(subnet["network_id"], subnet["cidr"]) for subnet in answer["subnets"]]
+        self.listening = []
+        for network in found["network"][:20]:
+            for plural in ("load-balancers", "forwards"):
+                answer = self._client.get(f"/1.0/networks/{network}/{plural}").json()
+                self.listening += answer["metadata"] or ()
         self.members = []
         for pool in found["pool"][:20]:
             answer = self._client.get(f"{LISTS['pool']}/{pool}/members", params={"limit": 20}).json()
@@ -126,8 +138,10 @@ class World:
         for number, cidrs in enumerate((["10.0.0.0/24"], ["10.0.1.0/24", "fd00:1::/64"])):
             network = self._post("network", name=f"seed{number}")["id"]
             for cidr in cidrs:
-                version = 6 if ":" in cidr else 4
-                self._post("subnet", network_id=network, cidr=cidr, ip_version=version)
+                prefix = ip_network(cidr)
+                pool = {"start": str(prefix[2]), "end": str(prefix[200])}
+                about = {"cidr": cidr, "ip_version": prefix.version, "allocation_pools": [pool]}
+                self._post("subnet", network_id=network, **about)
             self._post("port", network_id=network)
             self._post("router", name=f"seed{number}")
             self.refresh()
@@ -174,6 +188,11 @@ class World:
             known["project_id"] = self._one("quota", random)
         if "{chassis}" in template:
             known["chassis"] = CHASSIS
+        if "{network}" in template:
+            known["network"] = self._one("network", random)
+            there = [path for path in self.listening if path.split("/")[4] == template.split("/")[3]]
+            if "{listen_address}" in template and there:
+                _, _, _, known["network"], _, known["listen_address"] = random.choice(there).split("/")
         if template.endswith("remove_router_interface") and self.interfaces:
             known["id"] = random.choice(sorted(self.interfaces))
         return {name: known.get(name) or value for name, value in drawn.items()}
@@ -181,6 +200,31 @@ class World:
     def leaving(self, router: str) -> Any:
         """A body that takes an interface from the router."""
         return {"port_id": self.interfaces.get(router)}
+
+    def description(self, template: str, network: str, random: Random) -> Any:
+        """A load balancer or a forward of LXD's on this network; None of what is not about such."""
+        cidrs = [cidr for each, cidr in self.cidrs if each == network]
+        if not cidrs or template.split("/")[3] not in ("load-balancers", "forwards"):
+            return None
+        inside = ip_network(random.choice(cidrs))
+        numbers = random.sample(range(100, 110), 3)
+        targets = {f"b{number}": str(inside[number]) for number in numbers}
+        ports = [
+            {
+                "protocol": random.choice(["tcp", "udp"]),
+                "listen_port": random.choice(["80", "81-89", f"{port},{port + 2}"]),
+                "target_backend": random.sample(sorted(targets), random.randrange(1, 3)),
+                "target_address": random.choice(sorted(targets.values())),
+            }
+            for port in random.sample(range(100, 60000), random.randrange(3))
+        ]
+        return {
+            "listen_address": str(inside[random.randrange(20, 60)]),
+            "description": random.choice(["", "web", "ü"]),
+            "config": random.choice([{}, {"user.a": "b"}, {"user.a": ""}, {"healthcheck": "true"}]),
+            "backends": [{"name": name, "target_address": address} for name, address in targets.items()],
+            "ports": ports,
+        }
 
     def body(self, drawn: Any, random: Random) -> Any:
         return drawn if random.random() < KEEP_WILD else self._tame(drawn, random)
@@ -229,7 +273,7 @@ class World:
                         "lb_algorithm": random.choice(["SOURCE_IP", "SOURCE_IP_PORT"]),
                         "members": [
                             {"address": f"10.0.0.{number}", "protocol_port": 80, "weight": random.randrange(257)}
-                            for number in range(230, 230 + random.randrange(1, 7))  # VIPs have the first that are free
+                            for number in range(230, 230 + random.randrange(1, 7))  # no VIP gets these unasked
                         ],
                     },
                 }

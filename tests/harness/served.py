@@ -69,7 +69,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASG
         news=place.news,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
     )
-    return services, make_app(services, kept_by(place.reconciler), authenticate)
+    return services, make_app(services, kept_by(place.reconciler), authenticate).all
 
 
 def write_clouds(folder: Path, address: str) -> Path:

@@ -216,7 +216,7 @@ def see(*paths: str) -> list[httpx.Response]:
             kept = world.dataplanes()
             place.model.snapshot = world.snapshot
             services = replace(place.services, applied=kept.applied)
-            app = make_app(services, kept, anybody)
+            app = make_app(services, kept, anybody).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return [await (client.post(path[1:]) if path[0] == "!" else client.get(path)) for path in paths]
 

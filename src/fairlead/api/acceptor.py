@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
+from fairlead.api.pace import Pace
 from fairlead.api.wire import BoundedHttp
 
 SWEEP = 0.5
@@ -26,9 +27,14 @@ AT_ONCE = 64
 """Connections that are accepted in one turn of the loop."""
 HANDSHAKE_PATIENCE = 10.0
 """Seconds for a TLS handshake."""
+HANDSHAKES, HANDSHAKE_SECONDS = 100, 0.02
+"""Of one address at once, and seconds after which one of them comes back: each costs us some milliseconds, whoever it
+is. Those beyond wait for their turn, and are no more connections than others."""
 PAUSE = 0.1
 """Seconds for which nobody is accepted when the machine has no file left for it."""
 BACKLOG = 2048
+UNIX = "uid "
+"""What the address of a caller on a unix socket begins with."""
 LOG = logging.getLogger(__name__)
 
 
@@ -47,7 +53,7 @@ def counted_as(address: str) -> str:
 def _peer(connection: socket.socket, address: object) -> str:
     if connection.family == socket.AF_UNIX:  # unix(7), SO_PEERCRED: pid, uid, gid
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return f"uid {struct.unpack('3i', credentials)[1]}"
+        return f"{UNIX}{struct.unpack('3i', credentials)[1]}"
     return str(address[0]) if isinstance(address, tuple) else ""
 
 
@@ -135,13 +141,17 @@ class Acceptor:
         clients: ClientConnections,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         is_proxy: Callable[[str], bool] = lambda _: False,
+        certificate_of: Callable[[asyncio.BaseTransport], bytes | None] = lambda _: None,
     ) -> None:
-        """`tls` is asked at each connection: its certificate may have been replaced."""
+        """`tls` is asked at each connection: its certificate may have been replaced. `certificate_of` says which one a
+        client has shown."""
         self.clients = clients
         self._listener = listener
         self._make_protocol = make_protocol
         self._tls = tls
         self._is_proxy = is_proxy
+        self._certificate_of = certificate_of
+        self._handshakes = Pace(HANDSHAKES, HANDSHAKE_SECONDS)
         self._loop = asyncio.get_running_loop()
         self._sweeping: asyncio.Task[None] | None = None
         self._complained = False
@@ -199,11 +209,14 @@ class Acceptor:
             client.protocol = self._make_protocol()
             client.protocol.on_gone = partial(self.clients.forget, client)
             client.protocol.peer = peer
+            client.protocol.certificate_of = self._certificate_of
             return client.protocol
 
         tls = self._tls()
         patience = HANDSHAKE_PATIENCE if tls else None
         try:
+            if tls is not None:
+                await self._wait_for_turn(client.address)
             await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
         except (OSError, TimeoutError):  # no TLS, or gone: nobody's news
             self.clients.forget(client)
@@ -213,6 +226,14 @@ class Acceptor:
             self.clients.forget(client)
             connection.close()
             raise
+
+    async def _wait_for_turn(self, address: str) -> None:
+        """Of a handshake."""
+        if address:  # a proxy speaks for many
+            wait = self._handshakes.wait(address)
+            self._handshakes.add(address)
+            if wait > 0:
+                await asyncio.sleep(wait)
 
     async def _sweep(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -9,6 +9,7 @@
 """
 
 import re
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api import agents, lxd, network, octavia, operator
 from fairlead.api.auth import Authenticate
-from fairlead.api.callers import AccessControl
+from fairlead.api.callers import PROBES, AccessControl, Turns, WayIn
 from fairlead.api.door import Services, json_response
 from fairlead.api.identity import identity_routes, version_document
 from fairlead.api.loop_lag import LoopLag
@@ -29,6 +30,16 @@ IDENTITY = ("projects", "v3")
 """First parts of the paths of what clients ask Keystone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applications:
+    """One for each way in: they share their doors, and how many requests a project has in them at once."""
+
+    all: ASGIApp
+    """Every door."""
+    lxd: ASGIApp
+    """That of LXD's clients alone, for listeners of their own."""
+
+
 def make_app(
     services: Services,
     dataplanes: Dataplanes,
@@ -36,7 +47,7 @@ def make_app(
     *,
     names: frozenset[str] | None = None,
     loop_lag: LoopLag | None = None,
-) -> ASGIApp:
+) -> Applications:
     """`names` are what Host may be, where that matters (`callers.names_of`)."""
     doors = {
         network.DOOR: network.make_door(services),
@@ -53,15 +64,26 @@ def make_app(
         where = {"doors": {door.path.strip("/"): f"{root}{door.path}" for door in doors}}
         return json_response({**where, **version_document(root)})
 
+    lxd_routes = [
+        Route(lxd.DOOR.path, _Root(doors[lxd.DOOR], lxd.DOOR.path)),
+        _Door(lxd.DOOR.path, app=_door(doors[lxd.DOOR], lxd.DOOR.path)),
+    ]
     routes = [
         Route("/", index),
         *identity_routes(services),
         *metrics.routes(),
-        Route(lxd.DOOR.path, _Root(doors[lxd.DOOR], lxd.DOOR.path)),
-        *(_Door(door.path, app=_door(app, door.path)) for door, app in doors.items()),
+        *lxd_routes,
+        *(_Door(door.path, app=_door(app, door.path)) for door, app in doors.items() if door is not lxd.DOOR),
     ]
-    public = frozenset(path for door in doors for path in door.public)
-    return AccessControl(Starlette(routes=routes), authenticate, services.new_id, metrics.observe, names, public)
+    public = frozenset({"", *PROBES, *(path for door in doors for path in door.public)})
+    turns = Turns()
+
+    def enter(app: ASGIApp, way: WayIn) -> ASGIApp:
+        return AccessControl(app, way, services.new_id, metrics.observe, turns)
+
+    way = WayIn(authenticate=authenticate, names=names, public=public)
+    own = WayIn(authenticate=lxd.known_by(services), public=frozenset(), refusal=lxd.refusal)
+    return Applications(all=enter(Starlette(routes=routes), way), lxd=enter(lxd.standing_alone(lxd_routes), own))
 
 
 class _Door(Mount):

@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import TypeAlias
 
 import bcrypt
 
+from fairlead.api.pace import Pace
 from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
 from fairlead.store.fair_semaphore import FairSemaphore, Gone, TooMany
 
@@ -48,7 +48,6 @@ CHECK_PATIENCE = 10.0
 FAILURES = 30
 """That an address has at once; each comes back after FORGIVEN seconds."""
 FORGIVEN = 2.0
-REMEMBERED_ADDRESSES = 10_000
 BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
 LONGEST_USER = 255
 
@@ -76,6 +75,10 @@ class LoginAttempt:
     """As it is counted (`acceptor.counted_as`)."""
     gone: asyncio.Event | None = None
     """Set when it hangs up."""
+    query: str = ""
+    """Of the URL."""
+    certificate: bytes | None = None
+    """DER, of the client, where the listener asks for one: they have shown that they have its key."""
 
 
 Authenticate: TypeAlias = Callable[[LoginAttempt], Awaitable[Identity | None]]
@@ -94,28 +97,11 @@ async def anybody(attempt: LoginAttempt) -> Identity | None:
     return Identity(user="anybody", project_id=named[:LONGEST_PROJECT] or DEFAULT_PROJECT, roles=ROLES)
 
 
-class Failures:
-    """The failures of each address lately. The table is bounded: the address that failed longest ago goes first."""
+class Failures(Pace):
+    """The failures of each address lately."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until: OrderedDict[str, float] = OrderedDict()
-        """Address -> when all of its failures are forgiven."""
-
-    def wait(self, address: str) -> float:
-        """Seconds until this address may fail again; 0 when it may now."""
-        until = self._until.get(address, 0.0)
-        return max(0.0, until - self._clock() - (FAILURES - 1) * FORGIVEN)
-
-    def add(self, address: str) -> None:
-        until = max(self._until.get(address, 0.0), self._clock()) + FORGIVEN
-        self._until[address] = until
-        self._until.move_to_end(address)
-        if len(self._until) > REMEMBERED_ADDRESSES:
-            self._until.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._until)
+        super().__init__(FAILURES, FORGIVEN, clock)
 
 
 def read_password_file(path: Path) -> dict[str, User]:

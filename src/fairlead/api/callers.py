@@ -104,41 +104,69 @@ class RequestRecord:
         }
 
 
-class AccessControl:
-    """The outermost application. `public` are the paths that everybody may read, besides the root and whether the
-    server is well; `names` are those of `names_of`, None where any will do."""
+def _plain(message: str, status: int) -> Response:
+    return json_response({"error": message}, status)
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        authenticate: Authenticate,
-        new_id: Callable[[], str],
-        observe: Callable[[str, str, int, float], None],
-        names: frozenset[str] | None = None,
-        public: frozenset[str] = frozenset(),
-    ) -> None:
-        self._app = app
-        self._authenticate = authenticate
-        self._new_id = new_id
-        self._observe = observe
-        self._names = names
-        self._public = frozenset({"", *PROBES, *public})
-        self._failed = Allowance(FAILED_LOGINS_A_MINUTE)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayIn:
+    """How callers come to a listener, and who they are then."""
+
+    authenticate: Authenticate
+    names: frozenset[str] | None = None
+    """What Host may be (`names_of`); None where any will do."""
+    public: frozenset[str] = frozenset({"", *PROBES})
+    """The paths that everybody may read, without a slash at the end."""
+    refusal: Callable[[str, int], Response] = _plain
+    """Says why a caller does not come as far as a door."""
+
+
+class Turns:
+    """How many requests each project has in the doors at once, whichever way they came in."""
+
+    def __init__(self) -> None:
         self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._nodes = FairSemaphore(of_one=AT_ONCE, waiting=NODES_WAITING)
 
+    def of(self, scope: Scope) -> FairSemaphore:
+        if scope["path"].startswith("/agent/"):
+            return self._nodes
+        return self._reads if scope["method"] in READS else self._writes
+
+
+class AccessControl:
+    """The outermost application of one way in."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        way: WayIn,
+        new_id: Callable[[], str],
+        observe: Callable[[str, str, int, float], None],
+        turns: Turns,
+    ) -> None:
+        self._app = app
+        self._way = way
+        self._new_id = new_id
+        self._observe = observe
+        self._turns = turns
+        self._failed = Allowance(FAILED_LOGINS_A_MINUTE)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        scope.setdefault("method", "GET")  # of a websocket
         client = scope.get("client")
         record = RequestRecord(scope=scope, id=f"req-{self._new_id()}", address=client[0] if client else "")
         CAUSE.set(record.id)
         CHANGED.set(record.objects)
 
         async def send_with_id(message: Any) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "websocket.accept":
+                self._tell(record, 101)
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 headers = [*message["headers"], (b"x-openstack-request-id", record.id.encode())]
                 if message["status"] == 429 and not any(name == b"retry-after" for name, _ in headers):
                     headers.append((b"retry-after", b"1"))
@@ -157,12 +185,12 @@ class AccessControl:
         path = record.scope["path"].rstrip("/")
         record.refused = True
         if path not in PROBES and (reason := self._why_refused(headers)):
-            return json_response({"error": reason}, 403)
-        if path in self._public:
+            return self._way.refusal(reason, 403)
+        if path in self._way.public:
             record.caller = STRANGER
             return None
         try:
-            record.caller = await self._authenticate(_login_attempt(record, headers))
+            record.caller = await self._way.authenticate(_login_attempt(record, headers))
         except TooManyChecks as error:
             return _too_many_checks(error.seconds)
         except Gone:
@@ -171,16 +199,15 @@ class AccessControl:
             credentials = read_credentials(_header(headers, b"authorization"))
             record.claimed = credentials[0] if credentials else ""
             return _unauthorized()
-        record.refused = False
+        record.refused = not record.caller.roles
         return None
 
     def _why_refused(self, headers: Mapping[bytes, bytes]) -> str:
         """Why this request may not be what its sender meant; empty when nothing speaks against it."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if self._names is not None and host not in self._names:
-            return (
-                f"Host is '{cleaned(host, 100)}'; without authentication it is one of {', '.join(sorted(self._names))}"
-            )
+        names = self._way.names
+        if names is not None and host not in names:
+            return f"Host is '{cleaned(host, 100)}'; without authentication it is one of {', '.join(sorted(names))}"
         if headers.get(b"sec-fetch-site", b"none").lower() not in (b"none", b"same-origin"):
             return "a web page of another site may not call"
         if (origin := headers.get(b"origin")) is not None and not _is_same_site(origin.decode("latin-1"), host):
@@ -192,18 +219,20 @@ class AccessControl:
         assert caller is not None  # noqa: S101 - _receive has seen to it
         ASKING_PROJECT.set(caller.project_id)
         admitted = {**scope, "identity": caller, "request_id": record.id}
-        if not record.refused:
-            turns = self._reads if scope["method"] in READS else self._writes
-            turns = self._nodes if scope["path"].startswith("/agent/") else turns
-            admitted["turn"] = lambda: turns.turn(caller.project_id, LINE_PATIENCE, _gone(scope))
+        if caller is not STRANGER:
+            # who has shown nothing shares the turns of their address: no project may wait for them
+            line = caller.project_id if caller.roles else f"address {counted_as(record.address)}"
+            admitted["turn"] = lambda: self._turns.of(scope).turn(line, LINE_PATIENCE, _gone(scope))
         return admitted
 
     def _tell(self, record: RequestRecord, status: int) -> None:
         facts = record.audit_fields(status)
         self._observe(record.scope["path"], record.scope["method"], status, perf_counter() - record.began)
+        if record.refused and status >= 400 and record.caller and record.caller is not STRANGER:
+            record.claimed = record.caller.user if record.scope["method"] not in READS else ""
         if record.claimed:
-            self._tell_failed(facts)
-        elif record.refused:
+            self._tell_failed({**facts, "user": cleaned(record.claimed, LONGEST_USER)})
+        elif record.refused and not record.objects:
             if status >= 400:
                 STRANGERS.info(WORDS, facts, extra={"fields": facts})
         elif record.scope["path"].startswith("/agent/") and status < 400:
@@ -231,6 +260,8 @@ def _login_attempt(record: RequestRecord, headers: Mapping[bytes, bytes]) -> Log
         project_id=_header(headers, b"x-project-id"),
         address=counted_as(record.address),
         gone=_gone(record.scope),
+        query=record.scope["query_string"].decode("latin-1"),
+        certificate=record.scope.get("extensions", {}).get("fairlead.certificate", {}).get("der"),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from fairlead.api.websocket import BoundedWebSocket
 from fairlead.logs import RateLimit
 
 LARGEST_HEAD = 2**16
@@ -53,6 +54,8 @@ class BoundedHttp(HttpToolsProtocol):
         self.on_gone: Callable[[], None] = lambda: None
         self.peer = ""
         """Who has connected, for callers without an address: a user of this machine, on a unix socket."""
+        self.certificate_of: Callable[[asyncio.BaseTransport], bytes | None] = lambda _: None
+        self._certificate: bytes | None = None
         self.waits_since: float | None = self.loop.time()
         """Since when nothing can be done but to wait for the client; None while it is served."""
         self._until = self.waits_since + HEAD_PATIENCE
@@ -62,8 +65,17 @@ class BoundedHttp(HttpToolsProtocol):
         """Bytes of the request that is being read that are not body."""
         self._lingering = 0
         self._in_body = False
+        self._websocket: asyncio.Protocol | None = None
+        """What has taken over the connection."""
+
+    @property
+    def seen(self) -> dict[str, dict[object, object]]:
+        """What is known of the connection, for the extensions of an ASGI scope."""
+        return {"fairlead.gone": {"event": self.gone}, "fairlead.certificate": {"der": self._certificate}}
 
     def overdue(self, now: float) -> bool:
+        if self._websocket is not None and self._until == NEVER and self.transport.is_closing():
+            self._until = now + LINGER  # what is left to be sent may never be taken
         return now > self._until or (self.stuck_since is not None and now > self.stuck_since + WRITE_PATIENCE)
 
     def close(self) -> None:
@@ -76,6 +88,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.client = self.client or (self.peer, 0)
+        self._certificate = self.certificate_of(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
@@ -85,6 +98,8 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._rest += len(data)
         super().data_received(data)
+        if self._websocket is not None:
+            return
         if self._rest > LARGEST_HEAD and not self.transport.is_closing():
             self.send_400_response("The request line and the header fields are too long.")
         if self._in_body and self.cycle.response_complete:
@@ -99,6 +114,20 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
         else:
             super().send_400_response(msg)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over; while an earlier request of it is served there is nothing to hand over."""
+        if self.pipeline or (self.cycle is not None and not self.cycle.response_complete):
+            self.transport.close()
+            return
+        self.connections.discard(self)
+        self._websocket = websocket = BoundedWebSocket(self, LOG)
+        fields = (name + b": " + value for name, value in self.headers)
+        head = b"\r\n".join([b"GET " + self.url + b" HTTP/1.1", *fields, b"", b""])
+        self.waits_since, self._until = None, NEVER
+        websocket.connection_made(self.transport)
+        self.transport.set_protocol(websocket)
+        websocket.data_received(head)
 
     def pause_writing(self) -> None:
         self.stuck_since = self.loop.time()
@@ -124,9 +153,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()  # raises for a target that is none: then there is no body to read
+        if self._should_upgrade():
+            return
         self._in_body = True
         self._wait(BODY_PATIENCE)
-        self.scope["extensions"] = {"fairlead.gone": {"event": self.gone}}
+        self.scope["extensions"] = self.seen
 
     def on_body(self, body: bytes) -> None:
         self._rest -= len(body)
@@ -135,6 +166,8 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body = False
         self._rest = self._lingering = 0
+        if self._should_upgrade():
+            return
         if self.cycle.response_complete:
             self._wait(HEAD_PATIENCE)
         else:

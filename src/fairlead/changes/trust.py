@@ -147,13 +147,18 @@ def revoke_token(snapshot: Snapshot, asker: Identity, identity: str, now: dateti
     return Changes(deletes=(owner_of(find_token(snapshot, asker, identity, now)),))
 
 
-def spend_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
-    """Let in the certificate with what the token grants, and the token is gone; nobody else is asked. A name that the
-    certificate brings is one for where the token has none."""
+def token_of(snapshot: Snapshot, digest: str, now: datetime) -> TrustToken:
+    """Whose secret has this hash."""
     matching = [each for each in valid_tokens(snapshot, now) if hmac.compare_digest(each.digest, digest)]
     if not matching:
         raise Refused(NoSuchToken())
-    (token,) = matching
+    return matching[0]
+
+
+def spend_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
+    """Let in the certificate with what the token grants, and the token is gone; nobody else is asked. A name that the
+    certificate brings is one for where the token has none."""
+    token = token_of(snapshot, digest, now)
     granted = replace(
         certificate,
         name=token.name or certificate.name,

@@ -8,20 +8,26 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from fairlead.api.acceptor import Acceptor, ClientConnections
+from fairlead.api.acceptor import UNIX, Acceptor, ClientConnections
+from fairlead.api.app import Applications
 from fairlead.api.auth import Authenticate, BadPasswordFile, HttpBasic, anybody, read_password_file
 from fairlead.api.callers import names_of
+from fairlead.api.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
 from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
 from fairlead.config import BadConfiguration, check_secrets, split_listen
 from fairlead.logs import reopen
 from fairlead.options import Configuration, ServerOptions
+from fairlead.server.client_certificates import client_certificate
+from fairlead.server.lxd import LxdServer, give_to_group
 
 LOG = logging.getLogger(__name__)
 FILES_BESIDE = 100
@@ -42,21 +48,33 @@ def host_names(options: ServerOptions) -> frozenset[str] | None:
     return names_of(options.listen, options.more_hosts, tls=bool(options.tls_certificate))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listener:
+    """A socket, and what is behind it."""
+
+    socket: socket.socket
+    settings: uvicorn.Config
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    is_proxy: Callable[[str], bool] = lambda _: False
+
+
 class _Server(uvicorn.Server):
     """Ends by returning: uvicorn would send itself the signal again, and nothing after it would be closed."""
 
     def __init__(
         self,
-        settings: uvicorn.Config,
-        listener: socket.socket,
+        listeners: Sequence[_Listener],
         configuration: Configuration,
         authenticate: Authenticate,
+        lxd: LxdServer,
     ) -> None:
-        super().__init__(settings)
-        self._listener = listener
+        """The first of the listeners is that of all doors."""
+        super().__init__(listeners[0].settings)
+        self._listeners = [replace(listeners[0], tls=lambda: self._tls), *listeners[1:]]
         self._configuration = configuration
         self._options = configuration.server
         self._authenticate = authenticate
+        self._lxd = lxd
         self._tls = _serving_tls(self._options)
         self._reading: asyncio.Task[None] | None = None
 
@@ -84,6 +102,7 @@ class _Server(uvicorn.Server):
         try:
             check_secrets(self._configuration)
             tls = _serving_tls(self._options)
+            self._lxd.read_again()
             if isinstance(self._authenticate, HttpBasic):
                 users = read_password_file(Path(self._options.password_file))
                 await self._authenticate.replace(users)
@@ -96,25 +115,25 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Our own way in, instead of uvicorn's: it knows how many connections each address has."""
-        proxies = self._options.trusted_proxies
-        networks = [ip_network(proxy) for proxy in proxies if proxy != "unix"]
-
-        def is_proxy(peer: str) -> bool:
-            if peer.startswith("uid "):
-                return "unix" in proxies
-            return bool(networks) and any(ip_address(peer.partition("%")[0]) in network for network in networks)
-
         most = min(self._options.connections, _files_for(self._options.connections))
+        clients = ClientConnections(most=most, most_of_one=self._options.connections_per_address)
+        self.servers = [self._accept(each, clients) for each in self._listeners]  # type: ignore[misc]
+        self.started = True
+
+    def _accept(self, listener: _Listener, clients: ClientConnections) -> Acceptor:
+        """Whichever way they come, they are counted together."""
+        if not listener.settings.loaded:
+            listener.settings.load()
         acceptor = Acceptor(
-            self._listener,
-            lambda: BoundedHttp(self.config, self.server_state, {}),
-            ClientConnections(most=most, most_of_one=self._options.connections_per_address),
-            tls=lambda: self._tls,
-            is_proxy=is_proxy,
+            listener.socket,
+            lambda: BoundedHttp(listener.settings, self.server_state, {}),
+            clients,
+            tls=listener.tls,
+            is_proxy=listener.is_proxy,
+            certificate_of=client_certificate,
         )
         acceptor.start()
-        self.servers = [acceptor]  # type: ignore[list-item]
-        self.started = True
+        return acceptor
 
 
 def _files_for(connections: int) -> int:
@@ -141,28 +160,74 @@ def _serving_tls(options: ServerOptions) -> ssl.SSLContext | None:
     return context
 
 
-async def listen(app: ASGIApp, configuration: Configuration, authenticate: Authenticate) -> None:
-    options = configuration.server
-    listener = open_socket(options.listen)
-    trusted = options.trusted_proxies
-    settings = uvicorn.Config(
+async def listen(apps: Applications, configuration: Configuration, authenticate: Authenticate, lxd: LxdServer) -> None:
+    options, trusted = configuration.server, configuration.server.trusted_proxies
+    behind_proxies = {
+        "proxy_headers": bool(trusted),
+        # without an address there is one kind of caller only: whoever may open the socket
+        "forwarded_allow_ips": "*" if "unix" in trusted and options.listen.startswith("unix:") else list(trusted),
+    }
+    with contextlib.ExitStack() as stack:
+        main = _Listener(
+            socket=_open(options.listen, stack),
+            settings=_settings(apps.all, ws="none", **behind_proxies),
+            is_proxy=_proxies(trusted),
+        )
+        listeners = [main, *_lxd_listeners(apps.lxd, lxd, stack)]
+        LOG.info("serving on %s", ", ".join(filter(None, (options.listen, lxd.options.socket, lxd.options.listen))))
+        server = _Server(listeners, configuration, authenticate, lxd)
+        await server.serve(sockets=[each.socket for each in listeners])
+
+
+def _settings(app: ASGIApp, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
         http=BoundedHttp,
-        ws="none",
         timeout_graceful_shutdown=5,
         timeout_keep_alive=int(HEAD_PATIENCE),
-        proxy_headers=bool(trusted),
-        # without an address there is one kind of caller only: whoever may open the socket
-        forwarded_allow_ips="*" if "unix" in trusted and options.listen.startswith("unix:") else list(trusted),
+        **more,
     )
-    with listener, contextlib.ExitStack() as stack:
-        if options.listen.startswith("unix:"):
-            stack.callback(Path(options.listen.removeprefix("unix:")).unlink, missing_ok=True)
-        LOG.info("serving on %s", options.listen)
-        await _Server(settings, listener, configuration, authenticate).serve(sockets=[listener])
+
+
+def _lxd_listeners(app: ASGIApp, lxd: LxdServer, stack: contextlib.ExitStack) -> Iterator[_Listener]:
+    """No proxy is believed here: it could not show its client's certificate."""
+    settings = _settings(
+        app,
+        proxy_headers=False,
+        ws=BoundedWebSocket,
+        ws_max_size=LARGEST_MESSAGE,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PONG_SECONDS,
+        ws_per_message_deflate=False,
+    )
+    if lxd.options.socket:
+        listener = _open(lxd.options.socket, stack)
+        give_to_group(Path(lxd.options.socket.removeprefix("unix:")), lxd.options)
+        yield _Listener(socket=listener, settings=settings)
+    if lxd.options.listen:
+        yield _Listener(socket=_open(lxd.options.listen, stack), settings=settings, tls=lambda: lxd.context)
+
+
+def _proxies(trusted: Sequence[str]) -> Callable[[str], bool]:
+    networks = [ip_network(proxy) for proxy in trusted if proxy != "unix"]
+
+    def is_proxy(peer: str) -> bool:
+        if peer.startswith(UNIX):
+            return "unix" in trusted
+        return bool(networks) and any(ip_address(peer.partition("%")[0]) in network for network in networks)
+
+    return is_proxy
+
+
+def _open(listen: str, stack: contextlib.ExitStack) -> socket.socket:
+    """Closed, and a unix socket taken away, when the stack ends."""
+    listener = stack.enter_context(open_socket(listen))
+    if listen.startswith("unix:"):
+        stack.callback(Path(listen.removeprefix("unix:")).unlink, missing_ok=True)
+    return listener
 
 
 def open_socket(listen: str) -> socket.socket:

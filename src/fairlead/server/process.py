@@ -31,6 +31,7 @@ from fairlead.options import Configuration
 from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.server.central import Control
 from fairlead.server.listening import host_names, listen, read_authentication
+from fairlead.server.lxd import LxdServer
 from fairlead.server.ovn import OvnControl
 from fairlead.server.tasks import at_work
 from fairlead.server.upkeep import forget_parted
@@ -52,6 +53,7 @@ async def serve(configuration: Configuration) -> None:
     store = await open_store(configuration.store.where)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
+        lxd = LxdServer(configuration)
         empty = Snapshot(parting_seconds=configuration.ovn.parting)
         empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
         model = Model(store, checked_by(dataplanes), empty)
@@ -71,12 +73,12 @@ async def serve(configuration: Configuration) -> None:
             [control.for_doors() for control in controls],
             [each for each in dataplanes if each.place is Place.NODE],
         )
-        services = _services(configuration, model, providers, kept, controls)
+        services = _services(configuration, model, providers, kept, controls, lxd)
         stack.enter_context(_frozen())
         loop_lag = LoopLag()
         await stack.enter_async_context(at_work(loop_lag.beat))
-        app = make_app(services, kept, authenticate, names=host_names(configuration.server), loop_lag=loop_lag)
-        await listen(app, configuration, authenticate)
+        apps = make_app(services, kept, authenticate, names=host_names(configuration.server), loop_lag=loop_lag)
+        await listen(apps, configuration, authenticate, lxd)
 
 
 def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
@@ -101,6 +103,7 @@ def _services(
     providers: Names,
     dataplanes: Dataplanes,
     controls: Sequence[Control],
+    lxd: LxdServer,
 ) -> Services:
     ovn = next((control for control in controls if isinstance(control, OvnControl)), None)
     seen: dict[str, Any] = {} if ovn is None else {"locate": ovn.locate, "ports_on": ovn.ports_on}
@@ -116,6 +119,7 @@ def _services(
         limits=Limits(**asdict(configuration.quota)),
         probes=ProbeLimits(**asdict(configuration.probes)),
         news=dataplanes.news,
+        reachable=lxd.reachable,
         **seen,
     )
 

@@ -228,3 +228,11 @@ def test_a_body_is_bounded(read: Parser[Values], body: Any):
     read(body)
     with pytest.raises(BadField):
         read(one_more(body))
+
+
+@pytest.mark.parametrize("body", [7, [], "x", {"ports": 7}, {"ports": [7]}, {"config": []}, {"config": {"user.a": 1}}])
+@pytest.mark.parametrize("sort", SORTS)
+def test_a_body_of_another_form_is_refused(sort: Sort, body: Any):
+    with pytest.raises(BadField) as bad:
+        sort.put(body)
+    assert bad.value.name in ("body", "ports", "config")

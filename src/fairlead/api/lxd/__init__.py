@@ -1,20 +1,26 @@
 """The door of LXD's and Incus' clients: their API of networks and load balancers, below /1.0."""
 
+from collections.abc import Sequence
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from fairlead.api.building import Door
 from fairlead.api.door import ApiError, Services
 from fairlead.api.fields import BadField, MissingField, UnknownField
 from fairlead.api.lxd import balancers, certificates, forwards, networks, operations, projects, server_info
 from fairlead.api.lxd.caller import check_trusted
-from fairlead.api.lxd.envelope import FAULT, PREFIX, fault
+from fairlead.api.lxd.envelope import FAULT, PREFIX, fault, sync
 from fairlead.api.lxd.errors import bad_field, missing_field, say, say_unsupported, unknown_field
 from fairlead.api.lxd.events import Events
+from fairlead.api.lxd.known import known_by
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 
+__all__ = ["DOOR", "known_by", "make_door", "refusal", "standing_alone"]
 PARTS = (server_info, projects, certificates, operations, networks, balancers, forwards)
 """Each gives its routes."""
 
@@ -24,6 +30,22 @@ def make_door(services: Services) -> Starlette:
     door.state.services = services
     door.state.events = Events()
     return door
+
+
+def standing_alone(routes: Sequence[BaseRoute]) -> Starlette:
+    """The door at these routes, with what its clients look for above it, and nothing of other doors."""
+
+    async def versions(_: Request) -> Response:
+        return sync([PREFIX])
+
+    async def not_found(_: Request, __: Exception) -> Response:
+        return refusal("not found", 404)
+
+    return Starlette(routes=[Route("/", versions), *routes], exception_handlers={HTTPException: not_found})
+
+
+def refusal(message: str, status: int) -> Response:
+    return fault(ApiError(status, message))
 
 
 def _not_served(_: Request, error: HTTPException) -> ApiError:

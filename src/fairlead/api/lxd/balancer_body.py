@@ -8,7 +8,7 @@ have read, and newer ones know more.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from fairlead.api.fields import Field, Parser, Values, list_of, text
+from fairlead.api.fields import Field, Parser, Values, list_of, mapping, text
 from fairlead.api.lxd.bodies import config, struct
 from fairlead.api.lxd.listen_address import canonical
 from fairlead.api.lxd.port_texts import tidy
@@ -29,7 +29,7 @@ def _normal(parser: Parser[str], normal: Callable[[str], str]) -> Parser[str]:
 def _complete(empty: Document, fields: Mapping[str, Field]) -> Parser[Document]:
     """A struct in which all that is not said is as in `empty`."""
     read = struct(fields)
-    return Parser(read.schema, lambda value: {**empty, **read(value)})
+    return Parser(read.schema, lambda value: {**empty, **read(mapping(value))})
 
 
 _NAME = text(LONGEST_NAME)

@@ -21,7 +21,10 @@ def struct(fields: Mapping[str, Field]) -> Parser[Values]:
 
     @reads(schema)
     def read(value: object) -> Values:
-        body = mapping(value)
+        try:
+            body = mapping(value)
+        except ValueError as error:
+            raise BadField("body", value, str(error)) from None
         known = {name: each for name, each in body.items() if name in fields}
         return {name: each for name, each in read_fields(fields, known).items() if each is not None}
 

@@ -32,6 +32,7 @@ from fairlead.changes.trust import (
     find_certificate,
     issue_token,
     spend_token,
+    token_of,
     visible_certificates,
 )
 from fairlead.model.snapshot import Snapshot
@@ -156,9 +157,10 @@ class _Views:
         if secret is None:
             self._failures.add(address)
             raise forbidden()
-        certificate = read_certificate(_shown_by_client(request), values.get("name", ""), _address(request))
         now, known = self._services.now(), digest(secret)
         try:
+            token_of(self._services.model.snapshot, known, now)  # a guess never comes as far as the store
+            certificate = read_certificate(_shown_by_client(request), values.get("name", ""), _address(request))
             await self._services.write(lambda snapshot: spend_token(snapshot, known, certificate, now))
         except Refused as refused:
             if isinstance(refused.why, NoSuchToken):

@@ -31,6 +31,9 @@ EXTENSIONS = (
     "network_load_balancer_health_check",
     "network_load_balancer_state",
     "explicit_trust_token",
+    "certificate_token",
+    "certificate_project",
+    "certificate_description",
 )
 """By which clients know what can be had (doc/api-extensions.md of LXD and of Incus). Not
 `storage_and_network_operations`: with it newer clients expect operations that end later, and here all is done when it

@@ -1,0 +1,41 @@
+"""Who comes by the door's own listeners: users of this machine, and holders of certificates.
+
+Who may open the unix socket is an administrator, as in LXD: the socket's owner, group and mode say who that is. By
+HTTPS anybody comes in, and is a stranger unless their certificate is trusted; it is looked up at each request, so one
+that is taken away lets nobody in any more.
+"""
+
+import hashlib
+from dataclasses import replace
+from urllib.parse import parse_qs
+
+from fairlead.api.acceptor import UNIX
+from fairlead.api.auth import ROLES, Authenticate, LoginAttempt
+from fairlead.api.door import Services
+from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
+from fairlead.changes.trust import identity_of
+
+
+def known_by(services: Services) -> Authenticate:
+    async def authenticate(attempt: LoginAttempt) -> Identity | None:
+        return known(services, attempt)
+
+    return authenticate
+
+
+def known(services: Services, attempt: LoginAttempt) -> Identity:
+    """Of the project that the URL names, if it is for them to name."""
+    who = _who(services, attempt)
+    asked = parse_qs(attempt.query).get("project", [""])[-1]
+    may = who.is_admin or asked in who.projects
+    return replace(who, project_id=asked) if may and 0 < len(asked) <= LONGEST_PROJECT else who
+
+
+def _who(services: Services, attempt: LoginAttempt) -> Identity:
+    if attempt.address.startswith(UNIX):
+        return Identity(user=attempt.address, project_id=DEFAULT_PROJECT, roles=ROLES)
+    if attempt.certificate is None:
+        return Identity(user="nobody", project_id="", roles=frozenset())
+    fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
+    stranger = Identity(user=f"certificate {fingerprint}", project_id="", roles=frozenset())
+    return identity_of(services.model.snapshot, fingerprint, services.now(), ROLES) or stranger

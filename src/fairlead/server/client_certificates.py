@@ -1,0 +1,153 @@
+"""TLS that asks clients for a certificate and takes whichever they have: who may do what is decided behind it.
+
+LXD's and Incus' clients make a certificate of their own and sign it themselves. Python's `ssl` refuses one that nobody
+vouches for, in the handshake; OpenSSL itself leaves it to the program, so this is pyOpenSSL, in the form that asyncio
+and uvloop know: a context whose `wrap_bio` gives what does the work. That the client has the certificate's key is shown
+by the handshake (RFC 8446, section 4.4.3).
+"""
+
+import contextlib
+import ssl
+from pathlib import Path
+from typing import Any
+
+from OpenSSL import SSL, crypto
+
+LARGEST_RECORD = 2**14
+"""Bytes (RFC 8446, section 5.1)."""
+
+
+def client_certificate(transport: Any) -> bytes | None:
+    """DER, of who has come by such a context; None without one."""
+    found = transport.get_extra_info("ssl_object")
+    return found.getpeercert(binary_form=True) if isinstance(found, _Session) else None
+
+
+class _Context(ssl.SSLContext):
+    """Only what event loops ask of one."""
+
+    inner: SSL.Context
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *_: Any, **__: Any) -> Any:
+        return _Session(self.inner, incoming, outgoing)
+
+
+def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.3 and nothing older, which no client of these speaks. Raises OSError when the files are not a certificate
+    and its key."""
+    inner = SSL.Context(SSL.TLS_SERVER_METHOD)
+    inner.set_min_proto_version(SSL.TLS1_3_VERSION)
+    try:
+        inner.use_certificate_chain_file(str(certificate))
+        inner.use_privatekey_file(str(key))
+        inner.check_privatekey()
+    except SSL.Error:
+        raise OSError(f"{certificate} and {key} are not a certificate and its key") from None
+    # resumed sessions would bring the certificate that was shown earlier: each connection shows its own
+    inner.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    inner.set_options(SSL.OP_NO_TICKET)
+    inner.set_verify(SSL.VERIFY_PEER, lambda *_: True)
+    inner.set_verify_depth(0)
+    context = _Context(ssl.PROTOCOL_TLS_SERVER)
+    context.inner = inner
+    return context
+
+
+class _Session:
+    """One connection, as `ssl.SSLObject`: bytes go in and out by the loop's own buffers."""
+
+    def __init__(self, context: SSL.Context, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        self._connection = SSL.Connection(context, None)
+        self._connection.set_accept_state()
+        self._incoming, self._outgoing = incoming, outgoing
+        self._certificate: bytes | None = None
+        self._more = False
+        """Whether there may be more to read than was asked for."""
+        self._ended = False
+        """The client has said that it sends nothing more, and the loop does not know yet."""
+
+    def do_handshake(self) -> None:
+        """Raises ssl.SSLWantReadError until the client has sent all of it."""
+        self._take_in()
+        try:
+            self._connection.do_handshake()
+        except SSL.WantReadError:
+            raise ssl.SSLWantReadError from None
+        except SSL.Error as error:
+            raise ssl.SSLError(f"no handshake: {error}") from None
+        finally:
+            self._give_out()
+        self._more = True  # the client may have asked for something already
+        found = self._connection.get_peer_certificate()
+        self._certificate = None if found is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, found)
+
+    def read(self, size: int, buffer: Any = None) -> Any:
+        """Whatever there is, and nothing once the client has ended. Raises ssl.SSLWantReadError."""
+        self._take_in()
+        found = self._read(size)
+        self._give_out()
+        if not found and not self._ended:
+            raise ssl.SSLWantReadError
+        if not found:
+            self._ended = False
+        if buffer is None:
+            return found
+        buffer[: len(found)] = found
+        return len(found)
+
+    def _read(self, size: int) -> bytes:
+        found = bytearray()
+        self._more = False
+        while len(found) < size:
+            try:
+                found += self._connection.recv(min(size - len(found), LARGEST_RECORD))
+            except SSL.WantReadError:
+                return bytes(found)
+            except SSL.ZeroReturnError:
+                self._ended = True
+                return bytes(found)
+            except SSL.Error as error:
+                raise ssl.SSLError(f"nothing can be read: {error}") from None
+        self._more = True
+        return bytes(found)
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._connection.send(data)
+        except SSL.WantReadError:
+            raise ssl.SSLWantReadError from None
+        except SSL.Error as error:
+            raise ssl.SSLError(f"nothing can be written: {error}") from None
+        finally:
+            self._give_out()
+
+    def unwrap(self) -> None:
+        """Say that nothing more comes. What the client says to that is not waited for."""
+        with contextlib.suppress(SSL.Error):
+            self._connection.shutdown()
+        self._give_out()
+
+    def pending(self) -> int:
+        """Whether it is worth while to read: what came in is not in the loop's own buffer any more."""
+        return max(self._connection.pending(), int(self._more or self._ended))
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        return self._certificate if binary_form else {}
+
+    def cipher(self) -> tuple[str, str, int] | None:
+        name = self._connection.get_cipher_name()
+        bits = self._connection.get_cipher_bits() or 0
+        return (name, self._connection.get_protocol_version_name(), bits) if name else None
+
+    def compression(self) -> None:
+        return None
+
+    def _take_in(self) -> None:
+        data = self._incoming.read()
+        if data:
+            self._connection.bio_write(data)
+
+    def _give_out(self) -> None:
+        with contextlib.suppress(SSL.WantReadError):
+            while True:
+                self._outgoing.write(self._connection.bio_read(2**16))

@@ -1,0 +1,267 @@
+"""The listeners of LXD's clients: TLS that takes any client's certificate, and who is who behind it.
+
+A real listener in this process; the client is Python's own ssl, which shows the certificate that it is told to.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from cryptography import x509
+
+from api.lxd.keys import base64_of, make_certificate
+from fairlead.api import lxd as door
+from fairlead.api.acceptor import HANDSHAKES
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.model.trust import Project
+from fairlead.model.writing import Changes
+from fairlead.options import Configuration, LxdOptions, ServerOptions, StoreOptions
+from fairlead.server.listening import listen
+from fairlead.server.lxd import OWN_FILE, LxdServer
+from harness.api import Inside, inside, kept_by
+
+
+@dataclass
+class Served:
+    place: Inside
+    port: int
+    socket: Path
+    lxd: LxdServer
+
+    async def connect(
+        self, identity: Path | None = None, **more: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if identity is not None:
+            context.load_cert_chain(identity)
+        for name, value in more.items():
+            setattr(context, name, value)
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+
+    async def ask(self, method: str, path: str, body: Any = None, identity: Path | None = None) -> tuple[int, Any]:
+        reader, writer = await self.connect(identity)
+        return await exchange(reader, writer, method, path, body)
+
+    async def ask_socket(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        reader, writer = await asyncio.open_unix_connection(self.socket)
+        return await exchange(reader, writer, method, path, body)
+
+
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: Any
+) -> tuple[int, Any]:
+    data = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    answer = await reader.read()
+    writer.close()
+    head_of, _, rest = answer.partition(b"\r\n\r\n")
+    return int(head_of.split()[1]), json.loads(rest)
+
+
+@asynccontextmanager
+async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = folder / "unix.socket"
+    configuration = Configuration(
+        server=ServerOptions(listen=f"unix:{folder}/main.socket"),
+        store=StoreOptions(path=str(folder / "store.db")),
+        lxd=LxdOptions(socket=f"unix:{path}", listen=f"127.0.0.1:{port}", **options),
+    )
+    own = LxdServer(configuration)
+    async with inside(door.make_door, folder, "/1.0") as place:
+        services = replace(place.services, reachable=own.reachable)
+        apps = make_app(services, kept_by(place.reconciler), anybody)
+        listening = asyncio.create_task(listen(apps, configuration, anybody, own))
+        while not path.exists():
+            assert not listening.done() or listening.result()
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        yield Served(place, port, path, own)
+        listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listening
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+@pytest.fixture(params=LOOPS)
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    def run(story: Callable[[Served], Awaitable[None]], **options: str) -> None:
+        async def told() -> None:
+            async with asyncio.timeout(30), served(tmp_path, **options) as place:
+                await story(place)
+
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(told())
+
+    return run
+
+
+def identity(folder: Path, name: str = "client") -> tuple[Path, str]:
+    """A file with certificate and key, and the fingerprint."""
+    der, key = make_certificate(name)
+    path = folder / f"{name}.pem"
+    path.write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())
+    return path, hashlib.sha256(der).hexdigest()
+
+
+def test_a_stranger_is_a_stranger_until_their_certificate_is_known(play: Callable[..., None], tmp_path: Path):
+    own, fingerprint = identity(tmp_path)
+
+    async def story(place: Served) -> None:
+        assert await place.ask("GET", "/", None, own) == (200, (await place.ask_socket("GET", "/"))[1])
+        for who in (None, own):
+            assert (await place.ask("GET", "/1.0", None, who))[1]["metadata"]["auth"] == "untrusted"
+            status, told = await place.ask("GET", "/1.0/projects", None, who)
+            assert (status, told["error"]) == (403, "not authorized")
+            status, told = await place.ask("GET", "/network/v2.0/networks", None, who)
+            assert (status, told["error"]) == (404, "not found"), "other doors are not here"
+
+        status, made = await place.ask_socket("POST", "/1.0/certificates", {"token": True, "type": "client"})
+        assert status == 202
+        token = made["metadata"]["metadata"]
+        text = base64_of(json.dumps({"secret": token["secret"]}).encode())
+        assert token["addresses"] == [f"127.0.0.1:{place.port}"]
+        status, told = await place.ask("POST", "/1.0/certificates", {"trust_token": text}, None)
+        assert (status, told["error"]) == (400, "No client certificate provided")
+        assert (await place.ask("POST", "/1.0/certificates", {"trust_token": text}, own))[0] == 201
+        assert list(place.place.model.snapshot.certificates) == [fingerprint]
+
+        told = (await place.ask("GET", "/1.0", None, own))[1]["metadata"]
+        assert (told["auth"], told["auth_user_name"], told["auth_user_method"]) == ("trusted", fingerprint, "tls")
+        assert (await place.ask("GET", "/1.0", None, None))[1]["metadata"]["auth"] == "untrusted"
+        assert (await place.ask_socket("DELETE", f"/1.0/certificates/{fingerprint}"))[0] == 200
+        assert (await place.ask("GET", "/1.0", None, own))[1]["metadata"]["auth"] == "untrusted"
+
+    play(story)
+
+
+def test_who_opens_the_socket_is_administrator_and_has_a_name(play: Callable[..., None]):
+    async def story(place: Served) -> None:
+        told = (await place.ask_socket("GET", "/1.0"))[1]["metadata"]
+        assert (told["auth"], told["auth_user_name"]) == ("trusted", f"uid {os.getuid()}")
+        assert stat.S_IMODE(place.socket.stat().st_mode) == 0o600
+
+    play(story, socket_mode="0600")
+
+
+def test_nothing_older_than_tls_1_3(play: Callable[..., None]):
+    async def story(place: Served) -> None:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await place.connect(maximum_version=ssl.TLSVersion.TLSv1_2)
+
+    play(story)
+
+
+def test_much_goes_both_ways(play: Callable[..., None], tmp_path: Path):
+    """More than a record, and more than the loop reads at once; and several requests of one connection."""
+    own, _ = identity(tmp_path)
+
+    async def story(place: Served) -> None:
+        many = tuple(Project(name=f"project-{number:03}") for number in range(400))
+        await place.place.model.write(lambda _: Changes(puts=many))
+        body = {"certificate": base64_of(make_certificate("client")[0]), "type": "client"}
+        assert (await place.ask_socket("POST", "/1.0/certificates", body))[0] == 201
+        status, told = await place.ask("GET", "/1.0/projects?recursion=1", None, own)
+        assert (status, len(told["metadata"])) == (200, 401)
+        assert len(json.dumps(told)) > 2**15
+        large = {"name": "large", "config": {f"user.{n:04}": "x" * 1000 for n in range(100)}}
+        assert (await place.ask("POST", "/1.0/projects", large, own))[0] == 201
+        reader, writer = await place.connect(own)
+        for _ in range(3):
+            writer.write(b"GET /1.0 HTTP/1.1\r\nhost: x\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            assert json.loads(await reader.readexactly(length))["metadata"]["auth"] == "trusted"
+        writer.close()
+
+    play(story)
+
+
+def test_what_is_no_tls_ends_nothing(play: Callable[..., None]):
+    async def story(place: Served) -> None:
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01" + b"\0" * 600, b"\0" * 20_000):
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.write(sent)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        assert (await place.ask("GET", "/1.0"))[0] == 200
+
+    play(story)
+
+
+def test_handshakes_of_one_address_have_a_pace(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    assert HANDSHAKES > 3
+    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKES", 3)
+    monkeypatch.setattr("fairlead.api.acceptor.HANDSHAKE_SECONDS", 0.2)
+
+    async def story(place: Served) -> None:
+        began = asyncio.get_running_loop().time()
+        for _ in range(6):
+            assert (await place.ask("GET", "/1.0"))[0] == 200
+        assert asyncio.get_running_loop().time() - began > 0.5
+
+    play(story)
+
+
+def test_the_certificate_is_made_once_and_is_nobody_elses(tmp_path: Path):
+    configuration = Configuration(
+        store=StoreOptions(path=str(tmp_path / "store.db")), lxd=LxdOptions(listen="192.0.2.1:8443")
+    )
+    first = LxdServer(configuration).reachable()
+    assert first is not None
+    assert first == LxdServer(configuration).reachable()
+    assert first.addresses == ("192.0.2.1:8443",)
+    assert stat.S_IMODE((tmp_path / OWN_FILE).stat().st_mode) == 0o600
+    assert "PRIVATE" not in first.certificate
+    found = x509.load_pem_x509_certificate(first.certificate.encode())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "192.0.2.1" in map(str, names.get_values_for_type(x509.IPAddress))
+    assert list(tmp_path.glob("*.pem")) == [tmp_path / OWN_FILE]
+
+
+def test_nobody_is_let_in_where_nothing_is_named(tmp_path: Path):
+    closed = LxdServer(Configuration(store=StoreOptions(path=str(tmp_path / "store.db"))))
+    assert (closed.reachable(), closed.context, list(tmp_path.iterdir())) == (None, None, [])
+
+
+def test_files_that_are_no_certificate_are_said(tmp_path: Path):
+    nothing = tmp_path / "x.pem"
+    nothing.write_text("x")
+    options = LxdOptions(listen="127.0.0.1:1", certificate=str(nothing), key=str(nothing))
+    with pytest.raises(OSError, match="are not a certificate and its key"):
+        LxdServer(Configuration(lxd=options))
+
+
+def test_every_address_is_said_by_this_machines_name(tmp_path: Path):
+    store = StoreOptions(path=str(tmp_path / "store.db"))
+    found = LxdServer(Configuration(store=store, lxd=LxdOptions(listen="[::]:8443"))).reachable()
+    assert found is not None
+    assert found.addresses
+    assert all(each.endswith(":8443") and not each.startswith(("[::]", "127.")) for each in found.addresses)
+    named = LxdOptions(listen="[::]:8443", addresses="lb.example:443, [2001:db8::1]:8443")
+    found = LxdServer(Configuration(store=store, lxd=named)).reachable()
+    assert found is not None
+    assert found.addresses == ("lb.example:443", "[2001:db8::1]:8443")
