@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from fairlead.api.node_counts import NodeCounts
@@ -212,7 +212,7 @@ def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
 
 
-def identity(request: Request) -> Identity:
+def identity(request: HTTPConnection) -> Identity:
     caller: Identity = request.scope["identity"]
     return caller
 

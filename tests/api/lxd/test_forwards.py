@@ -31,7 +31,7 @@ def make(door: Door, address: str = LISTEN, **said: Any) -> str:
 
 
 def test_one_is_made_shown_changed_and_deleted(site: Door):
-    listener = Listener(projects=None, types=frozenset({"lifecycle"}))
+    listener = Listener(who="root", project=None)
     with site.events.listening(listener):
         assert make(site) == ONE
         shown = {**FORWARD, "listen_address": LISTEN, "location": ""}
@@ -42,7 +42,7 @@ def test_one_is_made_shown_changed_and_deleted(site: Door):
         site.good("PATCH", ONE, {"description": "mail", "config": {"user.a": "1"}})
         assert site.good("GET", ONE) == {**shown, "description": "mail", "config": {"user.a": "1"}}
         site.good("DELETE", ONE)
-        told = [listener.queue.get_nowait() for _ in range(listener.queue.qsize())]
+        told = [listener.queue.get_nowait().event for _ in range(listener.queue.qsize())]
     done = [(event["metadata"]["action"], event["metadata"]["source"]) for event in told if event]
     assert done == [(f"network-forward-{verb}", ONE) for verb in ("created", "updated", "deleted")]
     assert site.bad("GET", ONE) == (404, "Network forward not found")

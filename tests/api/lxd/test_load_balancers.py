@@ -184,11 +184,11 @@ def test_an_address_is_chosen(site: Door, any_address: str, inside: str, said: A
 
 
 def events_of(site: Door, *requests: tuple[str, str, Any]) -> list[tuple[str, str]]:
-    listener = Listener(projects=None, types=frozenset({"lifecycle"}))
+    listener = Listener(who="root", project=None)
     with site.events.listening(listener):
         for method, path, body in requests:
             site.good(method, path, body)
-        told = [listener.queue.get_nowait() for _ in range(listener.queue.qsize())]
+        told = [listener.queue.get_nowait().event for _ in range(listener.queue.qsize())]
     return [(event["metadata"]["action"], event["metadata"]["source"]) for event in told if event]
 
 

@@ -6,29 +6,29 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from fairlead.api.building import Door
 from fairlead.api.door import ApiError, Services
 from fairlead.api.fields import BadField, MissingField, UnknownField
-from fairlead.api.lxd import balancers, certificates, forwards, networks, operations, projects, server_info
+from fairlead.api.lxd import balancers, certificates, events, forwards, networks, operations, projects, server_info
 from fairlead.api.lxd.caller import check_trusted
 from fairlead.api.lxd.envelope import FAULT, PREFIX, fault, sync
 from fairlead.api.lxd.errors import bad_field, missing_field, say, say_unsupported, unknown_field
-from fairlead.api.lxd.events import Events
 from fairlead.api.lxd.known import known_by
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 
 __all__ = ["DOOR", "known_by", "make_door", "refusal", "standing_alone"]
-PARTS = (server_info, projects, certificates, operations, networks, balancers, forwards)
+PARTS = (server_info, projects, certificates, operations, events, networks, balancers, forwards)
 """Each gives its routes."""
 
 
 def make_door(services: Services) -> Starlette:
-    door = DOOR.build([route for part in PARTS for route in part.routes(services)])
+    listening = WebSocketRoute("/events", events.tell)
+    door = DOOR.build([route for part in PARTS for route in part.routes(services)], before=[listening])
     door.state.services = services
-    door.state.events = Events()
+    door.state.events = events.Events()
     return door
 
 

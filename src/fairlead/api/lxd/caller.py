@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from fairlead.api.door import ApiError, JsonObject, Services, identity
 from fairlead.api.lxd.errors import forbidden, not_found
@@ -12,7 +12,7 @@ from fairlead.changes.projects import is_project
 READS = frozenset({"GET", "HEAD"})
 
 
-def services_of(request: Request) -> Services:
+def services_of(request: HTTPConnection) -> Services:
     """What is behind this door."""
     services: Services = request.app.state.services
     return services
@@ -24,7 +24,7 @@ def check_trusted(caller: Identity) -> None:
         raise forbidden()
 
 
-def caller_of(request: Request) -> Identity:
+def caller_of(request: HTTPConnection) -> Identity:
     """Who calls, as somebody of the project that the request names. Raises ApiError: 403 when that is not for them to
     name, 404 when there is no such project.
 
@@ -32,16 +32,21 @@ def caller_of(request: Request) -> Identity:
     only for what is the project's (`project_id`).
     """
     caller = identity(request)
-    asked = request.query_params.get("project") or caller.project_id
+    asked = named_project(request)
     if not may_name(caller, asked):
         text = f'User does not have permissions for project "{asked[:LONGEST_PROJECT]}"'
         raise ApiError(403, text)
     caller = replace(caller, project_id=asked)
-    if not (caller.may_see if request.method in READS else caller.may_change)(asked):
+    if not (caller.may_see if request.scope["method"] in READS else caller.may_change)(asked):
         raise forbidden()
     if not is_project(services_of(request).model.snapshot, asked):
         raise not_found("Project")
     return caller
+
+
+def named_project(request: HTTPConnection) -> str:
+    """Whether or not it is there."""
+    return request.query_params.get("project") or identity(request).project_id
 
 
 def may_name(caller: Identity, project: str) -> bool:
@@ -53,7 +58,7 @@ def sees(caller: Identity, project: str) -> bool:
     return caller.may_see(project) or project in caller.projects
 
 
-def requestor(request: Request) -> JsonObject:
+def requestor(request: HTTPConnection) -> JsonObject:
     """Who calls, as events say it (LXD's EventLifecycleRequestor)."""
     address = request.client.host if request.client else ""
     protocol = "unix" if address.startswith("uid ") else "tls" if request.url.scheme in ("https", "wss") else "http"

@@ -16,13 +16,13 @@ from fairlead.api.fields import Field, Schema, Values, list_of, object_schema, t
 from fairlead.api.lxd.bodies import flag, struct
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, begun, check_match, created, etag, gives, sync
 from fairlead.api.lxd.errors import forbidden
-from fairlead.api.lxd.events import lifecycle_of
+from fairlead.api.lxd.events import lifecycle_of_server
 from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.operations import OPERATION
 from fairlead.api.lxd.tokens import LONGEST_TOKEN, digest, new_secret, operation, read_secret, url
 from fairlead.api.lxd.x509 import LONGEST_CERTIFICATE, LONGEST_NAME, decode_certificate, read_certificate
 from fairlead.api.openapi import FLAG, TEXT, TEXTS, Operation, read_body
-from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT
+from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.changes.refusal import Refused
 from fairlead.changes.trust import (
     NoSuchToken,
@@ -141,7 +141,7 @@ class _Views:
         caller, prefix = identity(request), request.path_params["fingerprint"]
         certificate = self._find(self._services.model.snapshot, request)
         await self._services.write(lambda snapshot: delete_certificate(snapshot, caller, prefix))
-        lifecycle_of(request, "certificate-deleted", _url(certificate), DEFAULT_PROJECT)
+        lifecycle_of_server(request, "certificate-deleted", _url(certificate))
         return sync()
 
     async def _join(self, request: Request, values: Values) -> Response:
@@ -184,7 +184,7 @@ class _Views:
         )
         caller = identity(request)
         await self._services.write(lambda snapshot: issue_token(snapshot, caller, token, now))
-        lifecycle_of(request, "certificate-token-created", url(token), DEFAULT_PROJECT)
+        lifecycle_of_server(request, "certificate-token-created", url(token))
         return begun(url(token), operation(token, reachable, secret))
 
     async def _change(self, request: Request, defaults: Mapping[str, Any]) -> Response:
@@ -205,14 +205,14 @@ class _Views:
 
         await self._services.write(decide)
         changed = self._find(self._services.model.snapshot, request)
-        lifecycle_of(request, "certificate-updated", _url(changed), DEFAULT_PROJECT)
+        lifecycle_of_server(request, "certificate-updated", _url(changed))
         return sync()
 
     def _find(self, snapshot: Snapshot, request: Request) -> Certificate:
         return find_certificate(snapshot, identity(request), request.path_params["fingerprint"])
 
     def _added(self, request: Request, certificate: Certificate) -> Response:
-        lifecycle_of(request, "certificate-created", _url(certificate), DEFAULT_PROJECT)
+        lifecycle_of_server(request, "certificate-created", _url(certificate))
         return created(_url(certificate))
 
 

@@ -5,11 +5,10 @@ from starlette.responses import Response
 
 from fairlead.api.door import Services, identity
 from fairlead.api.lxd.envelope import EMPTY, gives, sync
-from fairlead.api.lxd.events import lifecycle_of
+from fairlead.api.lxd.events import lifecycle_of_server
 from fairlead.api.lxd.filters import LIST_QUERY, is_recursive
 from fairlead.api.lxd.tokens import operation, url
 from fairlead.api.openapi import Operation
-from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.changes.trust import find_token, revoke_token, valid_tokens
 
 OPERATION = {
@@ -34,7 +33,7 @@ def routes(services: Services) -> list[Operation]:
         """Nobody can spend the token any more."""
         caller, token = identity(request), request.path_params["id"]
         await services.write(lambda snapshot: revoke_token(snapshot, caller, token, services.now()))
-        lifecycle_of(request, "operation-cancelled", f"/1.0/operations/{token}", DEFAULT_PROJECT)
+        lifecycle_of_server(request, "operation-cancelled", f"/1.0/operations/{token}")
         return sync()
 
     shown = gives({"type": "object"})

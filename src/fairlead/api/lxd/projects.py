@@ -12,7 +12,7 @@ from fairlead.api.fields import Field, Schema, Values, object_schema, text
 from fairlead.api.lxd.bodies import config, struct
 from fairlead.api.lxd.caller import in_project
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
-from fairlead.api.lxd.events import lifecycle_of
+from fairlead.api.lxd.events import lifecycle_of_project
 from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.lookup import name_of, networks_of
 from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
@@ -60,7 +60,7 @@ class _Views:
         values, caller = await read_body(request), identity(request)
         project = _made(Project(name=values["name"]), values)
         await self._services.write(lambda snapshot: create_project(snapshot, caller, project))
-        lifecycle_of(request, "project-created", _url(project.name), project.name)
+        lifecycle_of_project(request, "project-created", _url(project.name), project.name)
         return created(_url(project.name))
 
     async def show(self, request: Request) -> Response:
@@ -85,7 +85,7 @@ class _Views:
         """One that has nothing."""
         name, caller = request.path_params["name"], identity(request)
         await self._services.write(lambda snapshot: delete_project(snapshot, caller, name))
-        lifecycle_of(request, "project-deleted", _url(name), name)
+        lifecycle_of_project(request, "project-deleted", _url(name), name)
         return sync()
 
     async def _change(self, request: Request, change: Any) -> Response:
@@ -99,7 +99,7 @@ class _Views:
             return change_project(snapshot, caller, change(old, values))
 
         await self._services.write(decide)
-        lifecycle_of(request, "project-updated", _url(name), name)
+        lifecycle_of_project(request, "project-updated", _url(name), name)
         return sync()
 
 
