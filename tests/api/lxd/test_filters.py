@@ -1,13 +1,18 @@
 """Incus' filters, and the patterns in them: what they admit, and that none takes long."""
 
+import re
 from time import process_time
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import text
 from starlette.requests import Request
 
 from fairlead.api.door import ApiError
+from fairlead.api.loop_lag import LONG
 from fairlead.api.lxd.filters import LONGEST_FILTER, MOST_CLAUSES, is_recursive, read_filter
 from fairlead.api.lxd.patterns import LONGEST_PATTERN, BadPattern, compile_pattern
+from fairlead.model.steps import at_once
 
 WEB = {"name": "web", "description": "Front End", "managed": True, "count": 7, "config": {"user.team": "red", "a": "b"}}
 
@@ -19,7 +24,7 @@ def request(query: bytes) -> Request:
 def admits(text: str) -> bool:
     from urllib.parse import quote
 
-    return read_filter(request(b"filter=" + quote(text).encode())).admits(WEB)
+    return at_once(read_filter(request(b"filter=" + quote(text).encode())).admits(WEB))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_what_cannot_be_read_is_said(text: str, told: str):
 )
 def test_patterns(pattern: str, good: list[str], bad: list[str]):
     found = compile_pattern(pattern)
-    assert [text for text in [*good, *bad] if found.matches(text)] == good
+    assert [text for text in [*good, *bad] if at_once(found.matches(text))] == good
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+b", "a{9}", "*", "[a", "\\", "x" * (LONGEST_PATTERN + 1)])
@@ -99,13 +104,37 @@ def test_what_is_no_pattern_here(pattern: str):
         compile_pattern(pattern)
 
 
-def test_no_pattern_takes_long():
+@given(text("ab.*+?|", max_size=12), text("ab", max_size=8))
+def test_patterns_are_regular_expressions(pattern: str, found: str):
+    try:
+        compiled = compile_pattern(pattern)
+    except BadPattern:
+        return
+    assert at_once(compiled.matches(found)) == (re.fullmatch(pattern, found) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern", [".*a" * 85, ".*" * 128, "a?" * 128, "|" * LONGEST_PATTERN, "a" * 127 + "|" + ".*b" * 42]
+)
+def test_no_pattern_takes_long(pattern: str):
+    """A certificate is the longest text that is shown."""
     began = process_time()
-    assert not compile_pattern(".*a" * 85).matches("a" * 84 + "b" * 171)
+    at_once(compile_pattern(pattern).matches("a" * 16_000 + "b"))
     assert process_time() - began < 0.5
 
 
+def test_nobody_waits_for_a_filter():
+    long = {"certificate": "ab" * 8_000}
+    clauses = " or ".join(["certificate eq " + ".*a" * 14 + "c"] * MOST_CLAUSES)
+    found = read_filter(request(b"filter=" + clauses.encode()))
+    rests, longest, began = found.admits(long), 0.0, process_time()
+    for _ in rests:
+        longest, began = max(longest, process_time() - began), process_time()
+    assert longest < LONG / 2
+
+
 @pytest.mark.parametrize(("query", "expected"), [(b"", False), (b"recursion=0", False), (b"recursion=1", True),
-                                                 (b"recursion=2", True), (b"recursion=x", False)])  # fmt: skip
+                                                 (b"recursion=2", True), (b"recursion=x", False),
+                                                 (b"recursion=--1", False), (b"recursion=-1", True)])  # fmt: skip
 def test_recursion(query: bytes, expected: bool):
     assert is_recursive(request(query)) is expected

@@ -4,7 +4,8 @@ A filter reads from the left, as Incus' does: neither "and" nor "or" binds close
 matches the whole of it, case aside (`patterns`); with a comma it is a list of texts.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,12 @@ PROJECT_QUERY: Mapping[str, Schema] = {"project": TEXT}
 LIST_QUERY: Mapping[str, Schema] = {**PROJECT_QUERY, "recursion": TEXT, "filter": TEXT}
 OPERATORS = frozenset({"eq", "ne", "gt", "lt", "ge", "le"})
 QUOTES = ("'", '"')
+NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 def is_recursive(request: Request) -> bool:
     text = request.query_params.get("recursion", "")
-    return text.lstrip("+-").isdecimal() and len(text) < 20 and int(text) != 0
+    return NUMBER.fullmatch(text) is not None and int(text) != 0
 
 
 async def listed(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> Response:
@@ -46,7 +48,7 @@ def _found(
     found: list[object] = []
     for url, encode in items:
         item = encode() if recursive or admits.clauses else {}
-        if admits.admits(item):
+        if (yield from admits.admits(item)):
             found.append(item if recursive else url)
         yield
     return found
@@ -60,13 +62,13 @@ class Clause:
     field: str
     operator: str
     value: str
-    matches: Callable[[str], bool]
+    matches: Callable[[str], Steps[bool]]
     """Whether a text is what `value` says."""
 
-    def admits(self, item: Mapping[str, Any]) -> bool:
-        return self._compare(_value_of(item, self.field)) != self.negated
+    def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
+        return (yield from self._compare(_value_of(item, self.field))) != self.negated
 
-    def _compare(self, found: object) -> bool:
+    def _compare(self, found: object) -> Steps[bool]:
         """Raises ApiError for what cannot be compared so, in Incus' words."""
         match found:
             case None:
@@ -75,11 +77,11 @@ class Clause:
                 found = "true" if found else "false"
             case int():
                 return self._compare_number(found)
-            case list() | dict():
+            case list() | tuple() | dict():
                 raise _invalid(f"Invalid type for field {self.field!r}")
         if self.operator not in ("eq", "ne"):
             raise _invalid(f'Invalid operator "{self.operator}" for field "{self.field}"')
-        return self.matches(str(found)) == (self.operator == "eq")
+        return (yield from self.matches(str(found))) == (self.operator == "eq")
 
     def _compare_number(self, found: int) -> bool:
         try:
@@ -100,10 +102,11 @@ class Clause:
 class Filter:
     clauses: tuple[Clause, ...] = ()
 
-    def admits(self, item: Mapping[str, Any]) -> bool:
+    def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
         admitted = True
         for clause in self.clauses:
-            admitted = admitted or clause.admits(item) if clause.any_of else admitted and clause.admits(item)
+            if admitted != clause.any_of:
+                admitted = yield from clause.admits(item)
         return admitted
 
 
@@ -160,14 +163,23 @@ def _read_value(words: list[str]) -> tuple[str, list[str]]:
     raise _invalid("unterminated quote")
 
 
-def _matcher(value: str) -> Callable[[str], bool]:
+def _matcher(value: str) -> Callable[[str], Steps[bool]]:
     if "," in value:
-        texts = frozenset(each.casefold() for each in value.split(",")) | {value.casefold()}
-        return lambda found: found.casefold() in texts
+        return _one_of({value, *value.split(",")})
     try:
         return compile_pattern(value).matches
     except BadPattern:  # Incus takes a text that is no pattern as it is
-        return lambda found: found.casefold() == value.casefold()
+        return _one_of({value})
+
+
+def _one_of(values: Collection[str]) -> Callable[[str], Steps[bool]]:
+    texts = frozenset(map(str.casefold, values))
+
+    def matches(text: str) -> Steps[bool]:
+        yield
+        return text.casefold() in texts
+
+    return matches
 
 
 def _value_of(item: Mapping[str, Any], field: str) -> object:

@@ -4,11 +4,17 @@ Characters, `.`, classes in brackets, `* + ?` behind one of these, `|` between w
 ends, and a backslash that takes a character as it is. No groups and no counts. Case does not matter.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.model.steps import Steps
 
 LONGEST_PATTERN = 256
 """Characters."""
+REST = 256
+"""Characters of a text between two rests."""
+MOST_CHARACTERS = 1024
+"""Of which a pattern remembers what admits them."""
 _SPECIAL = frozenset("(){}*+?")
 
 
@@ -31,36 +37,54 @@ class _Alternative:
     at_start: bool
     at_end: bool
 
-    def matches(self, text: str) -> bool:
-        """All states at once: as many steps as the text is long, each as large as the pattern."""
-        states = self._free({0})
-        for place, character in enumerate(text):
-            if len(self.steps) in states and not self.at_end:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A state is the place before a step, or behind the last one of an alternative: one bit of a number. So a character
+    costs the same, however many states there are."""
+
+    _steps: tuple[_Step | None, ...]
+    """By state; None behind the last one."""
+    _starts: int
+    _floating: int
+    """The starts of alternatives that may begin anywhere."""
+    _ends: int
+    _open: int
+    """The ends of alternatives behind which anything may stand."""
+    _optional: int
+    _repeated: int
+    _admitted: dict[str, int] = field(default_factory=dict)
+    """Character -> the steps that admit it."""
+
+    def matches(self, text: str) -> Steps[bool]:
+        """As many steps as the text is long, all states at once. It rests now and then."""
+        states = self._free(self._starts)
+        for place, character in enumerate(text.casefold()):
+            if states & self._open:
                 return True
-            after = {state + 1 for state in states if self._admits(state, character)}
-            after |= {state for state in states if self._admits(state, character) and self.steps[state].again}
-            states = self._free(after if self.at_start or place < 0 else after | {0})
-        return len(self.steps) in states
+            here = states & self._admits(character)
+            states = self._free(here << 1 | here & self._repeated | self._floating)
+            if place % REST == REST - 1:
+                yield
+        return bool(states & self._ends)
 
-    def _admits(self, state: int, character: str) -> bool:
-        return state < len(self.steps) and self.steps[state].admits(character)
-
-    def _free(self, states: set[int]) -> set[int]:
-        """And those that are reached without a character."""
-        found = set(states)
-        for state in range(len(self.steps)):
-            if state in found and self.steps[state].least == 0:
-                found.add(state + 1)
+    def _admits(self, character: str) -> int:
+        found = self._admitted.get(character)
+        if found is None:
+            if len(self._admitted) >= MOST_CHARACTERS:
+                self._admitted.clear()
+            found = _bits(step is not None and step.admits(character) for step in self._steps)
+            self._admitted[character] = found
         return found
 
+    def _free(self, states: int) -> int:
+        """And those that are reached without a character: in a row of optional steps the sum carries a bit from each
+        state to the end of the row."""
+        return states | (self._optional + (states & self._optional)) ^ self._optional
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    _alternatives: tuple[_Alternative, ...]
 
-    def matches(self, text: str) -> bool:
-        folded = text.casefold()
-        return any(each.matches(folded) for each in self._alternatives)
+def _bits(flags: Iterable[bool]) -> int:
+    return sum(1 << place for place, flag in enumerate(flags) if flag)
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -68,7 +92,26 @@ def compile_pattern(text: str) -> Pattern:
     if len(text) > LONGEST_PATTERN:
         raise BadPattern(f"a pattern has at most {LONGEST_PATTERN} characters")
     whole = "^" not in text and "$" not in text
-    return Pattern(tuple(_alternative(part, whole) for part in _split(text.casefold())))
+    return _combined([_alternative(part, whole) for part in _split(text.casefold())])
+
+
+def _combined(alternatives: Sequence[_Alternative]) -> Pattern:
+    steps, starts, floating, ends, unbound = list[_Step | None](), 0, 0, 0, 0
+    for each in alternatives:
+        start, end = 1 << len(steps), 1 << len(steps) + len(each.steps)
+        starts, ends = starts | start, ends | end
+        floating |= 0 if each.at_start else start
+        unbound |= 0 if each.at_end else end
+        steps += [*each.steps, None]
+    return Pattern(
+        _steps=tuple(steps),
+        _starts=starts,
+        _floating=floating,
+        _ends=ends,
+        _open=unbound,
+        _optional=_bits(step is not None and step.least == 0 for step in steps),
+        _repeated=_bits(step is not None and step.again for step in steps),
+    )
 
 
 def _split(text: str) -> Iterator[str]:
