@@ -1,12 +1,13 @@
-"""The demo: two compute nodes on this machine, a load balancer made by the stock client, and who answers whom.
+"""The demo: two compute nodes on this machine, load balancers made by the stock clients, and who answers whom.
 
-Everything runs for real: OVN and Open vSwitch in network namespaces, Fairlead's server, the unmodified `openstack`
-command. It can be run again and again; each run begins anew.
+Everything runs for real: OVN and Open vSwitch in network namespaces, Fairlead's server, the unmodified `openstack` and
+`incus` commands. It can be run again and again; each run begins anew.
 """
 
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,11 @@ from fairlead.lab.ports import Placement, workload_of_port
 
 LAB = os.environ.get("FAIRLEAD_DEMO_LAB", "demo")
 LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", serving.DEFAULT_LISTEN)
-OPENSTACK = Path(sys.executable).parent / "openstack"
+BINARIES = Path(sys.executable).parent
+OPENSTACK = (str(BINARIES / "openstack"),)
+INCUS = ("incus",)
+OURS = (str(BINARIES / "fairlead"),)
+"""The same words, where Incus's client is not."""
 CONNECTIONS = 400
 MEMBERS = {"web1": ("chassis1", 3), "web2": ("chassis2", 1)}
 CLIENTS = {"client1": ("blue", "chassis1"), "client2": ("blue", "chassis2"), "client3": ("green", "chassis2")}
@@ -37,6 +42,7 @@ def main() -> int:
         lab.wait_synced()
         everyone = list(CLIENTS)
         show_table(lab, vips, everyone)
+        show_both_doors(lab, service, client)
         finish(lab, service, vips, time.monotonic() - started)
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -48,21 +54,28 @@ def main() -> int:
 
 
 class Client:
-    """The stock `openstack` client, each command shown as it runs."""
+    """A stock client, each command shown as it runs."""
 
-    def __init__(self, service: serving.Service) -> None:
+    def __init__(self, service: serving.Service, program: Sequence[str] = OPENSTACK) -> None:
+        self._program = program
         self._environment = {**os.environ, **service.client_environment()}
 
     def __call__(self, command: str, *, quiet: bool = False) -> str:
         """Run it; answers what it prints. Raises LabError."""
+        name = Path(self._program[0]).name
         if not quiet:
-            print(f"{BOLD}$ openstack {command}{END}", flush=True)
-        words = shlex.split(command)
+            print(f"{BOLD}$ {name} {command}{END}", flush=True)
         done = subprocess.run(
-            [OPENSTACK, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=120
+            [*self._program, *shlex.split(command)],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         if done.returncode != 0:
-            raise LabError(f"openstack {command}: {done.stderr.strip()}")
+            raise LabError(f"{name} {command}: {done.stderr.strip()}")
         return done.stdout
 
     def make(self, command: str, *columns: str) -> dict[str, str]:
@@ -158,17 +171,36 @@ def render_shares(result: TrafficResult) -> str:
     return f"{shares[0]:>12} {shares[1]:>12}  {sum(result.errors.values())}"
 
 
+def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> None:
+    """What one client made the other shows; one that leads ranges of ports is made by the second."""
+    say("The same load balancers by LXD's API, and one that is made there: ports 80 and 8000 to 8009 lead to 8080")
+    incus = Client(service, INCUS if shutil.which("incus") else OURS)
+    print(incus("network load-balancer list blue"), end="")
+    taken = openstack("port list -f json -c 'Fixed IP Addresses'", quiet=True)
+    listen = next(address for last in range(250, 1, -1) if f"'{(address := f'10.0.0.{last}')}'" not in taken)
+    incus(f"network load-balancer create blue {listen} --description 'made by incus'")
+    for member in MEMBERS:
+        address = next(str(each.ip) for each in lab.workload(member).interfaces if each.version == 4)
+        incus(f"network load-balancer backend add blue {listen} {member} {address} 8080")
+    incus(f"network load-balancer port add blue {listen} tcp 80,8000-8009 {','.join(MEMBERS)}")
+    print(incus("network load-balancer list blue"), end="")
+    print(openstack("loadbalancer list -c name -c vip_address -c provisioning_status"), end="")
+    lab.wait_synced()
+    result = lab.traffic("client3", Traffic(to=listen, port=8005, count=CONNECTIONS, concurrency=8))
+    print(f"  client3 to tcp {listen}:8005: web1 and web2 answer {render_shares(result)} failed")
+
+
 def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: float) -> None:
-    binaries = Path(sys.executable).parent
     print(
         f"""
 {BOLD}Done in {seconds:.0f} s. Everything still runs. Go on by hand:{END}
-  source {service.openrc}; export PATH={binaries}:$PATH
+  source {service.openrc}; export PATH={BINARIES}:$PATH
   openstack loadbalancer stats show shop                          # what the nodes have counted
   openstack loadbalancer member set --weight 0 shop-pool web1     # drain a member
   fairlead lab exec client1 -- curl -s http://{vips["shop"]}/         # who answers?
   fairlead lab trace client3 {vips["shop"]} --tcp 80                  # what OVN does with the packet
   fairlead show shop                                              # the rows in OVN
+  incus network load-balancer list blue                           # or: fairlead network load-balancer list blue
   fairlead lab exec central -- ovn-nbctl lb-list
   fairlead lab status
 Stop and remove all of it:

@@ -32,7 +32,9 @@ CLOUDS = """clouds:
 """
 OPENRC = """export OS_CLIENT_CONFIG_FILE={folder}/clouds.yaml
 export OS_CLOUD=fairlead
-export FAIRLEAD_URL={url}
+export INCUS_SOCKET={socket} INCUS_CONF={folder}/incus
+export LXD_SOCKET={socket} LXD_CONF={folder}/lxc
+export FAIRLEAD_URL={url} FAIRLEAD_REMOTE=unix:{socket}
 export FAIRLEAD_LAB={lab}
 """
 
@@ -54,12 +56,26 @@ class Service:
         return self.folder / "server.pid"
 
     @property
+    def socket(self) -> Path:
+        """Where LXD's and Incus's clients come in."""
+        return self.folder / "lxd.socket"
+
+    @property
     def openrc(self) -> Path:
-        """A file to source in a shell: then `openstack` speaks to this server."""
+        """A file to source in a shell: then `openstack`, `incus` and `lxc` speak to this server."""
         return self.folder / "openrc"
 
     def client_environment(self) -> dict[str, str]:
-        return {"OS_CLIENT_CONFIG_FILE": str(self.folder / "clouds.yaml"), "OS_CLOUD": "fairlead"}
+        """Of the stock clients: what they keep lies beside the server, and not in anybody's home."""
+        return {
+            "OS_CLIENT_CONFIG_FILE": str(self.folder / "clouds.yaml"),
+            "OS_CLOUD": "fairlead",
+            "INCUS_SOCKET": str(self.socket),
+            "INCUS_CONF": str(self.folder / "incus"),
+            "LXD_SOCKET": str(self.socket),
+            "LXD_CONF": str(self.folder / "lxc"),
+            "FAIRLEAD_REMOTE": f"unix:{self.socket}",
+        }
 
 
 def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
@@ -71,7 +87,9 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
     stop(layout, service)
     service.folder.mkdir(parents=True, exist_ok=True)
     (service.folder / "clouds.yaml").write_text(CLOUDS.format(url=service.url))
-    service.openrc.write_text(OPENRC.format(url=service.url, folder=service.folder, lab=layout.name))
+    service.openrc.write_text(
+        OPENRC.format(url=service.url, folder=service.folder, lab=layout.name, socket=service.socket)
+    )
     server = processes.launch("server", _server_environment(layout, service, listen), service.log)
     service.pidfile.write_text(str(server.pid))
     _await_answer(server, service)
@@ -100,7 +118,7 @@ def describe(layout: Layout) -> tuple[str, ...]:
     return (
         f"serves on {listen}; log: {service.log}",
         f"agents on {counting}",
-        f"for the openstack client: source {service.openrc}",
+        f"for the clients (openstack, incus, lxc): source {service.openrc}",
     )
 
 
@@ -128,6 +146,7 @@ def _server_environment(layout: Layout, service: Service, listen: str) -> dict[s
         "PATH": layout.search_path,
         "FAIRLEAD_SERVER_LISTEN": listen,
         "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
+        "FAIRLEAD_LXD_SOCKET": f"unix:{service.socket}",
         "FAIRLEAD_OVN_NORTHBOUND": layout.northbound,
         "FAIRLEAD_OVN_SOUTHBOUND": layout.southbound,
         "FAIRLEAD_OVN_GATEWAY_CHASSIS": ",".join(node.name for node in records.read_lab(layout).chassis),
