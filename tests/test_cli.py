@@ -1,5 +1,6 @@
 """The command: help that a person can use, errors that say what is wrong, exit codes that a script can use."""
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -22,7 +23,19 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    "argv", [(), ("server",), ("agent",), ("plan",), ("show",), ("resync",), ("lab",), ("lab", "up")]
+    "argv",
+    [
+        (),
+        ("server",),
+        ("agent",),
+        ("plan",),
+        ("show",),
+        ("resync",),
+        ("lab",),
+        ("lab", "up"),
+        ("lxd",),
+        ("lxd", "token"),
+    ],
 )
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
     code, out, _ = run(capsys, *argv, "--help")
@@ -73,6 +86,15 @@ ANSWERS: dict[str, object] = {
             "leaf": {"chassis": {"chassis1": {"applied": 7, "error": None}}},
         },
     },
+    "/1.0/certificates": {"metadata": {"metadata": {"secret": "s", "fingerprint": "f", "addresses": ["h:1"],
+                                                    "expiresAt": "2026-01-01T00:00:00Z"}}},
+    "/1.0/operations?recursion=1": {"metadata": {"running": [
+        {"id": "i", "metadata": {"expiresAt": "2026-01-01T00:00:00Z",
+                                 "request": {"name": "laptop", "restricted": True, "projects": ["shop"]}}}]}},
+    "/1.0/operations/i": {"metadata": None},
+    "/1.0/certificates/ab": {"metadata": None},
+    "/1.0/certificates?recursion=1": {"metadata": [
+        {"fingerprint": "abcd", "name": "laptop", "restricted": False, "projects": []}]},
     "/operator/resync": {"changed": 3, "dataplanes": {"ovn": 1, "toy": 2}},
 }  # fmt: skip
 
@@ -89,7 +111,7 @@ def operator() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_GET  # noqa: N815 - the library's name
+        do_POST = do_DELETE = do_GET  # noqa: N815 - the library's name
 
         def log_message(self, *_: object) -> None:
             pass
@@ -121,6 +143,24 @@ def test_what_is_not_as_it_should_be_is_told_by_dataplane(capsys: pytest.Capture
     )
     code, out, _ = run(capsys, "resync", "--url", operator)
     assert (code, out) == (0, "3 owners differed and are being mended (ovn: 1, toy: 2)\n")
+
+
+def test_who_may_come_in_by_lxds_api(capsys: pytest.CaptureFixture[str], operator: str):
+    code, out, _ = run(capsys, "lxd", "token", "laptop", "--project", "shop", "--url", operator)
+    assert code == 0
+    token = json.loads(base64.b64decode(out))
+    assert token == {
+        "client_name": "laptop", "secret": "s", "fingerprint": "f", "addresses": ["h:1"],
+        "expires_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    told = json.loads(run(capsys, "lxd", "token", "laptop", "--json", "--url", operator)[1])
+    assert (told["token"], told["addresses"]) == (out.strip(), ["h:1"])
+    line = "i  2026-01-01T00:00:00Z  restricted to shop  laptop\n"
+    assert run(capsys, "lxd", "tokens", "--url", operator)[:2] == (0, line)
+    assert json.loads(run(capsys, "lxd", "tokens", "--json", "--url", operator)[1])[0]["projects"] == ["shop"]
+    assert json.loads(run(capsys, "lxd", "revoke", "laptop", "--json", "--url", operator)[1]) == {"revoked": ["i"]}
+    assert run(capsys, "lxd", "certificates", "--url", operator)[:2] == (0, "abcd  administrator  laptop\n")
+    assert run(capsys, "lxd", "forget", "ab", "--url", operator)[:2] == (0, "")
 
 
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]):

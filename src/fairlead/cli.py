@@ -29,6 +29,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead resync            believe nothing, look at every owner again
   fairlead trace             what OVN would do with a packet, and who decides
   fairlead network load-balancer ...   load balancers in the words of `incus`
+  fairlead lxd token laptop  let a client of LXD's or Incus' API in
   fairlead config            every option, as a file
   fairlead lab up            several OVN compute nodes on this machine
 """
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _make_parser() -> argparse.ArgumentParser:
     from fairlead.lab.command import add_parser as add_lab
+    from fairlead.lxd_command import add_parser as add_lxd
 
     parser = argparse.ArgumentParser(
         prog="fairlead", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -72,6 +74,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_agent(commands)
     _add_operator_commands(commands)
     _add_trace(commands)
+    add_lxd(commands, _add_server_address, _ask)
     commands.add_parser("network", help="load balancers of LXD's and Incus's kind: `network load-balancer --help`")
     config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
     config.set_defaults(run=_config)
@@ -344,10 +347,10 @@ def _server_of(arguments: argparse.Namespace) -> Server:
     return Server(url=arguments.url, user=user, password=password)
 
 
-def _ask(arguments: argparse.Namespace, method: str, path: str) -> Any:
+def _ask(arguments: argparse.Namespace, method: str, path: str, body: object = None) -> Any:
     """Ask the server. Raises Failure with the server's own sentence."""
     try:
-        return _server_of(arguments).ask(method, path)
+        return _server_of(arguments).ask(method, path, body)
     except ServerError as error:
         raise Failure(str(error)) from None
 

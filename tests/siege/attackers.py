@@ -5,8 +5,11 @@ came back as JSON. SHARE thins the counts out. Each attacker has an address of i
 """
 
 import asyncio
+import base64
 import contextlib
 import json
+import os
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +18,8 @@ from dataclasses import dataclass
 from harness.pools import upper_half
 from siege.wire import GONE, Target, basic
 
+LXD = "SIEGE_LXD"
+"""The environment variable that says where LXD's clients are let in."""
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 
 
@@ -171,6 +176,40 @@ async def patient_thieves(target: Target, order: Order) -> None:
     await _repeat(order, order.count(2000), 50, knock)
 
 
+async def strangers_to_lxd(target: Target, order: Order) -> None:
+    """At LXD's listener: endless handshakes, guesses of tokens, doors that are closed to them, and websockets."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    place = os.environ[LXD]
+    known = Target(url=f"https://{place}", source=target.source, tls=tls, outcomes=target.outcomes)
+    guess = {"trust_token": base64.b64encode(b'{"secret":"guess"}').decode()}
+    websocket = {"Upgrade": "websocket", "Sec_WebSocket_Version": "13", "Sec_WebSocket_Key": "MDEyMzQ1Njc4OWFiY2RlZg=="}
+
+    async def linger() -> None:
+        async with Target(url=f"http://{place}", source=target.source).connect() as (reader, writer):
+            writer.write(b"\x16\x03\x01\x01\x00\x01")
+            while order.goes_on and not reader.at_eof():
+                writer.write(b"\0")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(2**12), 1)
+            target.outcomes[GONE] += reader.at_eof()
+
+    async def knock(number: int) -> None:
+        match number % 4:
+            case 0:
+                await linger()
+            case 1:
+                await known.call("POST", "/1.0/certificates", guess)
+            case 2:
+                await known.call("GET", f"/1.0/projects?filter=name+eq+{'.*a' * 80}")
+            case 3:
+                async with asyncio.timeout(15), known.connect() as (reader, writer):
+                    writer.write(known.head("GET", "/1.0/events", Connection="upgrade", **websocket))
+                    target.outcomes[f"websocket {(await reader.read(12))[9:].decode()}"] += 1
+
+    await _repeat(order, order.count(8000), 100, knock)
+
+
 # with a password: each is a user of that name, with a project of its own
 
 
@@ -251,6 +290,7 @@ STRANGERS: tuple[Attacker, ...] = (
     methods,
     wrong_passwords,
     patient_thieves,
+    strangers_to_lxd,
 )
 TENANTS: tuple[Attacker, ...] = (
     parallel_writes,

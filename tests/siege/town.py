@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import httpx
 
 from fuzz.machine import Machine, machine
 from harness.pools import upper_half
-from siege.attackers import BALANCER, NETWORK, TENANTS
+from siege.attackers import BALANCER, LXD, NETWORK, TENANTS
 
 COST = 10
 """Of the passwords: 60 ms of a processor for a check. What `htpasswd -B` makes by default takes 2 ms."""
@@ -78,8 +79,10 @@ class Report:
 class Town:
     """The server with its users; `ann` works in the project `shop`."""
 
-    def __init__(self, server: Machine, folder: Path) -> None:
+    def __init__(self, server: Machine, folder: Path, lxd: str) -> None:
+        """`lxd` is where LXD's clients are let in."""
         self.server = server
+        self._lxd = lxd
         self._folder = folder
         self._member = ""
         self._balancer = ""
@@ -133,7 +136,7 @@ class Town:
         before = self.server.memory()
         with ThreadPoolExecutor(1) as threads:
             living = threads.submit(self.live, report, until)
-            report.outcomes = _attack(self.server.url, names, seconds, share)
+            report.outcomes = _attack(self.server.url, self._lxd, names, seconds, share)
             until.set()
             living.result()
         report.memory = _highest_memory(self.server) - before
@@ -148,10 +151,10 @@ class Town:
         return report
 
 
-def _attack(url: str, names: Sequence[str], seconds: float, share: float) -> dict[str, dict[str, int]]:
+def _attack(url: str, lxd: str, names: Sequence[str], seconds: float, share: float) -> dict[str, dict[str, int]]:
     """In a process of their own: what the attackers do must not keep the honest waiting."""
     argv = [sys.executable, "-m", "siege.attackers", url, str(seconds), str(share), ",".join(names)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, LXD: lxd, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=seconds * 3 + 120)
     found: dict[str, dict[str, int]] = json.loads(done.stdout)
     return found
@@ -178,8 +181,12 @@ def town(folder: Path) -> Iterator[Town]:
     lines += [_user(f"newcomer{number}", "shop", "reader") for number in range(NEWCOMERS)]
     users.write_text("\n".join(lines))
     options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(users)}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        lxd = f"127.0.0.1:{probe.getsockname()[1]}"
+    options["FAIRLEAD_LXD_LISTEN"] = lxd
     with machine(folder, options, ["prlimit", f"--nofile={FILES}:{FILES}"]) as server:
-        made = Town(server, folder)
+        made = Town(server, folder, lxd)
         made.settle()
         yield made
 

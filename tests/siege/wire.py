@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -38,13 +39,14 @@ class Target:
     url: str
     source: str = "127.0.0.1"
     authorization: str = ""
+    tls: ssl.SSLContext | None = None
     outcomes: "Counter[str]" = field(default_factory=Counter)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         place = urlsplit(self.url)
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(place.hostname, place.port, local_addr=(self.source, 0)), PATIENCE
+            asyncio.open_connection(place.hostname, place.port, local_addr=(self.source, 0), ssl=self.tls), PATIENCE
         )
         try:
             yield reader, writer
