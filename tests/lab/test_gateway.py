@@ -2,10 +2,11 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
@@ -93,6 +94,24 @@ def translating(site: Site) -> Iterator[None]:
         lead_out(site, router, network, snat=False)
 
 
+@contextmanager
+def network_behind(site: Site, name: str, config: Mapping[str, str]) -> Iterator[str]:
+    """One that is described as a whole, behind an external network that was made part by part. Its URL."""
+    body = {"name": name, "type": "ovn", "config": config}
+    made = httpx.post(f"{site.url}/1.0/networks", json=body).raise_for_status()
+    yield f"{site.url}{made.headers['location']}"
+    network = site.cloud.network.find_network(name, ignore_missing=False)
+    for port in site.cloud.network.ports(network_id=network.id, device_owner=""):
+        site.cloud.network.delete_port(port)
+    httpx.delete(f"{site.url}{made.headers['location']}").raise_for_status()
+
+
+def chassis_of(url: str) -> str:
+    """That has the gateway of the network's router."""
+    found: str = httpx.get(f"{url}/state").raise_for_status().json()["metadata"]["ovn"]["chassis"]
+    return found
+
+
 def vip_port(site: Site, balancer: Balancer) -> str:
     port: str = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
     return port
@@ -121,6 +140,20 @@ def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, p
         assert (result.errors, set(result.answers)) == ({}, set(MEMBERS))
         for client in (*MEMBERS, "shore", "hill"):
             ping(site, client, "203.0.113.1")
+
+
+def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(site: Site):
+    """The host outside has no route to it: an answer comes back only if the question had the router's address."""
+    config = {"network": "public", "ipv4.address": "172.16.0.1/24", "ipv6.address": "fd77::1/64"}
+    nat = {"ipv4.nat": "true", "ipv6.nat": "true"}
+    with network_behind(site, "cove", config | nat) as url:
+        site.machines("cove", {"crab": "chassis2"})
+        try:
+            for host in ("203.0.113.1", "2001:db8::1"):
+                ping(site, "crab", host)
+            until(5, "somebody has the gateway", lambda: chassis_of(url).startswith("chassis"))
+        finally:
+            site.lab.remove_workload("crab")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
