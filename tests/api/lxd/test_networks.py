@@ -10,6 +10,7 @@ import pytest
 
 from api.lxd.world import CALLERS, Door
 from fairlead.api.door import Services
+from fairlead.api.lxd.events import Listener
 from fairlead.api.lxd.network_encode import encode_network
 from fairlead.model.network import FixedIP, Network, Port, Subnet
 from fairlead.model.owner import Kind, Owner
@@ -505,6 +506,24 @@ def add_machine(door: Door) -> Port:
     )
     door.write(port)
     return port
+
+
+def test_whoever_listens_is_told_of_each_change(outside: Door):
+    listener = Listener(who="root", project=None)
+    body = {"config": {**OVN, "user.a": "b"}}
+    with outside.events.listening(listener):
+        make(outside, "ovn1", OVN)
+        outside.good("PATCH", "/1.0/networks/ovn1", body)
+        outside.good("PATCH", "/1.0/networks/ovn1", body)
+        outside.send("POST", "/1.0/networks/ovn1", {"name": "ovn2"})
+        outside.good("DELETE", "/1.0/networks/ovn2")
+        told = [listener.queue.get_nowait().event for _ in range(listener.queue.qsize())]
+    assert [(event["metadata"]["action"], event["metadata"]["source"]) for event in told if event] == [
+        ("network-created", "/1.0/networks/ovn1"),
+        ("network-updated", "/1.0/networks/ovn1"),
+        ("network-renamed", "/1.0/networks/ovn2"),
+        ("network-deleted", "/1.0/networks/ovn2"),
+    ]
 
 
 # Deleting
