@@ -14,6 +14,7 @@ from fairlead.api.auth import FAILURES
 from fairlead.api.door import Reachable
 from fairlead.api.lxd.certificates import LARGEST_BODY
 from fairlead.api.lxd.tokens import read_secret, write_token
+from fairlead.api.lxd.x509 import LARGEST_DER
 from fairlead.changes.trust import identity_of
 from fairlead.model import trust
 from harness.api import NOON
@@ -174,6 +175,25 @@ def test_without_a_certificate_nobody_joins(open_door: Door):
 def test_a_certificate_that_is_worth_nothing(door: Door, how, told: str):
     body = {"certificate": base64_of(make_certificate(**how)[0]), "type": "client"}
     assert door.bad("POST", "/1.0/certificates", body) == (400, told)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (bytes.fromhex("06072a8648ce3d0201"), bytes.fromhex("06072a8648ce3d0209"), "Unknown key type"),
+        (bytes.fromhex("06052b81040022"), bytes.fromhex("06052b81040029"), "Curve 1.3.132.0.41 is not supported"),
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07", "7 is not a valid X509 version"),
+        (b"\x0c\x06client", b"\x0c\x06\xff\xff\xff\xff\xff\xff", "error parsing asn1 value"),
+        (b"client", b"0" * LARGEST_DER, f"more than {LARGEST_DER} bytes"),
+    ],
+)
+def test_what_of_a_certificate_cannot_be_read_is_said(open_door: Door, old: bytes, new: bytes, told: str):
+    der = make_certificate()[0].replace(old, new)
+    token = {"trust_token": written(issue(open_door))}
+    open_door.come_by(der)
+    code, text = open_door.bad("POST", "/1.0/certificates", token, by="stranger")
+    assert (code, text[: text.index(": ")]) == (400, "Invalid certificate material")
+    assert told in text
 
 
 def test_a_certificate_is_added_shown_edited_and_removed(door: Door):

@@ -1,10 +1,10 @@
 """Certificates of clients, read: all that is looked at of one that nobody vouches for."""
 
 import base64
-import binascii
 from ipaddress import ip_address
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -15,9 +15,13 @@ from fairlead.model.trust import Certificate
 
 LONGEST_CERTIFICATE = 16_384
 """Characters of one in a body: base64 of its DER form, or PEM."""
+LARGEST_DER = LONGEST_CERTIFICATE * 3 // 4
+"""Bytes of one by which a client has come: as many as of one in a body."""
 LONGEST_NAME = 255
 LEAST_RSA = 2048
 """Bits."""
+UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
+"""What cryptography, and binascii, say of strangers' bytes."""
 
 
 def decode_certificate(text: str) -> bytes:
@@ -26,18 +30,21 @@ def decode_certificate(text: str) -> bytes:
         if "-----BEGIN" in text:
             return x509.load_pem_x509_certificate(text.encode()).public_bytes(Encoding.DER)
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except UNREADABLE:
         raise _invalid("it is neither PEM nor base64") from None
 
 
 def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
     """As it is stored: of this name, or of the one that it has itself, or else of the client's address. Raises ApiError
     400."""
+    if len(der) > LARGEST_DER:
+        raise _invalid(f"more than {LARGEST_DER} bytes")
     try:
         found = x509.load_der_x509_certificate(der)
         key = found.public_key()
         subject = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except ValueError as error:
+        not_before, not_after = found.not_valid_before_utc, found.not_valid_after_utc
+    except UNREADABLE as error:  # some of it is read only when it is asked for
         raise _invalid(str(error)[:100]) from None
     if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
         raise ApiError(400, f"RSA key is too weak (minimum of {LEAST_RSA}bit)")
@@ -46,8 +53,8 @@ def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
         name=(name or "".join(filter(str.isprintable, common)) or _plain(address))[:LONGEST_NAME],
         fingerprint=found.fingerprint(SHA256()).hex(),
         pem=found.public_bytes(Encoding.PEM).decode(),
-        not_before=found.not_valid_before_utc,
-        not_after=found.not_valid_after_utc,
+        not_before=not_before,
+        not_after=not_after,
     )
 
 
