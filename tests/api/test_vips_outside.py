@@ -43,21 +43,38 @@ def test_a_floating_ip_leads_to_a_vip_as_long_as_that_is_there(caller: Caller):
     assert (freed["port_id"], freed["fixed_ip_address"], freed["status"]) == (None, None, "DOWN")
 
 
-def test_a_vip_is_not_on_an_external_network(caller: Caller):
-    public, outside = make_network(caller, "203.0.113.0/24", **{"router:external": True})
-    refused = make_balancer(caller, outside)
-    assert (refused.status_code, "VIPs on an external network" in refused.text) == (501, True)
+def test_a_network_with_vips_does_not_become_external(caller: Caller):
     network, subnet = make_network(caller, "10.0.0.0/24")
     assert make_balancer(caller, subnet).status_code == 201
     body = {"network": {"router:external": True}}
     refused = caller.send("PUT", f"{NETWORK}/networks/{network}", json=body)
     text = f"Network {network} cannot be made external: VIPs of load balancers are on it."
     assert (refused.status_code, refused.json()["NeutronError"]["message"]) == (409, text)
-    assert (
-        caller.send("PUT", f"{NETWORK}/networks/{public}", json={"network": {"router:external": False}}).status_code
-        == 200
-    )
-    assert make_balancer(caller, outside).status_code == 201
+
+
+def test_a_vip_on_an_external_network_needs_a_router_with_its_gateway_there(caller: Caller):
+    """And holds the gateway; the network stays external as long as the gateway is there."""
+    public, outside = make_network(caller, "203.0.113.0/24", **{"router:external": True})
+    refused = make_balancer(caller, outside)
+    told = f"has its gateway on external network {public}: nobody would answer for a VIP there."
+    assert refused.status_code == 400
+    assert refused.json()["faultstring"] == f"Validation failure: No router of project default {told}"
+    assert caller.send("GET", f"{NETWORK}/ports").json()["ports"] == []
+    gateway = {"network_id": public}
+    router = caller.make(f"{NETWORK}/routers", "router", external_gateway_info=gateway)["id"]
+    made = make_balancer(caller, outside)
+    assert made.status_code == 201
+    path = f"{NETWORK}/routers/{router}"
+    text = f"since a gateway to external network {public} is required by VIPs of load balancers."
+    other, _ = make_network(caller, "198.51.100.0/24", **{"router:external": True})
+    for info in ({}, {"network_id": other}):
+        refused = caller.send("PUT", path, json={"router": {"external_gateway_info": info}})
+        assert (refused.status_code, text in refused.text) == (409, True)
+    refused = caller.send("DELETE", path)
+    assert (refused.status_code, text in refused.text) == (409, True)
+    assert caller.send("PUT", path, json={"router": {"external_gateway_info": gateway}}).status_code == 200
+    assert caller.send("DELETE", f"{BALANCER}/loadbalancers/{made.json()['loadbalancer']['id']}").status_code == 204
+    assert caller.send("DELETE", path).status_code == 204
 
 
 def test_a_floating_ip_leads_to_no_port_of_probes(caller: Caller):

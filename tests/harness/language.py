@@ -10,7 +10,7 @@
     web vip=10.0.0.10,fd00::10 on=net1 disabled tcp:80=a/10.0.0.11:8080*3,b/10.0.0.12:8080 udp:53{persist=60}=-
     api vip=10.0.0.20 on=net1 tcp:80{allow=10.0.0.0/24+10.1.0.0/24}=a/10.0.0.11:8080
     probes net1 10.0.0.2
-    web vip=203.0.113.10 on=public for=net1 tcp:80+8080-8090=a/10.0.0.11,b/10.0.0.12:9000+9080-9090 any:=a/10.0.0.11
+    web vip=203.0.113.10 on=public at=r1 for=net1 tcp:80+8080-8090=a/10.0.0.11,b/10.0.0.12:90+9080-9090 any:=a/10.0.0.11
     web vip=10.0.0.10 on=net1 parted=tcp/10.0.0.13:8080 tcp:80=-
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
@@ -24,6 +24,7 @@ with no member, and a listener without `=` has no pool. VIPs after the first are
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
 Several ports are `80+81+8080-8090`; a member without a port is at the one that the client connected to; `any:=` is
 whatever no other listener is for. `for=NETWORK` is a load balancer that was described as a whole, for this network.
+`at=ROUTER`: the gateway of this router has the VIPs.
 `@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say, of a member (`a`)
 or of one of its ports (`a:81`); a member with a
 monitor and without a port is down too.
@@ -251,7 +252,7 @@ def _probes(documents: Documents, network: str, address: str) -> Port:
 
 
 def _balancer(documents: Documents, before: Documents, name: str, words: list[str]) -> Iterator[Aggregate]:
-    options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=", "provider=")))
+    options = dict(word.split("=", 1) for word in words if word.startswith(("vip=", "on=", "at=", "provider=")))
     addresses = [_fixed(documents, options["on"], parse_address(text)) for text in options["vip"].split(",")]
     vip, *more = (
         Vip(address=fixed.address, port_id=f"{name}-vip", subnet_id=fixed.subnet_id, network_id=options["on"])
@@ -276,6 +277,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         admin_state_up="disabled" not in words,
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
+        router_id=options.get("at"),
         described=next((_described(word[4:]) for word in words if word.startswith("for=")), None),
         parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,

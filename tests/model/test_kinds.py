@@ -11,7 +11,7 @@ from fairlead.model.facts import DERIVED, FACTS
 from fairlead.model.indexes import Unique
 from fairlead.model.kinds import KINDS, claims, has_rows, owner_of
 from fairlead.model.network import Port
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
 from fairlead.model.writing import Changes, apply_changes, index_names
 from harness.language import COMMON
@@ -29,7 +29,7 @@ def test_every_map_is_of_documents_or_an_index_or_a_fact():
     maps = {field.name for field in fields(Snapshot) if isinstance(field.default, Map)}
     facts = {name for name in FACT_FIELDS if isinstance(getattr(Snapshot(), name), Map)}
     assert maps == {map_name(kind) for kind in KINDS} | index_names() | facts | WRITTEN
-    assert KINDS.keys() == set(Kind) - {Kind.VIP_NETWORK}
+    assert KINDS.keys() == set(Kind) - WITHOUT_DOCUMENTS
 
 
 def test_every_document_has_the_owner_of_its_kind():

@@ -12,7 +12,7 @@ from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Fl
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FloatingIP, Network, Port, Router
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner
 from fairlead.model.quota import Quota
 from fairlead.model.snapshot import Aggregate
 from fairlead.model.trust import Certificate, Project, TrustToken
@@ -30,7 +30,7 @@ AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
     st.builds(Certificate, fingerprint=IDS),
     st.builds(TrustToken, id=IDS),
 )
-KINDS = st.sampled_from([kind for kind in Kind if kind is not Kind.VIP_NETWORK])
+KINDS = st.sampled_from([kind for kind in Kind if kind not in WITHOUT_DOCUMENTS])
 
 
 @FEW

@@ -17,6 +17,7 @@ from fairlead.changes.offers import find_provider
 from fairlead.changes.pool_checks import check_subnet, complete_pool
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.vip_gateways import place_vips
 from fairlead.changes.vips import VipPort
 from fairlead.model import loadbalancer as lb
 from fairlead.model.balancer_status import BalancerStatus
@@ -152,20 +153,26 @@ def find_to_change(snapshot: Snapshot, balancer_id: str, asker: Asker) -> lb.Loa
 def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port) -> Steps[Changes]:
     """The load balancer as it is wanted, new or instead of the stored one, and the ports that change with it.
 
-    Completes it: numbers and slots of members, what TLS needs, the ports from which members are probed, who has left.
+    Completes it: numbers and slots of members, what TLS needs, whose gateway has VIPs outside, the ports from which
+    members are probed, who has left.
     Raises Refused, and Unsupported, for what cannot be so.
     """
     old = snapshot.load_balancers.get(wanted.id)
     wanted = yield from _complete(old, wanted)
     if ports:
         snapshot = apply_changes(snapshot, Changes(puts=ports), snapshot.revision)
+    wanted = place_vips(snapshot, wanted, is_new=old is None)
+    yield
     yield from _check(snapshot, asker, old, wanted)
     probe_ports = make_probe_ports(snapshot, wanted, asker.now)
     yield
     if old is not None:
         wanted = remember_removed(old, wanted, asker.now, snapshot.parting_seconds)
         wanted = replace(wanted, updated_at=asker.now, created_at=old.created_at, owns_vip_port=old.owns_vip_port)
-    return _giving_addresses(*ports, *probe_ports, wanted)
+    changes = _giving_addresses(*ports, *probe_ports, wanted)
+    if wanted.router_id is None or (old is not None and wanted.router_id == old.router_id):
+        return changes
+    return replace(changes, reads=(*changes.reads, Owner(Kind.ROUTER, wanted.router_id)))
 
 
 def put_part(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:

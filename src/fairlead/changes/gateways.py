@@ -77,6 +77,14 @@ class GatewayNeeded(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayHasVips(Refusal):
+    """Load balancers are at addresses of the gateway."""
+
+    router_id: str
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyInterfaces(Refusal):
     router_id: str
     most: int
@@ -160,10 +168,17 @@ def _without_gateway(snapshot: Snapshot, router: Router) -> tuple[tuple[Owner, .
     """The port of the gateway, if it may go, and the floating IPs that are free then. Raises Refused."""
     if router.gateway is None:
         return (), ()
+    check_free_of_vips(snapshot, router)
     through = floating_ips_through(snapshot, router)
     if any(keeps(snapshot, router, each) for each in through):
         raise Refused(GatewayNeeded(router_id=router.id, network_id=router.gateway.network_id))
     return (Owner(Kind.PORT, router.gateway.port_id),), tuple(release(each) for each in through)
+
+
+def check_free_of_vips(snapshot: Snapshot, router: Router) -> None:
+    """Before the gateway goes, or goes elsewhere: nobody else answers for its VIPs. Raises Refused."""
+    if router.gateway is not None and router.id in snapshot.router_vips:
+        raise Refused(GatewayHasVips(router_id=router.id, network_id=router.gateway.network_id))
 
 
 def floating_ips_through(snapshot: Snapshot, router: Router) -> list[FloatingIP]:

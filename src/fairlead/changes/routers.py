@@ -12,6 +12,7 @@ from fairlead.changes.access import Verb, network_of
 from fairlead.changes.addresses import AddressTaken, choose_mac
 from fairlead.changes.gateways import (
     GatewayRequest,
+    check_free_of_vips,
     check_new_subnets,
     check_request,
     floating_ips_through,
@@ -190,6 +191,7 @@ def delete_router(snapshot: Snapshot, asker: Identity, router: Router) -> Change
     access.check_own(asker, Verb.DELETE, router)
     if snapshot.router_interfaces.get(router.id, NO_IDS):
         raise Refused(RouterInUse(router_id=router.id))
+    check_free_of_vips(snapshot, router)
     gateway = () if router.gateway is None else (Owner(Kind.PORT, router.gateway.port_id),)
     return Changes(deletes=(Owner(Kind.ROUTER, router.id), *gateway), rests_on_absence=bool(gateway))
 

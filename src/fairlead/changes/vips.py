@@ -84,7 +84,7 @@ class WhichAddress(Refusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressNotTheirs(Refusal):
     """On a network that is only shared, which address a VIP gets is not for the guest to say: what holds for a port's
-    addresses holds for a VIP."""
+    addresses holds for a VIP. On an external one it is not for tenants to say: what holds for a floating IP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
     else:
         raise Refused(NoVip())
     named = any((asked.address, *(each.address for each in asked.more)))
-    if named and not asker.identity.may_change(network.project_id):
+    if named and not _may_name(asker.identity, network):
         raise Refused(AddressNotTheirs())
     fixed = choose_service_address(snapshot, network.id, subnet, asked.address, asked.balancer_id)
     more = [_additional(snapshot, asker.identity, network, each, asked.balancer_id) for each in asked.more]
@@ -160,6 +160,15 @@ def make_vip_port(
         device_owner=PortUse.VIP.value,
     )
     return VipPort(_vips(port, port.fixed_ips), port, is_new=True)
+
+
+def _may_name(who: Identity, network: Network) -> bool:
+    return who.is_admin if network.external else who.may_change(network.project_id)
+
+
+def _may_use(who: Identity, network: Network) -> bool:
+    """On an external network anybody may have a VIP who has a router with its gateway there."""
+    return network.external or uses_network(who, network)
 
 
 def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str) -> VipPort:
@@ -219,13 +228,13 @@ def _vips(port: Port, fixed: Iterable[FixedIP]) -> tuple[Vip, ...]:
 def _find_subnet(snapshot: Snapshot, who: Identity, subnet_id: str) -> tuple[Network, Subnet]:
     network = snapshot.networks.get(snapshot.subnet_network.get(subnet_id, ""))
     subnet = find_subnet(network, subnet_id) if network else None
-    if network is None or subnet is None or not uses_network(who, network):
+    if network is None or subnet is None or not _may_use(who, network):
         raise Refused(NotFound(what=Subnet, id=subnet_id))
     return network, subnet
 
 
 def _find_network(snapshot: Snapshot, who: Identity, network_id: str) -> Network:
     network = snapshot.networks.get(network_id)
-    if network is None or not uses_network(who, network):
+    if network is None or not _may_use(who, network):
         raise Refused(NotFound(what=Network, id=network_id))
     return network

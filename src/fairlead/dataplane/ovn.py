@@ -186,7 +186,8 @@ class VirtualService:
 class LoadBalancer:
     name: str
     title: str = ""
-    protocol: str
+    protocol: str = ""
+    """Empty where no service has a port."""
     services: tuple[VirtualService, ...]
     selection_fields: tuple[str, ...] = ()
     options: Pairs = ()
@@ -199,7 +200,8 @@ class LoadBalancer:
 
     def __str__(self) -> str:
         return _line(
-            f"Load_Balancer {self.name} protocol={self.protocol}",
+            f"Load_Balancer {self.name}",
+            f"protocol={self.protocol}" if self.protocol else "",
             _render_title(self.title),
             *(str(service) for service in self.services),
             f"selection_fields={','.join(self.selection_fields)}" if self.selection_fields else "",

@@ -27,4 +27,6 @@ def _exists(snapshot: Snapshot, owner: Owner) -> bool:
         found = VipNetwork.of(owner)
         projects = snapshot.vip_projects.get(found.network_id, NO_IDS)
         return bool(projects) if found.guest is None else found.guest in projects
+    if owner.kind is Kind.VIP_GATEWAY:
+        return owner.id in snapshot.router_vips and owner.id in snapshot.routers
     return snapshot.find(owner) is not None

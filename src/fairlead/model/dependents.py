@@ -36,6 +36,10 @@ def of_router(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
         if owner.id in snapshot.routers:
             yield from _vip_networks_of_router(snapshot, owner.id)
             yield from _floating_ips(snapshot.router_floating_ips, owner.id)
+            yield from _vip_gateway(snapshot, owner.id)
+            if rerouted:
+                found = snapshot.router_vips.get(owner.id, NO_IDS)
+                yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
         if rerouted:
             ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[:1]  # it joins all that it has one on
             for network_id in (snapshot.ports[port].network_id for port in ports):
@@ -64,7 +68,10 @@ def of_load_balancer(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Own
         if balancer is not None:
             network_id, project_id = balancer.vip.network_id, balancer.project_id
             before, after = (each.vip_projects.get(network_id, NO_IDS) for each in (old, new))
-            if (project_id in before) != (project_id in after):
+            if balancer.router_id is not None:
+                if (balancer.router_id in old.router_vips) != (balancer.router_id in new.router_vips):
+                    yield Owner(Kind.VIP_GATEWAY, balancer.router_id)
+            elif (project_id in before) != (project_id in after):
                 yield VipNetwork(network_id).owner
                 yield vip_network(snapshot, network_id, project_id).owner
 
@@ -101,9 +108,9 @@ def _gateways(snapshot: Snapshot, network_id: str) -> object:
 
 def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     """The load balancers with probes whose way to a member may be in this domain."""
-    networks, _ = joined_with(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
+    networks, routers = joined_with(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
     subnets = (subnet.id for network in networks for subnet in snapshot.networks[network].subnets)
-    found = (each for subnet in subnets for each in snapshot.crossing.get(subnet, NO_IDS))
+    found = (each for place in (*subnets, *routers) for each in snapshot.crossing.get(place, NO_IDS))
     return (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
 
 
@@ -139,6 +146,8 @@ def _moved_network(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Ow
             yield from vip_networks(topology, network_id, projects)
             balancers = snapshot.network_vips.get(network_id, NO_IDS)
             yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in balancers)
+            for router_id in snapshot.network_gateways.get(network_id, NO_IDS):
+                yield from _vip_gateway(snapshot, router_id)
 
 
 def _place(snapshot: Snapshot, network_id: str) -> object:
@@ -148,10 +157,19 @@ def _place(snapshot: Snapshot, network_id: str) -> object:
 
 
 def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
-    """Those whose load balancers may have rows on this network or beyond it."""
+    """Those whose load balancers may have rows on this network or beyond it; and the gateways that have such VIPs."""
     snapshot = topology.snapshot
     for project_id in projects:
-        for identity in topology.connected(network_id, project_id).networks:
+        connected = topology.connected(network_id, project_id)
+        for identity in connected.networks:
             found = snapshot.vip_projects.get(identity, NO_IDS)
             if project_id in found or (found and snapshot.networks[identity].project_id == project_id):
                 yield vip_network(snapshot, identity, project_id).owner
+        for identity in connected.routers:
+            yield from _vip_gateway(snapshot, identity)
+
+
+def _vip_gateway(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
+    """What is there if the gateway of the router has VIPs."""
+    if router_id in snapshot.router_vips:
+        yield Owner(Kind.VIP_GATEWAY, router_id)

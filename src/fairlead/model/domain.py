@@ -7,6 +7,9 @@ an administrator can have put them. The one thing of another project that gets r
 addresses of its own subnets (ADR 10).
 
 Where a subnet overlaps one of the VIPs' network an address means something else: no connection goes there.
+
+VIPs on an external network are on the gateway of one router. Their domain is what connections reach from that router;
+of routers it has this one alone, because only its gateway has the addresses (ADR 23).
 """
 
 from bisect import bisect_right
@@ -16,7 +19,8 @@ from dataclasses import dataclass, field
 
 from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network, Port, find_subnet
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Network, Port, Router, find_subnet
 from fairlead.model.snapshot import Snapshot
 
 
@@ -52,11 +56,7 @@ class Topology:
         """Of the project's load balancers with a VIP on this network."""
         snapshot = self.snapshot
         connected = self.connected(network_id, project_id, AddressRanges.of(snapshot.networks[network_id]))
-        networks = frozenset(
-            each
-            for each in connected.networks
-            if snapshot.networks[each].project_id == project_id and not snapshot.networks[each].external
-        )
+        networks = self._own(connected.networks, project_id)
         ports = (port for router_id in connected.routers for port in self._interfaces(router_id))
         return Domain(
             networks=networks,
@@ -64,9 +64,44 @@ class Topology:
             interfaces=frozenset(port.id for port in ports if port.network_id in networks),
         )
 
+    def domain_of(self, balancer: LoadBalancer) -> Domain:
+        if balancer.router_id is not None:
+            return self.gateway_domain(balancer.router_id)
+        return self.domain(balancer.vip.network_id, balancer.project_id)
+
+    def gateway_domain(self, router_id: str) -> Domain:
+        """Of the VIPs that the gateway of this router has; nothing of a router that is gone."""
+        router = self.snapshot.routers.get(router_id)
+        if router is None:
+            return Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset())
+        connected = self.connected_with(router)
+        networks = self._own(connected.networks, router.project_id)
+        ports = (port for each in connected.routers for port in self._interfaces(each))
+        return Domain(
+            networks=networks,
+            routers=frozenset({router.id}),
+            interfaces=frozenset(port.id for port in ports if port.network_id in networks),
+        )
+
+    def connected_with(self, router: Router) -> Connected:
+        """What its project reaches from this router: the networks that it joins, and beyond them those in which no
+        address of these, or of the network outside, means something else."""
+        start = frozenset(port.network_id for port in self._interfaces(router.id))
+        outside = self.snapshot.networks.get(router.gateway.network_id) if router.gateway else None
+        near = [self.snapshot.networks[each] for each in start]
+        return self._walk(start, router.project_id, AddressRanges.of(*near, *([outside] if outside else [])), router.id)
+
+    def _own(self, networks: Iterable[str], project_id: str) -> frozenset[str]:
+        found = (self.snapshot.networks[each] for each in networks)
+        return frozenset(each.id for each in found if each.project_id == project_id and not each.external)
+
     def connected(self, start: str, project_id: str, ranges: "AddressRanges | None" = None) -> Connected:
         """What the project reaches from this network; nothing where an address of these ranges means something else."""
-        networks, routers, todo = {start}, set[str](), [start]
+        return self._walk(frozenset({start}), project_id, ranges)
+
+    def _walk(self, start: frozenset[str], project_id: str, ranges: "AddressRanges | None", *known: str) -> Connected:
+        """From these networks, and through these routers whatever they join."""
+        networks, routers, todo = set(start), set(known), list(start)
         while todo:
             for router_id in self.routers_of_projects(todo.pop()).get(project_id, set()) - routers:
                 found = {port.network_id for port in self._interfaces(router_id)} - networks
@@ -110,10 +145,10 @@ class Topology:
     def _interfaces(self, router_id: str) -> Iterator[Port]:
         return (self.snapshot.ports[each] for each in self.snapshot.router_interfaces.get(router_id, NO_IDS))
 
-    def _subnets(self, router_id: str, but: str) -> Iterator[IPNetwork]:
-        """On which the router has an address, those of one network left out."""
+    def _subnets(self, router_id: str, but: frozenset[str]) -> Iterator[IPNetwork]:
+        """On which the router has an address, those of some networks left out."""
         for port in self._interfaces(router_id):
-            if port.network_id != but:
+            if port.network_id not in but:
                 for fixed in port.fixed_ips:
                     subnet = find_subnet(self.snapshot.networks[port.network_id], fixed.subnet_id)
                     if subnet is not None:
@@ -122,13 +157,18 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class AddressRanges:
-    """The addresses of one network, as ranges `(version, first, last)` that are sorted and do not overlap."""
+    """The addresses of networks, as ranges `(version, first, last)` that are sorted and do not overlap."""
 
     ranges: tuple[tuple[int, int, int], ...]
 
     @classmethod
-    def of(cls, network: Network) -> "AddressRanges":
-        return cls(tuple(sorted(_range(cidr) for cidr in _cidrs(network))))
+    def of(cls, *networks: Network) -> "AddressRanges":
+        """Of several networks those subnets that are inside one of another are not counted again."""
+        found: list[tuple[int, int, int]] = []
+        for version, first, last in sorted(_range(cidr) for network in networks for cidr in _cidrs(network)):
+            if not found or found[-1][0] != version or last > found[-1][2]:
+                found.append((version, first, last))
+        return cls(tuple(found))
 
     def overlap(self, cidrs: Iterable[IPNetwork]) -> bool:
         return any(self._overlaps(_range(cidr)) for cidr in cidrs)

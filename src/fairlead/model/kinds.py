@@ -90,7 +90,17 @@ def _claims_of_floating_ip(floating_ip: FloatingIP) -> Iterator[str]:
         yield f"floating/{floating_ip.network_id}/{floating_ip.port_id}/{floating_ip.fixed_address}"
 
 
+def _project_gateways(router: Router) -> Iterator[tuple[str, str]]:
+    if router.gateway is not None:
+        yield router.project_id, router.gateway.network_id
+
+
 # Load balancers
+
+
+def _vip_networks(balancer: LoadBalancer) -> Iterator[str]:
+    if balancer.router_id is None:
+        yield balancer.vip.network_id
 
 
 def _monitors(balancer: LoadBalancer) -> Iterator[str]:
@@ -102,8 +112,10 @@ def _policies(balancer: LoadBalancer) -> Iterator[str]:
 
 
 def _crossed_subnets(balancer: LoadBalancer) -> frozenset[str]:
-    members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
+    members = [member for pool in balancer.pools if pool.health_monitor for member in pool.members]
     found = {balancer.vip.subnet_id, *(member.subnet_id for member in members if member.subnet_id)}
+    if balancer.router_id is not None and members:
+        found.add(balancer.router_id)
     return frozenset(found) if len(found) > 1 else frozenset()
 
 
@@ -126,7 +138,10 @@ KINDS: Mapping[Kind, Declaration] = {
     ),
     Kind.ROUTER: Declaration(
         document=Router,
-        indexes=(Grouped("network_gateways", lambda router: [router.gateway and router.gateway.network_id]),),
+        indexes=(
+            Grouped("network_gateways", lambda router: [router.gateway and router.gateway.network_id]),
+            Grouped("project_gateways", _project_gateways),
+        ),
         dependents=dependents.of_router,
     ),
     Kind.PORT: Declaration(
@@ -145,8 +160,9 @@ KINDS: Mapping[Kind, Declaration] = {
     Kind.LOAD_BALANCER: Declaration(
         document=LoadBalancer,
         indexes=(
-            Grouped("network_vips", lambda balancer: [balancer.vip.network_id]),
-            Grouped("vip_projects", lambda balancer: [balancer.vip.network_id], attrgetter("project_id")),
+            Grouped("network_vips", _vip_networks),
+            Grouped("vip_projects", _vip_networks, attrgetter("project_id")),
+            Grouped("router_vips", lambda balancer: [balancer.router_id]),
             Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
             Grouped("watched", _watched_addresses),
             Grouped("crossing", _crossed_subnets),
@@ -182,7 +198,7 @@ KINDS: Mapping[Kind, Declaration] = {
     Kind.CERTIFICATE: Declaration(document=Certificate, key=attrgetter("fingerprint"), has_rows=False),
     Kind.TRUST_TOKEN: Declaration(document=TrustToken, has_rows=False),
 }
-"""Every kind but `VIP_NETWORK`, which is derived from load balancers and has no document."""
+"""Every kind but those that are derived from load balancers (`owner.WITHOUT_DOCUMENTS`)."""
 _KIND_OF: Mapping[type[Aggregate], Kind] = {declared.document: kind for kind, declared in KINDS.items()}
 
 

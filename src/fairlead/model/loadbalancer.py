@@ -351,6 +351,8 @@ class LoadBalancer(Resource):
     """Members that were removed lately, by the time when they are forgotten."""
     described: Described | None = None
     """None for one whose parts are changed each for itself, as in Octavia's API."""
+    router_id: str | None = None
+    """Whose gateway has the VIPs, if these are addresses of an external network."""
 
     @property
     def vips(self) -> tuple[Vip, ...]:
@@ -384,6 +386,11 @@ POOL_PROTOCOLS: Mapping[ListenerProtocol, frozenset[PoolProtocol]] = {
 
 def transport(protocol: ListenerProtocol) -> Transport:
     return _TRANSPORTS.get(protocol, Transport.TCP)
+
+
+def takes_everything(listener: Listener) -> bool:
+    """Whether whatever is sent to the VIP, and is for no other listener, is for this one."""
+    return listener.protocol is ListenerProtocol.ANY and listener.admin_state_up
 
 
 def is_forward(balancer: LoadBalancer) -> bool:

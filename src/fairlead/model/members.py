@@ -61,7 +61,7 @@ def find_obstacles(
         places = list(own[network_id].of(member.address))
         if member.subnet_id is None and not places:
             if domain is None:
-                networks = Topology(snapshot).domain(balancer.vip.network_id, balancer.project_id).networks
+                networks = Topology(snapshot).domain_of(balancer).networks
                 domain = _Places(snapshot.networks[each] for each in networks)
             places = list(domain.of(member.address))
         found = next(_obstacles(snapshot, vips, places, member), None)

@@ -13,6 +13,8 @@ class Kind(StrEnum):
     VIP_NETWORK = "vip-network"
     """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own. What
     those of a project share that is only a guest on the network is an owner beside it: `VipNetwork`."""
+    VIP_GATEWAY = "vip-gateway"
+    """What the VIPs on the gateway of one router share, by the router's id: while there are any."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
     FLAVOR = "flavor"
@@ -25,6 +27,8 @@ class Kind(StrEnum):
     TRUST_TOKEN = "trust-token"  # noqa: S105 - no secret
 
 
+WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY})
+"""They follow from load balancers and have no documents."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 

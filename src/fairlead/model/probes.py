@@ -24,7 +24,8 @@ from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import ProbedAddress
 from fairlead.model.reach import is_unreachable
-from fairlead.model.snapshot import Snapshot, member_network, with_health
+from fairlead.model.snapshot import Snapshot, member_network, vip_gateway, with_health
+from fairlead.model.uplink import origin
 
 TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.TCP: Transport.TCP,
@@ -180,6 +181,7 @@ def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple
     the machine: what they see says nothing of the way that clients have to take.
     """
     apart: dict[str, bool] = {}
+    start, lost = origin(snapshot, balancer), balancer.router_id is not None and vip_gateway(snapshot, balancer) is None
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is None:
@@ -187,7 +189,7 @@ def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple
         for member in probed_members(pool):
             target = member_network(snapshot, balancer, member)
             if target not in apart:
-                apart[target] = is_unreachable(snapshot, balancer.vip.network_id, target)
+                apart[target] = lost or is_unreachable(snapshot, start, target)
             if apart[target]:
                 yield member.id, Health.UNREACHABLE
                 continue

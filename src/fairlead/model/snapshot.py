@@ -14,10 +14,10 @@ from fairlead.model.balancer_status import BalancerStatus, PartHistories
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.chassis import Chassis
 from fairlead.model.health import Endpoint, Health, HealthKey
-from fairlead.model.indexes import Ids
+from fairlead.model.indexes import NO_IDS, Ids
 from fairlead.model.loadbalancer import LoadBalancer, Member
-from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Segment
-from fairlead.model.owner import Kind, Owner, VipNetwork
+from fairlead.model.network import ExternalGateway, FloatingIP, Network, Port, PortUse, Router, Segment
+from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
 from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken
@@ -82,8 +82,13 @@ class Snapshot:
     subnet_network: Map[str, str] = Map()
     network_ports: Map[str, Ids] = Map()
     network_vips: Map[str, Ids] = Map()
+    """Network -> the load balancers with VIPs there, without those whose VIPs a gateway has."""
     vip_projects: Map[str, Ids] = Map()
-    """Network -> the projects that have a VIP there."""
+    """Network -> the projects that have such a VIP there."""
+    router_vips: Map[str, Ids] = Map()
+    """Router -> the load balancers whose VIPs its gateway has."""
+    project_gateways: Map[tuple[str, str], Ids] = Map()
+    """(project, external network) -> the project's routers that have their gateway there."""
     described_on: Map[str, Ids] = Map()
     """Network -> the load balancers that were described for it."""
     network_routers: Map[str, Ids] = Map()
@@ -106,7 +111,8 @@ class Snapshot:
     watched: Map[IPAddress, Ids] = Map()
     """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
     crossing: Map[str, Ids] = Map()
-    """Subnet -> the load balancers with a health monitor that have a VIP or a member there, and a member elsewhere."""
+    """Subnet -> the load balancers with a health monitor that have a VIP or a member there, and a member elsewhere.
+    Router -> those with a health monitor whose VIPs its gateway has."""
     pool_owner: Map[str, str] = Map()
     listener_owner: Map[str, str] = Map()
     monitor_owner: Map[str, str] = Map()
@@ -127,8 +133,8 @@ class Snapshot:
     """Project -> how often its monitors probe, all together, in the same unit."""
 
     def find(self, owner: Owner) -> Aggregate | None:
-        """The document of this owner; a VIP network has none."""
-        if owner.kind is Kind.VIP_NETWORK:
+        """The document of this owner; what VIPs share has none."""
+        if owner.kind in WITHOUT_DOCUMENTS:
             return None
         found: Aggregate | None = self.documents(owner.kind).get(owner.id)
         return found
@@ -147,6 +153,14 @@ def vip_network(snapshot: Snapshot, network_id: str, project_id: str) -> VipNetw
     """What the VIPs of this project on this network share."""
     own = snapshot.networks[network_id].project_id == project_id
     return VipNetwork(network_id) if own else VipNetwork(network_id, project_id)
+
+
+def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway | None:
+    """The gateway that has the VIPs; None where none has them, or its router has not any more."""
+    router = snapshot.routers.get(balancer.router_id or "")
+    if router is None or router.gateway is None or router.project_id != balancer.project_id:
+        return None
+    return router.gateway if router.gateway.network_id == balancer.vip.network_id else None
 
 
 def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
@@ -186,7 +200,7 @@ def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied
         applied=applied,
         down=frozenset(_member(key) for key in snapshot.down.get(balancer.id, ())),
         online=snapshot.online.get(balancer.id, frozenset()),
-        cannot_answer=lambda member: _leads_to_vip(snapshot, balancer, member),
+        cannot_answer=lambda member: _cannot_answer(snapshot, balancer, member),
     )
 
 
@@ -195,12 +209,23 @@ def _member(key: HealthKey) -> str:
 
 
 def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
-    """A member that says no subnet is where the VIP is. Empty when its subnet is gone: then it is nowhere."""
-    return balancer.vip.network_id if member.subnet_id is None else snapshot.subnet_network.get(member.subnet_id, "")
+    """A member that says no subnet is where the VIP is; or, where a gateway has the VIP, on a network that its router
+    joins, if somebody has the address there. Empty when its subnet is gone: then it is nowhere."""
+    if member.subnet_id is not None:
+        return snapshot.subnet_network.get(member.subnet_id, "")
+    if balancer.router_id is not None:
+        for interface in snapshot.router_interfaces.get(balancer.router_id, NO_IDS):
+            network_id = snapshot.ports[interface].network_id
+            if (network_id, member.address) in snapshot.addresses:
+                return network_id
+    return balancer.vip.network_id
 
 
-def _leads_to_vip(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Whether a VIP that was made after the member has its address by now: a connection is balanced once."""
+def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
+    """Whether the VIP has lost its gateway. Or a VIP that was made after the member has its address by now: a
+    connection is balanced once."""
+    if balancer.router_id is not None and vip_gateway(snapshot, balancer) is None:
+        return True
     where = member_network(snapshot, balancer, member), member.address
     port = snapshot.ports.get(snapshot.addresses.get(where, ""))
     return port is not None and port.use is PortUse.VIP

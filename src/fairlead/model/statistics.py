@@ -116,7 +116,9 @@ def _find_listener(topology: Topology, domain: Domain, service: CountedService) 
 def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
     """The load balancers that have the address as a VIP, or as a floating IP that leads to their VIP."""
     snapshot, (networks, routers, place) = topology.snapshot, domain
-    ports = [snapshot.addresses.get((network, address)) for network in networks]
+    gateways = (router.gateway for each in routers if (router := snapshot.routers.get(each)) is not None)
+    outside = {gateway.network_id for gateway in gateways if gateway is not None}
+    ports = [snapshot.addresses.get((network, address)) for network in {*networks, *outside}]
     floating = (one for router in routers for one in snapshot.router_floating_ips.get(router, NO_IDS))
     ports += (snapshot.floating_ips[one].port_id for one in floating if snapshot.floating_ips[one].address == address)
     owners = (snapshot.vip_owner.get(port) for port in ports if port is not None)
@@ -126,8 +128,9 @@ def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> I
 
 
 def _is_there(topology: Topology, balancer: LoadBalancer, place: str) -> bool:
-    domain = topology.domain(balancer.vip.network_id, balancer.project_id)
-    return place == balancer.vip.network_id or place in domain.networks or place in domain.routers
+    domain = topology.domain_of(balancer)
+    is_own = balancer.router_id is None and place == balancer.vip.network_id
+    return is_own or place in domain.networks or place in domain.routers
 
 
 def _domain(topology: Topology, place: str) -> Domain:

@@ -98,6 +98,8 @@ def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
     for kind in filter(has_rows, Kind):
         if kind is Kind.VIP_NETWORK:
             owners += (owner for identity in snapshot.network_vips for owner in vip_owners(snapshot, identity))
+        elif kind is Kind.VIP_GATEWAY:
+            owners += (Owner(kind, identity) for identity in snapshot.router_vips)
         else:
             owners += (Owner(kind, identity) for identity in snapshot.documents(kind))
     return owners

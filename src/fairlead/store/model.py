@@ -56,16 +56,19 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted(Container[Owner]):
-    """Owners that a store had and has no more. What VIPs share is no document: a store had it if it had the network.
-    Who asks has seen that the model has none of it."""
+    """Owners that a store had and has no more. What VIPs share is no document: a store had it if it had the network, or
+    the router. Who asks has seen that the model has none of it."""
 
     documents: frozenset[Owner]
     networks: frozenset[str]
+    routers: frozenset[str]
     """That the store has, or had."""
 
     def __contains__(self, owner: object) -> bool:
         if isinstance(owner, Owner) and owner.kind is Kind.VIP_NETWORK:
             return VipNetwork.of(owner).network_id in self.networks
+        if isinstance(owner, Owner) and owner.kind is Kind.VIP_GATEWAY:
+            return owner.id in self.routers
         return owner in self.documents
 
 
@@ -156,7 +159,8 @@ class Model:
         """Owners that are gone and that this store had, as far back as it knows. Raises StoreUnavailable."""
         gone = {Owner.parse(key) for key in await self._store.deleted() if not key.startswith(CLAIM)}
         networks = {owner.id for owner in gone if owner.kind is Kind.NETWORK} | set(self.snapshot.networks)
-        return Deleted(documents=frozenset(gone), networks=frozenset(networks))
+        routers = {owner.id for owner in gone if owner.kind is Kind.ROUTER} | set(self.snapshot.routers)
+        return Deleted(documents=frozenset(gone), networks=frozenset(networks), routers=frozenset(routers))
 
     async def catch_up(self) -> None:
         """Know all that is stored by now. Raises StoreUnavailable."""

@@ -233,6 +233,12 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     gateways.NetworkNotExternal: _not_external,
     gateways.AddressOfNextHop: _bad("router", "External IP {why.address} is the same as the gateway IP"),
     gateways.NoAddressOutside: _bad("router", "No IPs available for external network {why.network_id}"),
+    gateways.GatewayHasVips: Words(
+        409,
+        "RouterExternalGatewayInUseByFloatingIp",
+        "Gateway cannot be updated for router {why.router_id}, since a gateway to external network {why.network_id} is "
+        "required by VIPs of load balancers.",
+    ),
     gateways.GatewayNeeded: Words(
         409,
         "RouterExternalGatewayInUseByFloatingIp",

@@ -35,6 +35,7 @@ from fairlead.changes import (
     probe_ports,
     quotas,
     tls_checks,
+    vip_gateways,
     vips,
 )
 from fairlead.changes.l7_checks import RuleProblem
@@ -299,6 +300,10 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         "VIP port's subnet could not be determined. Please specify either a VIP subnet or address."
         if why.several
         else "Specified VIP address not found on the specified VIP port."
+    ),
+    vip_gateways.NoGatewayForVip: lambda why: bad_request(
+        f"No router of project {why.project_id} has its gateway on external network {why.network_id}: nobody would"
+        " answer for a VIP there."
     ),
     vips.AddressNotTheirs: lambda _: disallowed("(rule:create_port and (rule:create_port:fixed_ips:ip_address))"),
     vips.SubnetsOfSeveralNetworks: lambda _: bad_request("All VIP subnets must belong to the same network."),

@@ -6,9 +6,12 @@ from fairlead.model.probes import TRANSPORTS
 
 ABILITIES = Abilities(
     listener_protocols=frozenset(
-        {ListenerProtocol.TCP, ListenerProtocol.HTTPS, ListenerProtocol.UDP, ListenerProtocol.SCTP}
+        {
+            *(ListenerProtocol.TCP, ListenerProtocol.HTTPS, ListenerProtocol.UDP, ListenerProtocol.SCTP),
+            ListenerProtocol.ANY,
+        }
     ),
-    pool_protocols=frozenset(PoolProtocol) - {PoolProtocol.ANY, PoolProtocol.PROXY, PoolProtocol.PROXYV2},
+    pool_protocols=frozenset(PoolProtocol) - {PoolProtocol.PROXY, PoolProtocol.PROXYV2},
     algorithms=frozenset(Algorithm) - {Algorithm.LEAST_CONNECTIONS},
     persistence=frozenset({PersistenceType.SOURCE_IP}),
     monitors=frozenset(TRANSPORTS),

@@ -19,10 +19,10 @@ ports without a listener. It is the only one that answers: `neighbor_responder=n
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import assert_never
 
 from fairlead.compilers.ovn.abilities import ABILITIES
+from fairlead.compilers.ovn.groups import Groups, domain_groups, gateway_groups, group_rows, guest_groups
 from fairlead.compilers.ovn.monitors import monitor_rows
 from fairlead.compilers.ovn.parting import Endpoints, parting_rows
 from fairlead.compilers.ovn.router import (
@@ -35,6 +35,7 @@ from fairlead.compilers.ovn.router import (
     wire_rows,
 )
 from fairlead.compilers.ovn.tables import Tables
+from fairlead.compilers.ovn.uplink import ANSWERING, answering_rows, gateway_rows
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
     SOURCE_IPV6,
@@ -47,10 +48,10 @@ from fairlead.dataplane.ovn import (
     LogicalSwitch,
     LogicalSwitchPort,
     OvnRow,
+    Pairs,
     PortAddress,
     PortGroup,
     PortGroupPort,
-    RouterGroup,
     StaticRoute,
     SwitchGroup,
     VirtualService,
@@ -62,7 +63,7 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, derive_mac, link_local, render_endpoint
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.domain import AddressRanges, Domain, Topology
+from fairlead.model.domain import AddressRanges, Topology
 from fairlead.model.health import HealthKey
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, FloatingIP, Network, Port, PortUse, Router
@@ -70,7 +71,7 @@ from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.port_ranges import Ports, expand
 from fairlead.model.quota import Quota
 from fairlead.model.shares import LARGEST
-from fairlead.model.snapshot import Snapshot, vip_network
+from fairlead.model.snapshot import Snapshot, vip_gateway, vip_network
 from fairlead.model.trust import Certificate, Project, TrustToken
 
 PROVIDER = "ovn"
@@ -83,6 +84,8 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
     """All rows of one owner, none for one that is gone. Raises Unsupported."""
     if owner.kind is Kind.VIP_NETWORK:
         return by_key(_vip_network(snapshot, VipNetwork.of(owner)))
+    if owner.kind is Kind.VIP_GATEWAY:
+        return by_key(gateway_rows(snapshot, owner.id))
     match snapshot.find(owner):
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return NO_ROWS
@@ -107,35 +110,6 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
 
 def vip_router_name(network_id: str) -> str:
     return f"vip-{network_id}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
-    """The names of what the load balancers of one project on one network share in one sort of place."""
-
-    balancers: str
-    inside: str
-    """Port group with a port of every switch: what is refused for a VIP is refused on the switch of every client."""
-    outside: str | None = None
-    """Port group with the gateways of the routers: an external switch is everybody's, so there a rule may hold only for
-    what goes to these."""
-
-
-def domain_groups(where: VipNetwork) -> Groups:
-    """For what is the project's own."""
-    suffix = _suffix(where)
-    return Groups(balancers=where.owner.id, inside=f"vip_{suffix}", outside=f"out_{suffix}")
-
-
-def guest_groups(where: VipNetwork) -> Groups:
-    """For the network on which the project is a guest."""
-    return Groups(balancers=f"{where.owner.id} there", inside=f"there_{_suffix(where)}")
-
-
-def _suffix(where: VipNetwork) -> str:
-    """ovn-nb(5): a port group's name is that of an address set too, so of letters, digits and underscores only."""
-    network = where.network_id.replace("-", "_")
-    return network if where.guest is None else f"{network}_{sha256(where.guest.encode()).hexdigest()[:16]}"
 
 
 def _port(port: Port) -> Iterator[LogicalSwitchPort]:
@@ -173,35 +147,16 @@ def _vip_network(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     topology = Topology(snapshot)
     if where.guest is None:
         yield from _vip_router(network)
-        yield from _domain(snapshot, where, topology.domain(network.id, network.project_id))
+        groups = domain_groups(where)
+        yield from group_rows(snapshot, groups, topology.domain(network.id, network.project_id))
+        yield PortGroupPort(group=groups.inside, port=vip_router_name(network.id))
         return
-    yield from _domain(snapshot, where, topology.domain(network.id, where.guest))
+    yield from group_rows(snapshot, domain_groups(where), topology.domain(network.id, where.guest))
     there = guest_groups(where)
     yield LoadBalancerGroup(name=there.balancers)
     yield SwitchGroup(switch=network.id, group=there.balancers)
     yield PortGroup(name=there.inside)
     yield PortGroupPort(group=there.inside, port=vip_router_name(network.id))
-
-
-def _domain(snapshot: Snapshot, where: VipNetwork, domain: Domain) -> Iterator[OvnRow]:
-    """The project's load balancers on its own switches and routers, and the ports by which rules hold there."""
-    groups = domain_groups(where)
-    yield LoadBalancerGroup(name=groups.balancers)
-    for switch in domain.networks:
-        yield SwitchGroup(switch=switch, group=groups.balancers)
-    for router in domain.routers:
-        yield RouterGroup(router=router, group=groups.balancers)
-    yield PortGroup(name=groups.inside)
-    if where.guest is None:
-        yield PortGroupPort(group=groups.inside, port=vip_router_name(where.network_id))
-    for port in domain.interfaces:
-        yield PortGroupPort(group=groups.inside, port=port)
-    if groups.outside is not None:
-        yield PortGroup(name=groups.outside)
-        for router in domain.routers:
-            gateway = snapshot.routers[router].gateway
-            if gateway is not None:
-                yield PortGroupPort(group=groups.outside, port=gateway.port_id)
 
 
 def _vip_router(network: Network) -> Iterator[OvnRow]:
@@ -218,19 +173,29 @@ def _vip_router(network: Network) -> Iterator[OvnRow]:
 
 def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
     network = snapshot.networks[balancer.vip.network_id]
-    if network.external:
-        raise Unsupported("VIPs on an external network; a floating IP can lead to one on a tenant's network", PROVIDER)
-    for vip in balancer.vips:
-        fixed = FixedIP(subnet_id=vip.subnet_id, address=vip.address)
-        yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=interface(network, fixed))
+    if network.external and balancer.router_id is None:
+        raise Unsupported("VIPs on an external network without a router that has its gateway there", PROVIDER)
     for each in balancer.pools:
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
+    if balancer.router_id is not None:
+        gateway = vip_gateway(snapshot, balancer)
+        if gateway is None:  # the address leads nowhere
+            return
+        yield from answering_rows(balancer, balancer.router_id, gateway)
+    else:
+        yield from _answers(balancer, network)
     endpoints = {pool.id: _endpoints(balancer, pool) for pool in balancer.pools}
     for place in _places(snapshot, balancer, network):
         yield from _services(balancer, place, endpoints, snapshot.abilities)
     for each in balancer.pools:
         yield from monitor_rows(snapshot, balancer, each)
+
+
+def _answers(balancer: lb.LoadBalancer, network: Network) -> Iterator[PortAddress]:
+    for vip in balancer.vips:
+        fixed = FixedIP(subnet_id=vip.subnet_id, address=vip.address)
+        yield PortAddress(port=router_port_name(vip_router_name(network.id)), network=interface(network, fixed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,14 +209,20 @@ class Place:
     """Each VIP with all addresses that lead to what it leads to."""
     out: frozenset[HealthKey]
     """The members that do not serve there, or not at some port."""
+    options: Pairs = OPTIONS
+    """Of what leads whole addresses to members."""
 
 
 def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> Iterator[Place]:
     """The project's domain; and the network that the VIPs are on, if that is another project's. There a client is not
-    led to an address that is not of the network: whose that would be is for its own routes to say."""
-    where = vip_network(snapshot, network.id, balancer.project_id)
+    led to an address that is not of the network: whose that would be is for its own routes to say. Of VIPs that a
+    gateway has: what is reached from its router."""
     down = snapshot.down.get(balancer.id, frozenset())
     addresses = tuple((vip, (vip.address, *_floating_addresses(snapshot, vip))) for vip in balancer.vips)
+    if balancer.router_id is not None:
+        yield Place(groups=gateway_groups(balancer.router_id), addresses=addresses, out=down, options=ANSWERING)
+        return
+    where = vip_network(snapshot, network.id, balancer.project_id)
     yield Place(groups=domain_groups(where), addresses=addresses, out=down)
     if where.guest is not None:
         ranges = AddressRanges.of(network)
@@ -284,6 +255,9 @@ def _services(
         if lacking is not None:
             raise Unsupported(lacking, PROVIDER)
         transport = lb.transport(listener.protocol)
+        if transport is lb.Transport.ANY:
+            yield from _whole(balancer, listener, place, tables)
+            continue
         serving.setdefault(transport, set())
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
@@ -312,6 +286,28 @@ def _services(
         yield from parting_rows(balancer, endpoints, serving, OPTIONS, place.groups.balancers)
 
 
+def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, tables: Tables) -> Iterator[OvnRow]:
+    """What is sent to an address and is for no other listener, of whatever protocol: OVN takes a VIP with a port before
+    one without (ovn-northd(8))."""
+    if not (balancer.admin_state_up and lb.takes_everything(listener)):
+        return
+    pool = lb.find_pool(balancer, listener.default_pool_id)
+    services = list[VirtualService]()
+    for vip, addresses in place.addresses:
+        backends = tables.whole(pool, vip.address.version)
+        services += [VirtualService(vip=str(address), backends=backends) for address in addresses]
+        for address in addresses:
+            yield from _admission(place, listener, address)
+    row = LoadBalancer(
+        name="-".join([balancer.id, lb.Transport.ANY.value, *([place.suffix] if place.suffix else [])]),
+        title=balancer.name,
+        services=tuple(sorted(services, key=lambda service: service.vip)),
+        options=place.options,
+    )
+    yield row
+    yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
+
+
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
     """OVN translates a packet once on its way through a router: a floating IP that leads to a VIP has to be one too."""
     found = (snapshot.floating_ips[identity] for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS))
@@ -329,7 +325,7 @@ def _admission(place: Place, listener: lb.Listener, address: IPAddress) -> Itera
     if not listener.allowed_cidrs or any(cidr.endswith("/0") for cidr in cidrs):
         return
     transport = lb.transport(listener.protocol).value
-    words = [f"{family}.dst == {address}", _port_match(transport, listener.ports)]
+    words = [f"{family}.dst == {address}", *([_port_match(transport, listener.ports)] if listener.ports else [])]
     if cidrs:
         words.append(f"{family}.src != {{{', '.join(cidrs)}}}")
     name = f"{listener.id} {address} {place.suffix}".rstrip()

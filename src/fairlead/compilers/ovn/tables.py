@@ -40,6 +40,14 @@ class Tables:
             made = self._made[pool.id, version] = tuple(map(places.__getitem__, self._table(pool, version, gone)))
         return [made] * number
 
+    def whole(self, pool: lb.Pool | None, version: int) -> tuple[str, ...]:
+        """Where clients go with what is for no port: addresses."""
+        if pool is None or not pool.admin_state_up:
+            return ()
+        places = {member.ordinal: str(member.address) for member in pool.members}
+        gone = frozenset(member.id for member in pool.members if member.id in self.out)
+        return tuple(map(places.__getitem__, self._table(pool, version, gone)))
+
     def _mapped(self, listener: lb.Listener, pool: lb.Pool, version: int) -> list[tuple[str, ...]]:
         """A member may be down at one of its ports and serve at the others."""
         numbers = tuple(expand(listener.ports))

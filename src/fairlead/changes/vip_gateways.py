@@ -1,0 +1,29 @@
+"""VIPs on an external network: the router whose gateway gets them."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.uplink import choose_router
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoGatewayForVip(Refusal):
+    """No router of the project has its gateway on the external network: nobody would answer for the VIP there."""
+
+    network_id: str
+    project_id: str
+
+
+def place_vips(snapshot: Snapshot, balancer: LoadBalancer, *, is_new: bool) -> LoadBalancer:
+    """With the router whose gateway has its VIPs, if they are on an external network. Raises Refused."""
+    network = snapshot.networks.get(balancer.vip.network_id)
+    if network is None or not network.external:
+        return balancer
+    router = choose_router(snapshot, balancer)
+    if router is None and is_new:
+        raise Refused(NoGatewayForVip(network_id=network.id, project_id=balancer.project_id))
+    if router is None or router.id == balancer.router_id:
+        return balancer
+    return replace(balancer, router_id=router.id)

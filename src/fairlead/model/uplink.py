@@ -1,0 +1,57 @@
+"""VIPs on an external network: whose gateway has them.
+
+A switch with a wire decides nothing, so such a VIP is an address of one router's gateway: of one of the project's own
+with its gateway on that network. It stays the VIP's router as long as it reaches any of the members. What the load
+balancer has been described for (`Described.network_id`) the router has to join.
+"""
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.domain import Topology
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.loadbalancer import LoadBalancer, Member
+from fairlead.model.network import Router
+from fairlead.model.snapshot import Snapshot
+
+
+def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
+    """The one that shall have them: the one that has them, if it reaches a member; else the one that reaches most
+    members, and of several the oldest. None if there is none.
+    """
+    described = balancer.described
+    joined = None if described is None else snapshot.network_routers.get(described.network_id, NO_IDS)
+    ids = snapshot.project_gateways.get((balancer.project_id, balancer.vip.network_id), NO_IDS)
+    routers = [snapshot.routers[each] for each in ids if joined is None or each in joined]
+    if described is not None:  # the router that was made with the network, if there is one
+        made = snapshot.networks[described.network_id].router_id
+        routers = [each for each in routers if each.id == made] or routers
+    if len(routers) < 2:
+        return routers[0] if routers else None
+    reached = {router.id: _count_reached(snapshot, router, balancer) for router in routers}
+    if reached.get(balancer.router_id or ""):
+        return snapshot.routers[balancer.router_id or ""]
+    return min(routers, key=lambda each: (-reached[each.id], each.id != balancer.router_id, each.created_at, each.id))
+
+
+def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
+    """A network from which clients are led to members: the VIP's; or one that is joined by the router that has it."""
+    if balancer.router_id is None:
+        return balancer.vip.network_id
+    interfaces = snapshot.router_interfaces.get(balancer.router_id, NO_IDS)
+    networks = {snapshot.ports[each].network_id for each in interfaces}
+    return min(networks, default=balancer.vip.network_id)
+
+
+def _count_reached(snapshot: Snapshot, router: Router, balancer: LoadBalancer) -> int:
+    networks = Topology(snapshot).connected_with(router).networks
+    members = (member for pool in balancer.pools for member in pool.members)
+    return sum(_is_on(snapshot, networks, member) for member in members)
+
+
+def _is_on(snapshot: Snapshot, networks: frozenset[str], member: Member) -> bool:
+    if member.subnet_id is not None:
+        return snapshot.subnet_network.get(member.subnet_id) in networks
+    return any(_holds(snapshot, each, member.address) for each in networks)
+
+
+def _holds(snapshot: Snapshot, network_id: str, address: IPAddress) -> bool:
+    return any(address in subnet.cidr for subnet in snapshot.networks[network_id].subnets)

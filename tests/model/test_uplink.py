@@ -1,0 +1,87 @@
+"""Which router's gateway has VIPs on an external network, and what becomes of them without it."""
+
+from fairlead.compilers.ovn import compile_owner
+from fairlead.model.affected import affected
+from fairlead.model.health import Health
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.parting import Transport
+from fairlead.model.probes import members_health
+from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.statistics import CountedService, Datapath, find_listeners
+from fairlead.model.status import Applied, OperatingStatus
+from fairlead.model.uplink import choose_router
+from fairlead.model.writing import Changes, apply_changes
+from harness.story import EMPTY, parse_model
+
+WORLD = """\
+network public external wire=physnet project=admin 203.0.113.0/24 2001:db8::/64
+network net1 10.0.0.0/24 fd00::/64
+network net2 10.1.0.0/24
+network net3 10.2.0.0/24
+router r1 net1=10.0.0.1,fd00::1 gateway:public=203.0.113.10
+router r2 net2=10.1.0.1 gateway:public=203.0.113.11
+router r3 net3=10.2.0.1
+router r9 gateway:public=203.0.113.12 project=city
+"""
+WEB = "web vip=203.0.113.80 on=public {} tcp:80{{monitor=TCP}}={}\n"
+
+
+def made(*lines: str) -> Snapshot:
+    documents, _ = parse_model("".join(lines), {})
+    return apply_changes(EMPTY, Changes(puts=tuple(documents.values())), 1)
+
+
+def chosen(words: str, members: str, world: str = WORLD) -> str | None:
+    snapshot = made(world, WEB.format(words, members))
+    router = choose_router(snapshot, snapshot.load_balancers["web"])
+    return router and router.id
+
+
+def test_the_one_that_reaches_most_members():
+    assert chosen("", "-") == "r1"
+    assert chosen("", "a/10.1.0.11:80") == "r2"
+    assert chosen("", "a/10.0.0.11:80,b/10.1.0.11:80,c/10.1.0.12:80") == "r2"
+
+
+def test_it_stays_as_long_as_it_reaches_any_member():
+    assert chosen("at=r2", "-") == "r2"
+    assert chosen("at=r1", "a/10.0.0.11:80,b/10.1.0.11:80,c/10.1.0.12:80") == "r1"
+    assert chosen("at=r1", "b/10.1.0.11:80") == "r2"
+    assert chosen("at=r2", "b/10.9.0.11:80") == "r2"
+
+
+def test_what_it_was_described_for_decides():
+    assert chosen("for=net2", "a/10.0.0.11:80") == "r2"
+    assert chosen("for=net3", "-") is None
+
+
+def test_nobody_elses():
+    assert chosen("", "-", WORLD.replace("gateway:public=203.0.113.10\n", "\n").replace("r2 ", "r2 project=x ")) is None
+
+
+def test_without_the_gateway_there_are_no_rows_and_members_do_not_answer():
+    """Rules refuse to take it away; whatever has done so is seen in the status, and nothing is left behind."""
+    web = WEB.format("at=r1", "a/10.0.0.11:80")
+    before, after = made(WORLD, web), made(WORLD.replace(" gateway:public=203.0.113.10", ""), web)
+    owner = Owner(Kind.LOAD_BALANCER, "web")
+    assert owner in affected(before, after, [Owner(Kind.ROUTER, "r1")])
+    assert compile_owner(before, owner) != {} == compile_owner(after, owner)
+    balancer = after.load_balancers["web"]
+    assert dict(members_health(after, balancer)) == {"web-a": Health.UNREACHABLE}
+    bare = WEB.format("at=r1", "a/10.0.0.11:80").replace("{monitor=TCP}", "")
+    assert operating(made(WORLD, bare)) is OperatingStatus.ONLINE
+    assert operating(made(WORLD.replace("gateway:public=203.0.113.10", ""), bare)) is OperatingStatus.ERROR
+
+
+def operating(snapshot: Snapshot) -> OperatingStatus:
+    applied = Applied(generation=snapshot.revision)
+    return balancer_status(snapshot, snapshot.load_balancers["web"], applied).of_balancer()
+
+
+def test_each_place_counts_for_the_listener():
+    """A switch of a client inside, and the router for those outside; another router on the uplink counts for nobody."""
+    snapshot = made(WORLD, WEB.format("at=r1", "a/10.0.0.11:80"))
+    address = snapshot.load_balancers["web"].vip.address
+    service = CountedService(place=Datapath(1), transport=Transport.TCP, address=address, port=80)
+    found = find_listeners(snapshot, [(place, service) for place in ("net1", "r1", "net2", "r2", "r9", "public")])
+    assert found == ["web-tcp-80", "web-tcp-80", None, None, None, None]
