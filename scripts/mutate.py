@@ -222,6 +222,30 @@ MUTANTS = (
         "where = (transport, _selection_fields(abilities, pool, vip.address.version))",
         "where = (transport, ())",
     ),
+    Mutant(
+        "every router answers for a VIP outside",
+        "model/domain.py",
+        "            routers=frozenset({router.id}),\n",
+        "            routers=connected.routers,\n",
+    ),
+    Mutant(
+        "nobody answers ARP for a VIP outside",
+        "compilers/ovn/uplink.py",
+        '"neighbor_responder": "all"',
+        '"neighbor_responder": "none"',
+    ),
+    Mutant(
+        "a gateway's change does not reach its VIPs",
+        "model/dependents.py",
+        "            yield from _vip_gateway(snapshot, owner.id)\n",
+        "",
+    ),
+    Mutant(
+        "networks beyond are not reached by VIPs outside",
+        "model/dependents.py",
+        "        for identity in connected.routers:\n            yield from _vip_gateway(snapshot, identity)\n",
+        "",
+    ),
     Mutant("only the next router is attached", "model/domain.py", "                todo.extend(found)\n", ""),
     Mutant(
         "ways lead through strangers' routers",
@@ -232,8 +256,8 @@ MUTANTS = (
     Mutant(
         "a stranger's network is attached",
         "model/domain.py",
-        "if snapshot.networks[each].project_id == project_id and not",
-        "if not",
+        "if each.project_id == project_id and not each.external)",
+        "if not each.external)",
     ),
     Mutant(
         "a stranger's router is attached",

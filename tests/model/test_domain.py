@@ -49,6 +49,10 @@ def random_lines(dice: random.Random) -> list[str]:
         members = f"a/10.{base}.0.99:80,b/10.{other}.0.98:80,c/[fd00:{other}::97]:80"
         allowed = "{allow=192.0.2.0/24}" if dice.random() < 0.5 else ""
         lines.append(f"lb{number} {vips} tcp:80{allowed}={members} project={dice.choice(PROJECTS)}")
+    for number in range(110, dice.randint(110, 114)):
+        router, project = f"r{dice.randint(1, 6)}", dice.choice(PROJECTS)
+        members = f"a/10.{dice.randrange(4)}.0.99:80"
+        lines.append(f"up{number} vip=203.0.113.{number} on=public at={router} tcp:80={members} project={project}")
     return lines
 
 
@@ -91,6 +95,7 @@ class Rules:
                 case RouterGroup():
                     for balancer, _ in self.balancers[row.group]:
                         assert self.is_theirs(row.router, balancer.project_id), row
+                        assert balancer.router_id in (None, row.router), "another gateway would answer for its VIPs"
                 case PortGroupPort():
                     members[row.group].add(row.port)
                 case _:

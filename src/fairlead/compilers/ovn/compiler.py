@@ -293,10 +293,10 @@ def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, table
         return
     pool = lb.find_pool(balancer, listener.default_pool_id)
     services = list[VirtualService]()
-    for vip, addresses in place.addresses:
+    for vip, leading in place.addresses:
         backends = tables.whole(pool, vip.address.version)
-        services += [VirtualService(vip=str(address), backends=backends) for address in addresses]
-        for address in addresses:
+        services += [VirtualService(vip=str(address), backends=backends) for address in leading]
+        for address in leading:
             yield from _admission(place, listener, address)
     row = LoadBalancer(
         name="-".join([balancer.id, lb.Transport.ANY.value, *([place.suffix] if place.suffix else [])]),

@@ -1,0 +1,189 @@
+"""End to end: VIPs that are addresses of an external network, and what is sent to such an address whatever its port."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
+from fairlead.lab.databases import until
+from lab.site import Site, open_site
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+MEMBERS = {"u1": "chassis1", "u2": "chassis2"}
+PROTOCOLS = [Protocol.TCP, Protocol.UDP]
+ROUTED = {4: "198.51.100.0/24", 6: "2001:db8:77::/64"}
+"""Prefixes that are led to the external network, and are in no subnet of the wire."""
+LISTEN = """
+import socket, sys
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+wire.bind(("eth0", 0))
+wire.settimeout(10)
+wanted = socket.inet_pton(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, sys.argv[1])
+print("listening", flush=True)
+while True:
+    frame = wire.recv(2048)
+    kind = frame[12:14]
+    if kind == b"\\x08\\x06" and frame[20:22] == b"\\0\\2" and frame[28:32] == wanted:
+        break
+    if kind == b"\\x86\\xdd" and frame[20] == 58 and frame[54] == 136 and frame[62:78] == wanted:
+        break
+print(":".join(f"{octet:02x}" for octet in frame[6:12]), flush=True)
+"""
+"""Waits on the wire for an answer of ARP (RFC 826) or a neighbour advertisement (RFC 4861) that tells of an address."""
+
+
+@pytest.fixture(scope="module")
+def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the server listens for LXD's clients too."""
+    path = str(tmp_path_factory.mktemp("lxd") / "unix.socket")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRLEAD_LXD_SOCKET", f"unix:{path}")
+        yield path
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, socket: str) -> Iterator[Site]:
+    """Members and shore on quay behind one router; fox behind another one, with its gateway on the same wire."""
+    site = open_site(lab)
+    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
+    public = site.network("uplink", "203.0.113.0/24", "2001:db8::/64", **wire)
+    for version, cidr in ROUTED.items():
+        site.cloud.network.create_subnet(
+            name=f"routed-v{version}", network_id=public.id, cidr=cidr, ip_version=version, gateway_ip=None
+        )
+        lab.exec("outside", ["ip", "route", "replace", cidr, "dev", "eth0"])
+    site.network("quay", "10.0.0.0/24", "fd00:a::/64")
+    site.network("lake", "10.9.0.0/24", "fd00:c::/64")
+    for name, inside in (("gate", "quay"), ("other", "lake")):
+        router = site.router(name, f"{inside}-v4", f"{inside}-v6")
+        lead_out(site, router, public, {"quay": ["10.0.0.0/24", "fd00:a::/64"], "lake": ["fd00:c::/64"]}[inside])
+    lab.exec("outside", ["sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
+    site.machines("quay", MEMBERS, serve=[8080])
+    site.machines("quay", {"shore": "chassis1"})
+    site.machines("lake", {"fox": "chassis2"})
+    for client in ("u1", "fox"):  # the gateways learn where the host is
+        for host in ("203.0.113.1", "2001:db8::1"):
+            ping(site, client, host)
+    yield site
+    for name in (*MEMBERS, "shore", "fox"):
+        lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    site.close()
+
+
+def lead_out(site: Site, router: Any, public: Any, inside: list[str]) -> None:
+    """Only the router of others translates."""
+    info = {"network_id": public.id, "enable_snat": router.name == "other"}
+    subnets = [site.subnet(f"uplink-v{version}") for version in (4, 6)]
+    info["external_fixed_ips"] = [{"subnet_id": subnet.id} for subnet in subnets]
+    updated = site.cloud.network.update_router(router, external_gateway_info=info)
+    for fixed in updated.external_gateway_info["external_fixed_ips"]:
+        for cidr in inside:
+            if (":" in cidr) == (":" in fixed["ip_address"]):
+                site.lab.exec("outside", ["ip", "route", "replace", cidr, "via", fixed["ip_address"], "dev", "eth0"])
+    site.lab.wait_synced()
+
+
+def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, port: int = 80) -> TrafficResult:
+    return site.lab.traffic(client, Traffic(to=to, port=port, protocol=protocol, count=12, concurrency=4, timeout=2))
+
+
+def ping(site: Site, client: str, to: str) -> None:
+    """Raises CommandFailed."""
+    site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w5", to])
+
+
+@contextmanager
+def seen_on_the_wire(site: Site, address: str) -> Iterator[list[str]]:
+    """Who answers for the address there: a MAC, when the block has ended. Nobody outside knows it before."""
+    site.lab.exec("outside", ["ip", "-6" if ":" in address else "-4", "neigh", "flush", "all"])
+    seen: list[str] = []
+    command = site.lab.command("outside", [sys.executable, "-c", LISTEN, address])
+    pipe, environment = subprocess.PIPE, command.full_environment()
+    with subprocess.Popen(command.argv, env=environment, stdout=pipe, text=True) as listening:
+        assert listening.stdout is not None
+        assert listening.stdout.readline() == "listening\n"
+        yield seen
+        seen.append(listening.stdout.readline().strip())
+
+
+def gateway_mac(site: Site, router: str) -> str:
+    found = site.cloud.network.find_router(router, ignore_missing=False)
+    [port] = site.cloud.network.ports(device_id=found.id, device_owner="network:router_gateway")
+    mac: str = port.mac_address
+    return mac
+
+
+PLACES = [(version, where) for version in (4, 6) for where in ("uplink", "routed")]
+
+
+@pytest.mark.parametrize(("version", "where"), PLACES)
+def test_a_vip_of_the_uplink(site: Site, version: int, where: str):
+    """One router answers for it; clients outside, inside and behind another router are led to members."""
+    with site.balancer(f"{where}-v{version}", [*MEMBERS], version=version) as balancer:
+        with seen_on_the_wire(site, balancer.vip) as answered:
+            ping(site, "outside", balancer.vip)
+        assert answered == [gateway_mac(site, "gate")]
+        for client in ("outside", "shore", "fox", "u1"):
+            ping(site, client, balancer.vip)
+            result = ask(site, client, balancer.vip)
+            assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
+            assert ask(site, client, balancer.vip, port=81).errors == {"refused": 12}, client
+        for name in MEMBERS:
+            site.set_member(balancer, name, is_admin_state_up=False)
+        for client in ("outside", "shore", "fox"):
+            assert ask(site, client, balancer.vip).errors == {"refused": 12}, client
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_datagrams_and_who_may_send_them(site: Site, version: int):
+    """Rules hold for clients outside by their own addresses, and for those inside."""
+    outside = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
+    with site.balancer(f"routed-v{version}", [*MEMBERS], protocol="UDP", version=version) as balancer:
+        for client in ("outside", "shore", "fox"):
+            result = ask(site, client, balancer.vip, Protocol.UDP)
+            assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
+        site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=[outside])
+        site.settle(balancer.id)
+        assert ask(site, "outside", balancer.vip, Protocol.UDP).errors == {}
+        for client in ("shore", "fox"):
+            assert ask(site, client, balancer.vip, Protocol.UDP).errors == {"timeout": 12}, client
+
+
+def test_who_comes_is_counted_once(site: Site):
+    """Outside on the chassis of the gateway, inside on the client's own."""
+    with site.counting(), site.balancer("uplink-v4", [*MEMBERS]) as balancer:
+        for client in ("outside", "shore", "fox"):
+            assert ask(site, client, balancer.vip).errors == {}
+        figures = site.cloud.load_balancer.get_load_balancer_statistics
+        until(15, "each is counted once", lambda: figures(balancer.id).total_connections == 36)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_is_sent_to_an_address_whatever_its_port(site: Site, socket: str, version: int):
+    """It goes to one machine, ping too; but what has a port of its own. The machine goes on speaking for itself."""
+    address = {4: "198.51.100.200", 6: "2001:db8:77::200"}[version]
+    port = {
+        "protocol": "tcp",
+        "listen_port": "80",
+        "target_port": "8080",
+        "target_address": site.address("u2", version),
+    }
+    body = {"listen_address": address, "config": {"target_address": site.address("u1", version)}, "ports": [port]}
+    with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url="http://lxd", timeout=30) as lxd:
+        made = lxd.post("/1.0/networks/quay/forwards", json=body)
+        assert made.status_code == 201, made.text
+        site.lab.wait_synced()
+        for client in ("outside", "shore", "fox"):
+            ping(site, client, address)
+            for protocol in PROTOCOLS:
+                assert ask(site, client, address, protocol, 8080).answers == {"u1": 12}, (client, protocol)
+            assert ask(site, client, address).answers == {"u2": 12}, client
+        ping(site, "u1", {4: "203.0.113.1", 6: "2001:db8::1"}[version])
+        assert lxd.delete(f"/1.0/networks/quay/forwards/{address}").status_code == 200
