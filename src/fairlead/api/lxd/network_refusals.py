@@ -87,6 +87,7 @@ _ROUTERS: Mapping[type[Refusal], Says] = {
     gateways.AddressOfNextHop: lambda why: ApiError(400, f"Address {shown(why.address)} is the uplink's gateway"),
     gateways.NoAddressOutside: _bad("Uplink network doesn't have IPv4 or IPv6 configured"),
     gateways.GatewayNeeded: IN_USE,
+    gateways.GatewayHasVips: IN_USE,
     gateways.TooManyInterfaces: lambda why: ApiError(400, f"A router joins at most {why.most} subnets"),
     gateways.SubnetJoinedAlready: IN_USE,
     gateways.JoinedSubnetsOverlap: lambda why: ApiError(
