@@ -33,7 +33,7 @@ LONG = int(os.environ.get("FUZZ_CALLS", "0"))
 OFTEN = {"post": 12, "put": 9, "patch": 9, "get": 3, "delete": 5}
 """How often an operation is chosen: more is made than is taken away."""
 DESCRIBED = 0.7
-"""How often a body about a load balancer of LXD's is one that can be had: drawn at random its parts never fit."""
+"""How often a body for LXD's door is one that can be had."""
 REFRESH = 10
 """Calls after which it is looked again at what there is."""
 SLOWEST = 10.0
@@ -118,8 +118,8 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
         leaves = operation.path.endswith("remove_router_interface")
         body = _thinned(operation, case.body, random)
         case.body = world.leaving(case.path_parameters["id"]) if leaves else world.body(body, random)
-        if "{network}/" in operation.path and random.random() < DESCRIBED:
-            case.body = world.description(operation.path, case.path_parameters["network"], random) or case.body
+        if operation.path.startswith(("/networks", "/projects")) and random.random() < DESCRIBED:
+            case.body = world.description(operation, case.path_parameters.get("network", ""), random) or case.body
     if operation.method == "delete" and operation.path.endswith("/loadbalancers/{id}"):
         case.query = {"cascade": random.random() < 0.7}
     elif case.query and random.random() < 0.7:  # filters by chance find nothing, one after the other

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from fuzz import described
 from fuzz.machine import CHASSIS
 
 LISTS = {
@@ -184,14 +185,18 @@ class World:
             known["owner"] = f"{kind}/{self._one(kind, random)}"
         if "{name}" in template:
             known["name"] = "ovn" if "/providers/" in template else self._one("availability_zone", random)
+        if template.startswith("/projects/"):
+            known["name"] = random.choice(described.PROJECTS)
         if "{project_id}" in template:
             known["project_id"] = self._one("quota", random)
         if "{chassis}" in template:
             known["chassis"] = CHASSIS
         if "{network}" in template:
-            known["network"] = self._one("network", random)
+            with_subnets = "{network}/" in template and self.cidrs
+            known["network"] = random.choice(self.cidrs)[0] if with_subnets else self._one("network", random)
+        if "{listen_address}" in template:
             there = [path for path in self.listening if path.split("/")[4] == template.split("/")[3]]
-            if "{listen_address}" in template and there:
+            if there:
                 _, _, _, known["network"], _, known["listen_address"] = random.choice(there).split("/")
         if template.endswith("remove_router_interface") and self.interfaces:
             known["id"] = random.choice(sorted(self.interfaces))
@@ -201,30 +206,10 @@ class World:
         """A body that takes an interface from the router."""
         return {"port_id": self.interfaces.get(router)}
 
-    def description(self, template: str, network: str, random: Random) -> Any:
-        """A load balancer or a forward of LXD's on this network; None of what is not about such."""
-        cidrs = [cidr for each, cidr in self.cidrs if each == network]
-        if not cidrs or template.split("/")[3] not in ("load-balancers", "forwards"):
-            return None
-        inside = ip_network(random.choice(cidrs))
-        numbers = random.sample(range(100, 110), 3)
-        targets = {f"b{number}": str(inside[number]) for number in numbers}
-        ports = [
-            {
-                "protocol": random.choice(["tcp", "udp"]),
-                "listen_port": random.choice(["80", "81-89", f"{port},{port + 2}"]),
-                "target_backend": random.sample(sorted(targets), random.randrange(1, 3)),
-                "target_address": random.choice(sorted(targets.values())),
-            }
-            for port in random.sample(range(100, 60000), random.randrange(3))
-        ]
-        return {
-            "listen_address": str(inside[random.randrange(20, 60)]),
-            "description": random.choice(["", "web", "ü"]),
-            "config": random.choice([{}, {"user.a": "b"}, {"user.a": ""}, {"healthcheck": "true"}]),
-            "backends": [{"name": name, "target_address": address} for name, address in targets.items()],
-            "ports": ports,
-        }
+    def description(self, operation: Any, network: str, random: Random) -> Any:
+        """A body for LXD's door; None where there is none to be thought of."""
+        cidrs = [cidr for each, cidr in self.cidrs if each == network and ip_network(cidr).num_addresses > 200]
+        return described.body(operation.method, operation.path, cidrs, random)
 
     def body(self, drawn: Any, random: Random) -> Any:
         return drawn if random.random() < KEEP_WILD else self._tame(drawn, random)
