@@ -231,6 +231,32 @@ def test_a_network_without_translation_is_in_the_uplinks_routes_and_nobody_elses
     assert refused(update_whole(made(), ASKER, "net", ids("n"), elsewhere)) == NotInRoutes(cidr=cidr, uplink_id="up")
 
 
+def test_through_a_router_that_does_not_translate_nothing_else_is_seen_outside():
+    """Whichever door joins it: what a tenant may not have as a network of their own they may not join to one either."""
+    bare = made(replace(PLAIN, families=(family("198.51.100.1/26", nat=False),)))
+    router = bare.routers[bare.networks["net"].router_id or ""]
+
+    def joining(text: str, by: Asker = ASKER) -> Any:
+        cidr = ip_network(text)
+        subnet = Subnet(id="s2", project_id="owner", created_at=NOON, cidr=cidr, gateway=cidr[1], allocation_pools=())
+        there = put(bare, Network(id="net2", project_id="owner", created_at=NOON, mtu=1442, subnets=(subnet,)))
+        return add_interface(there, by.identity, router, InterfaceTarget(subnet_id="s2"), "p2", NOON)
+
+    cidr = ip_network("192.0.2.0/24")
+    assert refusal(joining, str(cidr)) == NotInRoutes(cidr=cidr, uplink_id="up")
+    assert joining(str(cidr), OPERATOR)
+    assert joining("198.51.100.128/26")
+    assert joining("fd00:5::/64")
+
+
+def test_what_a_network_has_not_of_ipv4_is_translated():
+    """Another door may give its router some."""
+    for families in ((), (SIX,)):
+        (router,) = made(replace(PLAIN, families=families)).routers.values()
+        assert router.gateway is not None
+        assert router.gateway.enable_snat
+
+
 def test_an_address_that_is_listened_on_outside_is_in_nobodys_subnet():
     snapshot = made()
     snapshot = put(snapshot, *balancer(snapshot, "198.51.100.7", "10.0.0.11"))

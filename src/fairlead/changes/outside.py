@@ -13,7 +13,7 @@ from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, overlaps
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network, Port, PortUse, Router, find_subnet
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
+from fairlead.model.steps import Steps, at_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,17 @@ def check_untranslated(snapshot: Snapshot, uplink: Network, network_id: str, cid
             overlaps(other, cidr) for _, other in untranslated(snapshot, port, cidr.version, but=network_id)
         ):
             raise Refused(UsedOutside(cidr=cidr, uplink_id=uplink.id))
+
+
+def check_joined(snapshot: Snapshot, router: Router, network_id: str, cidrs: Iterable[IPNetwork]) -> None:
+    """Whether a tenant may join these subnets to the router. Where an uplink has routes, only what they lead to is seen
+    outside through a router that does not translate. Raises Refused."""
+    gateway = router.gateway
+    if gateway is None or gateway.enable_snat or not snapshot.networks[gateway.network_id].routes:
+        return
+    for cidr in cidrs:
+        if cidr.version == 4:
+            at_once(check_untranslated(snapshot, snapshot.networks[gateway.network_id], network_id, cidr))
 
 
 def check_reached(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwork]) -> Steps[None]:

@@ -24,6 +24,7 @@ from fairlead.changes.gateways import (
 )
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
+from fairlead.changes.outside import check_joined
 from fairlead.changes.ports import PortInUse
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
@@ -215,7 +216,19 @@ def remove_routes(
 def add_interface(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
 ) -> Attachment:
-    """By the port that is named; else by a new one with this id. Raises Refused."""
+    """By the port that is named; else by a new one with this id. A tenant joins no subnet to a router that does not
+    translate, unless the uplink's routes lead to it. Raises Refused."""
+    attached = join(snapshot, asker, router, target, port_id, now)
+    if not asker.is_admin:
+        cidrs = [subnet.cidr for subnet in subnets_of(snapshot, attached.port)]
+        check_joined(snapshot, router, attached.port.network_id, cidrs)
+    return attached
+
+
+def join(
+    snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
+) -> Attachment:
+    """The same where it is known that the subnet may be seen outside. Raises Refused."""
     access.check_own(asker, Verb.ADD, router)
     if target.port_id is not None:
         port = _given_port(snapshot, asker, router, target.port_id, now)

@@ -186,8 +186,7 @@ def _shape(draft: NetworkDraft, asked: AskedNetwork, was: AskedNetwork | None = 
             _settle_subnet(draft, families[version], asked.nameservers)
         else:
             _drop_subnet(draft, version)
-    nat = frozenset(each.version for each in families.values() if each.nat)
-    _settle_router(draft, asked.uplink_id, nat)
+    _settle_router(draft, asked.uplink_id, families)
 
 
 def _check_own(snapshot: Snapshot, network: Network) -> None:
@@ -302,8 +301,9 @@ def _detach(draft: NetworkDraft, subnet: Subnet) -> None:
         draft.add(routers.remove_interface(draft.snapshot, draft.asker, router, target, draft.now).changes)
 
 
-def _settle_router(draft: NetworkDraft, uplink_id: str | None, nat: frozenset[int]) -> None:
-    """A network without addresses and without an uplink needs none. `nat` are the versions that it translates."""
+def _settle_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping[int, Family]) -> None:
+    """A network without addresses and without an uplink needs none. What it has not of IPv4 is translated, as any
+    tenant's: only what was looked at is seen outside."""
     network = draft.network
     router = draft.snapshot.routers.get(network.router_id or "")
     joined = [subnet for subnet in shown_subnets(network) if subnet.gateway is not None]
@@ -315,13 +315,15 @@ def _settle_router(draft: NetworkDraft, uplink_id: str | None, nat: frozenset[in
     if router is None:
         router = Router(id=draft.new_id(), project_id=network.project_id, name=network.name, created_at=draft.now)
         draft.put(replace(network, router_id=router.id))
-    request = GatewayRequest(network_id=uplink_id, enable_snat=4 in nat, enable_snat_ipv6=6 in nat)
+    snat = 4 not in families or families[4].nat
+    snat_ipv6 = 6 in families and families[6].nat
+    request = GatewayRequest(network_id=uplink_id, enable_snat=snat, enable_snat_ipv6=snat_ipv6)
     draft.add(set_gateway(draft.snapshot, draft.asker, router, request, draft.new_id(), draft.now))
     for subnet in joined:
         router = draft.snapshot.routers[router.id]
         if _interface(draft.snapshot, router, subnet) is None:
             target = InterfaceTarget(subnet_id=subnet.id)
-            attached = routers.add_interface(draft.snapshot, draft.asker, router, target, draft.new_id(), draft.now)
+            attached = routers.join(draft.snapshot, draft.asker, router, target, draft.new_id(), draft.now)
             draft.add(attached.changes)
 
 

@@ -15,6 +15,7 @@ from fairlead.changes import (
     identity,
     ids,
     networks,
+    outside,
     ports,
     quotas,
     routers,
@@ -251,6 +252,11 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "router",
         "Cidr {why.cidr} of subnet {why.subnet_id} overlaps with cidr {why.other_cidr} of subnet {why.other_id}",
     ),
+    outside.NotInRoutes: _bad(
+        "router",
+        "Cidr {why.cidr} is in none of the routes to network {why.uplink_id}, and the router does not translate",
+    ),
+    outside.UsedOutside: _bad("router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"),
     routers.RouterInUse: Words(409, "RouterInUse", "Router {why.router_id} still has ports"),
     routers.NoSuchInterface: _no_interface,
     routers.InterfaceOnOtherSubnet: Words(
