@@ -74,6 +74,24 @@ def test_what_happens_is_told(play: Callable[..., None]):
     play(story)
 
 
+@pytest.mark.parametrize(
+    "field",
+    ["content-length: 5", "transfer-encoding: chunked", f"x: {'x' * 9000}", "\r\n".join(["x: y"] * 150)],
+    ids=["a body", "chunks", "a long field", "many fields"],
+)
+def test_what_is_no_request_for_a_websocket_ends_at_once(play: Callable[..., None], field: str):
+    """It would be a connection of a stranger's without an end."""
+
+    async def story(place: Served) -> None:
+        reader, writer = await place.connect()
+        asked = f"GET /1.0/events HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n{field}\r\n\r\n"
+        writer.write(asked.encode())
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request")
+        writer.close()
+
+    play(story)
+
+
 def test_who_is_restricted_hears_of_theirs_while_they_are_trusted(play: Callable[..., None], tmp_path: Path):
     own, fingerprint = identity(tmp_path)
 

@@ -128,6 +128,8 @@ class BoundedHttp(HttpToolsProtocol):
         websocket.connection_made(self.transport)
         self.transport.set_protocol(websocket)
         websocket.data_received(head)
+        if not websocket.handshake_initiated:  # it can be read as HTTP, but not as a request for a websocket
+            self.send_400_response("A request for a websocket has no body, and no long fields.")
 
     def pause_writing(self) -> None:
         self.stuck_since = self.loop.time()
