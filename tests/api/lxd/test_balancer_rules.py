@@ -5,6 +5,7 @@ rule.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from api.lxd.balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from api.lxd.world import Door
 from fairlead.model import sizes
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.writing import Changes
 from harness.api import compile_anything
 
 A, A6 = backend("a"), backend("a", target_address="fd00::11")
@@ -324,3 +327,14 @@ def test_a_network_without_a_way_there_is_refused(site: Door, network: str, addr
     if network == "alone":
         refused = site.bad("POST", f"/1.0/networks/{network}/forwards", body)
         assert refused == (400, "Failed creating forward: Isolated OVN network cannot use network forwards")
+
+
+def test_a_network_whose_router_has_left_it_is_refused(tmp_path: Path):
+    """The router that was made with it still has its gateway, and no interface in the network any more."""
+    door = Door(tmp_path)
+    settle(door)
+    door.run(door.place.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "four-port1"),))))
+    for plural, noun in (("load-balancers", "load balancer"), ("forwards", "forward")):
+        refused = door.bad("POST", f"/1.0/networks/four/{plural}", {"listen_address": "198.51.100.99"})
+        assert refused == (400, f"Failed creating {noun}: Isolated OVN network cannot use network {noun}s")
+    door.close()

@@ -10,14 +10,13 @@ from api.lxd.balancing import FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, settle
 from api.lxd.world import Door
 from fairlead.api.lxd.events import Listener
 from fairlead.model.loadbalancer import ListenerProtocol
-from harness.api import compile_anything
 
 ONE = f"{FORWARDS}/{LISTEN}"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Door]:
-    door = Door(tmp_path, compile_anything)
+    door = Door(tmp_path)
     settle(door)
     yield door
     door.close()

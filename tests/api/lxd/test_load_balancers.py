@@ -15,7 +15,6 @@ from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.steps import at_once
-from harness.api import compile_anything
 
 ONE = f"{LBS}/{LISTEN}"
 SIX = {
@@ -26,7 +25,7 @@ SIX = {
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Door]:
-    door = Door(tmp_path, compile_anything)
+    door = Door(tmp_path)
     settle(door)
     yield door
     door.close()
@@ -271,7 +270,7 @@ def test_state_tells_backends_by_the_ports_at_which_they_are(site: Door):
         backend("idle", target_address="10.0.0.13"),
     ]
     ports = [port("80,443", "a", "b", "gone"), port("53", "a", protocol="udp")]
-    path = make(site, "10.0.0.100", config={"healthcheck": "true"}, backends=backends, ports=ports)
+    path = make(site, config={"healthcheck": "true"}, backends=backends, ports=ports)
     observe(site, m11_80=Health.ONLINE, m11_443=Health.ERROR, m12_8080=Health.UNPLUGGED)
     told = site.good("GET", f"{path}/state")["backend_health"]
     assert told == {

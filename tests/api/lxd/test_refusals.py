@@ -10,7 +10,7 @@ from fairlead.changes.refusal import Refusal
 
 NOT_ASKED = {
     *("catalog", "floatingips", "l7", "l7_checks", "listener_checks", "members", "monitors", "offers", "persistence"),
-    *("pools", "refusal", "tls_checks", "vip_gateways", "vips"),
+    *("pools", "refusal", "tls_checks", "vips"),
 }
 """Modules that this door asks for nothing of, or for nothing that they could refuse."""
 NOT_MET = {

@@ -21,6 +21,7 @@ from fairlead.changes import (
     pool_checks,
     probe_limits,
     probe_ports,
+    vip_gateways,
 )
 from fairlead.changes.refusal import Refusal
 from fairlead.model import loadbalancer as lb
@@ -172,6 +173,7 @@ _LISTEN: Mapping[type[Refusal], Says] = {
     described.NothingListens: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
     described.NotDescribed: lambda _: _conflict("It was made by another API, and can be changed only there"),
     listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
+    vip_gateways.NoGatewayForVip: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
     listen_addresses.FamilyMissing: _missing_family,
     listen_addresses.NotInRoutes: lambda why: _bad(
         f"Uplink network does not contain {quote(f'{why.address}/{why.address.max_prefixlen}')} in its routes"
@@ -205,6 +207,7 @@ def _mixed(why: described_checks.TargetOfOtherVersion) -> ApiError:
 
 OF_FORWARDS: Mapping[type[Refusal], Says] = {
     listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network forwards"),
+    vip_gateways.NoGatewayForVip: lambda _: _bad("Isolated OVN network cannot use network forwards"),
     listen_addresses.ListenOverlaps: lambda why: _conflict(
         f"Forward listen address {quote(str(why.address))} overlaps with another network or NIC"
     ),
