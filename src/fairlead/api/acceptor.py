@@ -27,9 +27,9 @@ AT_ONCE = 64
 """Connections that are accepted in one turn of the loop."""
 HANDSHAKE_PATIENCE = 10.0
 """Seconds for a TLS handshake."""
-HANDSHAKES, HANDSHAKE_SECONDS = 100, 0.02
-"""Of one address at once, and seconds after which one of them comes back: each costs us some milliseconds, whoever it
-is. Those beyond wait for their turn, and are no more connections than others."""
+HANDSHAKES, HANDSHAKE_SECONDS = 100, 0.05
+"""Of one address at once, and seconds after which one of them comes back: each costs us milliseconds, whoever it is.
+Those beyond wait for their turn, and are no more connections than others."""
 PAUSE = 0.1
 """Seconds for which nobody is accepted when the machine has no file left for it."""
 BACKLOG = 2048

@@ -24,7 +24,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def __init__(self, http: "BoundedHttp", logger: logging.Logger) -> None:
         """Takes over the connection of `http`."""
         super().__init__(http.config, http.server_state, http.app_state)
-        self.logger = logger
+        self.logger = self.conn.logger = logger  # which writes so many lines: any stranger causes some
         self._http = http
         self._stuck = False
 

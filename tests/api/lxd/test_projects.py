@@ -5,6 +5,7 @@ import pytest
 from api.lxd.world import Door
 from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.model import trust
+from fairlead.model.quota import Quota
 
 
 def test_default_is_always_there(door: Door):
@@ -44,6 +45,21 @@ def test_one_with_a_network_is_there_and_stays(door: Door):
     assert door.bad("DELETE", "/1.0/projects/bank") == (400, "Only empty projects can be removed")
     door.good("PATCH", "/1.0/projects/bank", {"description": "ours"})
     assert door.good("GET", "/1.0/projects/bank")["description"] == "ours"
+
+
+def test_what_it_uses_is_told(door: Door):
+    door.make_project("bank")
+    door.write(Quota(project_id="bank", network=7))
+    told = door.good("GET", "/1.0/projects/bank/state")
+    assert told == {"resources": {"networks": {"Limit": 7, "Usage": 1}}}
+    assert door.good("GET", "/1.0/projects/default/state")["resources"]["networks"] == {"Limit": -1, "Usage": 0}
+    assert door.bad("GET", "/1.0/projects/bank/state", by="ann") == (404, "Project not found")
+
+
+def test_a_name_stays(door: Door):
+    door.make_project("bank")
+    assert door.bad("POST", "/1.0/projects/bank", {"name": "shop"}) == (501, "Projects cannot be renamed")
+    assert door.bad("POST", "/1.0/projects/nope", {"name": "shop"}) == (404, "Project not found")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,3 +306,26 @@ def test_the_server_says_how_it_can_be_reached(open_door: Door):
     code, text = open_door.bad("PATCH", "/1.0", {"config": {"core.x": "1"}})
     assert (code, text) == (400, "cannot set 'core.x' to '1': unknown key")
     assert open_door.bad("PATCH", "/1.0", {"config": {"core.x": "1"}}, by="ann") == (403, "not authorized")
+
+
+def test_servers_on_one_store_take_each_others_tokens_once(open_door: Door, tmp_path: Path):
+    token = written(issue(open_door))
+    other = Door(tmp_path)
+    try:
+        other.come_by(make_certificate("here")[0])
+        other.good("POST", "/1.0/certificates", {"trust_token": token}, by="stranger")
+    finally:
+        other.close()
+    open_door.come_by(make_certificate("there")[0])
+    assert len(open_door.snapshot.trust_tokens) == 1, "this server has not heard of it yet"
+    answer = open_door.send("POST", "/1.0/certificates", {"trust_token": token}, by="stranger")
+    assert (answer.status_code, answer.json()["error"]) == (403, "No matching certificate add operation found")
+    assert len(open_door.snapshot.certificates) == 1
+
+
+def test_anything_may_stand_where_a_certificate_should(door: Door):
+    whole = make_certificate()[0]
+    for place in range(0, len(whole), 7):
+        broken = whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :]
+        answer = door.send("POST", "/1.0/certificates", {"certificate": base64_of(broken), "type": "client"})
+        assert answer.status_code in (201, 400), answer.text

@@ -17,6 +17,7 @@ from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.lookup import name_of, networks_of
 from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.changes.projects import all_projects, change_project, create_project, delete_project, find_project
+from fairlead.model.quota import Counted, limit_of, limits_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.trust import Project
 from fairlead.model.writing import Changes
@@ -31,6 +32,8 @@ SHOWN: Schema = object_schema(
     ["name", "description", "config", "used_by"],
 )
 
+USAGE = object_schema({"resources": {"type": "object"}}, ["resources"])
+
 
 def routes(services: Services) -> list[Operation]:
     views = _Views(services)
@@ -43,6 +46,8 @@ def routes(services: Services) -> list[Operation]:
         Operation("PUT", each, views.replace, takes=PUT, gives=done, fails=[412]),
         Operation("PATCH", each, views.merge, takes=PUT, gives=done, fails=[412]),
         Operation("DELETE", each, views.delete, gives=done),
+        Operation("POST", each, views.rename, gives={}),
+        Operation("GET", f"{each}/state", views.usage, gives={200: gives(USAGE)}),
     ]
 
 
@@ -87,6 +92,19 @@ class _Views:
         await self._services.write(lambda snapshot: delete_project(snapshot, caller, name))
         lifecycle_of_project(request, "project-deleted", _url(name), name)
         return sync()
+
+    async def rename(self, request: Request) -> Response:
+        """Cannot be had: the name is that of the owner of all that the project has."""
+        find_project(self._services.model.snapshot, identity(request), request.path_params["name"])
+        raise ApiError(501, "Projects cannot be renamed")
+
+    async def usage(self, request: Request) -> Response:
+        """How many networks it has, and may have."""
+        snapshot, name = self._services.model.snapshot, request.path_params["name"]
+        find_project(snapshot, identity(request), name)
+        limit = limit_of(limits_of(snapshot.quotas.get(name), self._services.limits), Counted.NETWORK)
+        used = snapshot.usage.get((name, Counted.NETWORK), 0)
+        return sync({"resources": {"networks": {"Limit": limit, "Usage": used}}})
 
     async def _change(self, request: Request, change: Any) -> Response:
         caller, name = identity(request), request.path_params["name"]

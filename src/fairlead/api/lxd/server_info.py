@@ -34,6 +34,8 @@ EXTENSIONS = (
     "certificate_token",
     "certificate_project",
     "certificate_description",
+    "certificate_update",
+    "project_usage",
 )
 """By which clients know what can be had (doc/api-extensions.md of LXD and of Incus). Not
 `storage_and_network_operations`: with it newer clients expect operations that end later, and here all is done when it
