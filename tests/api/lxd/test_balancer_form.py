@@ -147,6 +147,7 @@ def test_null_is_empty(sort: Sort):
     inner = {"target_address": "192.0.2.1", "protocol": "tcp", "listen_port": "80", "target_backend": ["a"]}
     shown = decode(sort, {"ports": [{"description": None, **inner}]})
     assert shown["ports"][0]["description"] == ""
+    assert decode(sort, {"config": {"user.a": None, "user.b": "1"}})["config"] == {"user.b": "1"}
 
 
 def test_a_patch_keeps_what_it_does_not_say():

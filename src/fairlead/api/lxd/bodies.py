@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.api.fields import BadField, Field, Parser, Schema, Values, mapping, read_fields, reads
+from fairlead.api.fields import BadField, Field, Parser, Schema, Values, mapping, or_null, read_fields, reads
 from fairlead.api.fields import text as any_text
 
 LONGEST_KEY = 255
@@ -46,16 +46,16 @@ def flag(default: Any = None) -> Parser[bool]:
         "type": "object",
         "maxProperties": MOST_KEYS,
         "propertyNames": {"maxLength": LONGEST_KEY},
-        "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE},
+        "additionalProperties": or_null({"type": "string", "maxLength": LONGEST_VALUE}),
     }
 )
 def config(value: object) -> Mapping[str, str]:
-    """Keys with texts. One that is empty stays: what it means (take it away) is the resource's to say."""
+    """Keys with texts; null is an empty one. What an empty one means (take it away) is the resource's to say."""
     found = mapping(value)
     if len(found) > MOST_KEYS:
         raise ValueError(f"expected at most {MOST_KEYS} keys")
     read_key, read_value = any_text(LONGEST_KEY), any_text(LONGEST_VALUE)
     try:
-        return {read_key(key): read_value(each) for key, each in sorted(found.items())}
+        return {read_key(key): "" if each is None else read_value(each) for key, each in sorted(found.items())}
     except ValueError as error:
         raise BadField("config", value, str(error)) from None
