@@ -15,6 +15,11 @@ from OpenSSL import SSL, crypto
 
 LARGEST_RECORD = 2**14
 """Bytes (RFC 8446, section 5.1)."""
+AT_ONCE = 2**12
+"""Bytes that OpenSSL is given before it is asked what was in them."""
+MOST_AROUND, AROUND = LARGEST_RECORD + 2**11, 32
+"""Bytes that may come and say nothing: a record that is not whole yet; and as many for each byte that was said. New
+keys cost us far more than their 27 bytes cost the client, and OpenSSL takes them without an end."""
 
 
 def client_certificate(transport: Any) -> bytes | None:
@@ -61,6 +66,8 @@ class _Session:
         self._connection.set_accept_state()
         self._incoming, self._outgoing = incoming, outgoing
         self._certificate: bytes | None = None
+        self._around = 0
+        """Bytes that came and said nothing."""
         self._more = False
         """Whether there may be more to read than was asked for."""
         self._ended = False
@@ -68,22 +75,28 @@ class _Session:
 
     def do_handshake(self) -> None:
         """Raises ssl.SSLWantReadError until the client has sent all of it."""
-        self._take_in()
         try:
-            self._connection.do_handshake()
-        except SSL.WantReadError:
-            raise ssl.SSLWantReadError from None
+            self._shake_hands()
         except SSL.Error as error:
             raise ssl.SSLError(f"no handshake: {error}") from None
         finally:
             self._give_out()
-        self._more = True  # the client may have asked for something already
+        self._around, self._more = 0, True  # the client may have asked for something already
         found = self._connection.get_peer_certificate()
         self._certificate = None if found is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, found)
 
+    def _shake_hands(self) -> None:
+        while True:
+            try:
+                self._connection.do_handshake()
+            except SSL.WantReadError:
+                if not self._take_in():
+                    raise ssl.SSLWantReadError from None
+            else:
+                return
+
     def read(self, size: int, buffer: Any = None) -> Any:
         """Whatever there is, and nothing once the client has ended. Raises ssl.SSLWantReadError."""
-        self._take_in()
         found = self._read(size)
         self._give_out()
         if not found and not self._ended:
@@ -96,13 +109,19 @@ class _Session:
         return len(found)
 
     def _read(self, size: int) -> bytes:
+        """Raises ssl.SSLError for one who sends much and says nothing."""
         found = bytearray()
         self._more = False
         while len(found) < size:
             try:
-                found += self._connection.recv(min(size - len(found), LARGEST_RECORD))
+                said = self._connection.recv(min(size - len(found), LARGEST_RECORD))
+                found += said
+                self._around = max(0, self._around - AROUND * len(said))
             except SSL.WantReadError:
-                return bytes(found)
+                if self._around > MOST_AROUND:
+                    raise ssl.SSLError("much came, and nothing was said") from None
+                if not self._take_in():
+                    return bytes(found)
             except SSL.ZeroReturnError:
                 self._ended = True
                 return bytes(found)
@@ -142,10 +161,13 @@ class _Session:
     def compression(self) -> None:
         return None
 
-    def _take_in(self) -> None:
-        data = self._incoming.read()
+    def _take_in(self) -> bool:
+        """Whether there was something."""
+        data = self._incoming.read(AT_ONCE)
         if data:
+            self._around += len(data)
             self._connection.bio_write(data)
+        return bool(data)
 
     def _give_out(self) -> None:
         with contextlib.suppress(SSL.WantReadError):

@@ -1,0 +1,126 @@
+"""The adapter between OpenSSL and the event loops: what it takes from clients that do as they like.
+
+Python's `ssl` never asks for new keys. So the client here is the OpenSSL that Python has loaded.
+"""
+
+import _ssl
+import contextlib
+import ctypes
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+
+from api.lxd.keys import make_certificate
+from fairlead.api.loop_lag import LONG
+from fairlead.server.client_certificates import AROUND, MOST_AROUND, make_context
+
+LIBRARY = ctypes.CDLL(_ssl.__file__)
+for _name in ("TLS_client_method", "SSL_CTX_new", "SSL_new", "BIO_new", "BIO_s_mem"):
+    getattr(LIBRARY, _name).restype = ctypes.c_void_p
+REQUESTED, NOT_REQUESTED = 1, 0
+"""Whether the other side is to have new keys too (RFC 8446, section 4.6.3)."""
+AT_ONCE = 2**18
+"""Bytes that the loops hand on at once."""
+
+
+class Client:
+    def __init__(self) -> None:
+        context = ctypes.c_void_p(LIBRARY.SSL_CTX_new(ctypes.c_void_p(LIBRARY.TLS_client_method())))
+        self._ssl = ctypes.c_void_p(LIBRARY.SSL_new(context))
+        self._in, self._out = (ctypes.c_void_p(LIBRARY.BIO_new(ctypes.c_void_p(LIBRARY.BIO_s_mem()))) for _ in "io")
+        LIBRARY.SSL_set_bio(self._ssl, self._in, self._out)
+        LIBRARY.SSL_set_connect_state(self._ssl)
+        self._buffer = ctypes.create_string_buffer(2**16)
+
+    def shake_hands(self, heard: bytes) -> bool:
+        LIBRARY.BIO_write(self._in, heard, len(heard))
+        return int(LIBRARY.SSL_do_handshake(self._ssl)) == 1
+
+    def renew_keys(self, how: int) -> bytes:
+        assert LIBRARY.SSL_key_update(self._ssl, how) == 1
+        LIBRARY.SSL_do_handshake(self._ssl)
+        return self.said()
+
+    def say(self, text: bytes) -> bytes:
+        assert LIBRARY.SSL_write(self._ssl, text, len(text)) == len(text)
+        return self.said()
+
+    def said(self) -> bytes:
+        length = LIBRARY.BIO_read(self._out, self._buffer, len(self._buffer))
+        return self._buffer.raw[: max(0, length)]
+
+
+class Server:
+    """As an event loop has it."""
+
+    def __init__(self, folder: Path) -> None:
+        der, key = make_certificate()
+        path = folder / "server.pem"
+        path.write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())
+        self.into, self.out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.session: Any = make_context(path, path).wrap_bio(self.into, self.out, server_side=True)
+
+    def take(self, data: bytes) -> bytes:
+        """What was said in it."""
+        self.into.write(data)
+        found = b""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while True:
+                found += self.session.read(2**18)
+        return found
+
+
+def meet(server: Server, after: Callable[[Client], bytes] = lambda _: b"") -> Client:
+    """`after` is what comes with the end of the handshake."""
+    client = Client()
+    while not client.shake_hands(server.out.read()):
+        server.into.write(client.said())
+        with pytest.raises(ssl.SSLWantReadError):
+            server.session.do_handshake()
+    server.into.write(client.said() + after(client))
+    server.session.do_handshake()
+    return client
+
+
+def flood(client: Client, how: int) -> bytes:
+    found = bytearray()
+    while len(found) < AT_ONCE:
+        found += client.renew_keys(how)
+    return bytes(found)
+
+
+@pytest.mark.parametrize("how", [REQUESTED, NOT_REQUESTED])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_new_keys_without_an_end_are_an_end(tmp_path: Path, how: int, at_once: bool):
+    server = Server(tmp_path)
+    if at_once:
+        meet(server, lambda client: flood(client, how))
+    else:
+        server.into.write(flood(meet(server), how))
+    server.out.read()
+    began = process_time()
+    with pytest.raises(ssl.SSLError, match="nothing was said"):
+        server.session.read(2**18)
+    assert process_time() - began < LONG
+    assert len(server.out.read()) < 2 * MOST_AROUND
+
+
+def test_who_says_something_may_have_new_keys(tmp_path: Path):
+    server = Server(tmp_path)
+    client = meet(server)
+    words = b"x" * (27 // AROUND + 1)
+    each = [client.renew_keys(REQUESTED) + client.say(words + b"y") for _ in range(2 * MOST_AROUND // 27)]
+    assert server.take(b"".join(each)) == (words + b"y") * len(each)
+
+
+def test_what_is_said_is_taken_however_it_comes(tmp_path: Path):
+    server = Server(tmp_path)
+    client = meet(server)
+    text = bytes(range(256)) * 600
+    data = b"".join(client.say(text[place : place + 2**14]) for place in range(0, len(text), 2**14))
+    found = b"".join(server.take(data[place : place + 999]) for place in range(0, len(data), 999))
+    assert found == text
