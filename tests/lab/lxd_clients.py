@@ -1,0 +1,115 @@
+"""The clients of LXD's API as somebody at a shell has them: Incus's, LXD's, and our own command.
+
+Each has a home of its own, so nothing of the machine's is read or written, and an empty standard input: `create` reads
+it to its end.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli import main
+
+
+def require(program: str) -> str:
+    """Where a client is; without it a test is skipped, but on CI it fails."""
+    found = shutil.which(program)
+    if found is None:
+        reason = f"`{program}` is not here; scripts/clients {program} installs it, as root"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What came of one command."""
+
+    out: str = ""
+    error: str = ""
+    code: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A program, and what its environment has besides ours."""
+
+    name: str
+    program: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    remote: str = ""
+    """`NAME:` of the server, or nothing when the environment says it."""
+
+    def say(self, *words: str, stdin: str = "") -> Said:
+        done = subprocess.run(
+            [self.program, *words],
+            env={**os.environ, **self.environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return Said(out=done.stdout, error=done.stderr, code=done.returncode)
+
+    def do(self, *words: str, stdin: str = "") -> str:
+        """What it prints; it must succeed."""
+        said = self.say(*words, stdin=stdin)
+        assert said.code == 0, (words, said)
+        return said.out
+
+    def refuses(self, *words: str, stdin: str = "") -> str:
+        """What it says; it must fail, and print nothing else."""
+        said = self.say(*words, stdin=stdin)
+        assert (said.code, said.out) == (1, ""), (words, said)
+        return said.error.removeprefix("Error: ").removesuffix("\n")
+
+    def at(self, network: str) -> str:
+        return f"{self.remote}{network}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ours(Client):
+    """`fairlead network ...`, in this process: a start of Python for each word would take most of the time."""
+
+    def say(self, *words: str, stdin: str = "") -> Said:
+        out, error = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(error),
+        ):
+            patch.setattr("sys.stdin", io.StringIO(stdin))
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            code = main(words)
+        return Said(out=out.getvalue(), error=error.getvalue(), code=code)
+
+
+def incus(home: Path, socket: Path | None = None) -> Client:
+    environment = {"HOME": str(home), "INCUS_CONF": str(home)}
+    if socket:
+        environment["INCUS_SOCKET"] = str(socket)
+    return Client(name="incus", program=require("incus"), environment=environment)
+
+
+def lxc(home: Path, socket: Path | None = None) -> Client:
+    environment = {"HOME": str(home), "LXD_CONF": str(home)}
+    if socket:
+        environment["LXD_SOCKET"] = str(socket)
+    return Client(name="lxc", program=require("lxc"), environment=environment)
+
+
+def ours(home: Path, socket: Path | None = None) -> Ours:
+    environment = {"HOME": str(home), "FAIRLEAD_CLIENT": str(home)}
+    if socket:
+        environment["FAIRLEAD_REMOTE"] = f"unix:{socket}"
+    return Ours(name="fairlead", program="fairlead", environment=environment)

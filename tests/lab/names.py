@@ -1,0 +1,76 @@
+"""A name server of one machine: whatever is asked, over UDP and TCP, it answers with its own address.
+
+So a client sees which backend has answered. DNS is RFC 1035; over TCP a message has its length before it (4.2.2).
+"""
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from ipaddress import IPv4Address
+from subprocess import PIPE, Popen
+
+from fairlead.lab import Lab
+from fairlead.lab.answer import PKTINFO, listen
+
+PORT = 53
+HEADER = struct.Struct("!6H")
+ANSWERED = 0x8580
+"""An answer, by who is responsible, who was asked for recursion and has it; without an error."""
+
+
+def answer(query: bytes, address: IPv4Address) -> bytes:
+    """The question again, and one record of type A with this address. Raises ValueError for what is no query."""
+    if len(query) <= HEADER.size:
+        raise ValueError("shorter than its header")
+    identity, *_ = HEADER.unpack_from(query)
+    end = query.index(b"\0", HEADER.size) + 5
+    record = struct.pack("!HHHIH", 0xC00C, 1, 1, 0, 4) + address.packed
+    return HEADER.pack(identity, ANSWERED, 1, 1, 0, 0) + query[HEADER.size : end] + record
+
+
+def answer_datagram(address: IPv4Address, receiver: socket.socket) -> None:
+    with suppress(OSError, ValueError):
+        query, ancillary, _, client = receiver.recvmsg(4096, socket.CMSG_SPACE(PKTINFO.size))
+        own = [(level, kind, PKTINFO.pack(PKTINFO.unpack(value)[0], 0)) for level, kind, value in ancillary]
+        receiver.sendmsg([answer(query, address)], own, 0, client)
+
+
+async def answer_stream(address: IPv4Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):
+        while True:
+            (length,) = struct.unpack("!H", await reader.readexactly(2))
+            said = answer(await reader.readexactly(length), address)
+            writer.write(struct.pack("!H", len(said)) + said)
+            await writer.drain()
+    writer.close()
+
+
+async def serve(address: IPv4Address) -> None:
+    sockets = listen([PORT])
+    for receiver in sockets.datagrams:
+        asyncio.get_running_loop().add_reader(receiver, answer_datagram, address, receiver)
+    for sock in sockets.streams:
+        await asyncio.start_server(partial(answer_stream, address), sock=sock)
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def name_server(lab: Lab, place: str, address: str) -> Iterator[None]:
+    """In a workload of the lab; it answers when this begins."""
+    command = lab.command(place, [sys.executable, __file__, address])
+    with Popen(command.argv, env=command.full_environment(), stdout=PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(IPv4Address(sys.argv[1])))

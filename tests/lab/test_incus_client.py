@@ -1,0 +1,438 @@
+"""End to end: the unmodified clients of Incus and LXD, and our own command, at a server beside the lab.
+
+The door is one more way to the same model: what is made here carries real packets, and is seen in Octavia's door.
+"""
+
+import itertools
+import json
+import os
+import select
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic
+from fairlead.lab.ports import Placement, workload_of_port
+from lab import lxd_clients
+from lab.lxd_clients import Client
+from lab.lxd_transcript import STEPS, Addresses, play
+from lab.names import name_server
+from lab.servers import LBS, Server, serving, until
+from lab.site import free_port
+
+pytestmark = pytest.mark.lab
+
+LB = ("network", "load-balancer")
+PORTS = "/network/v2.0/ports"
+MACHINES = {"c1": "chassis1", "c2": "chassis2", "asker": "chassis2"}
+FIRST = {4: "10.20.0.11", 6: "fd00:20::11"}
+SECOND = {4: "10.20.0.12", 6: "fd00:20::12"}
+UPLINK = (
+    "parent=physnet",
+    "ipv4.gateway=203.0.113.1/24",
+    "ipv4.ovn.ranges=203.0.113.30-203.0.113.59",
+    "ipv4.routes=198.51.100.0/24",
+    "ipv6.gateway=2001:db8::1/64",
+    "ipv6.ovn.ranges=2001:db8::30-2001:db8::59",
+    "ipv6.routes=2001:db8:1::/64,fd00:20::/64",
+)
+OVN = (
+    "network=uplink",
+    "ipv4.address=10.20.0.1/24",
+    "ipv6.address=fd00:20::1/64",
+    "ipv4.nat=true",
+    "ipv6.nat=false",
+    "ipv6.dhcp.stateful=true",
+)
+QUESTIONS = [f"q{number}.example" for number in range(16)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Town:
+    """A server with both ways in, a network of an uplink, and machines on it."""
+
+    lab: Lab
+    server: Server
+    folder: Path
+    socket: Path
+    https: str
+    incus: Client
+
+    def token(self, name: str) -> str:
+        """By which one client may join."""
+        return self.incus.do("config", "trust", "add", name, "-q").strip().splitlines()[-1]
+
+    def home(self, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=name, dir=self.folder))
+
+    @contextmanager
+    def balancer(self, listen: str, *lines: str) -> Iterator[str]:
+        """One of the network, with these backends and ports; gone in the end."""
+        self.incus.do(*LB, "create", "net1", listen, "-q")
+        try:
+            for line in lines:
+                command, _, rest = line.partition(" add ")
+                self.incus.do(*LB, command, "add", "net1", listen, *rest.split())
+            self.settle()
+            yield listen
+        finally:
+            self.incus.do(*LB, "delete", "net1", listen, "-q")
+
+    def settle(self) -> None:
+        until(self.server.has_nothing_to_do)
+        self.lab.wait_synced()
+
+
+@pytest.fixture(scope="module")
+def town(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    folder = tmp_path_factory.mktemp("town")
+    socket, https = folder / "lxd.socket", f"127.0.0.1:{free_port()}"
+    home = folder / "home"
+    home.mkdir()
+    client = lxd_clients.incus(home, socket)
+    options = {
+        "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
+        "FAIRLEAD_OVN_GATEWAY_CHASSIS": "chassis1,chassis2",
+        "FAIRLEAD_OVN_MARK": "town",
+        "FAIRLEAD_LXD_SOCKET": f"unix:{socket}",
+        "FAIRLEAD_LXD_LISTEN": https,
+    }
+    with serving(lab, folder, **options) as server:
+        town = Town(lab=lab, server=server, folder=folder, socket=socket, https=https, incus=client)
+        assert client.do("network", "create", "uplink", "--type=physical", *UPLINK) == "Network uplink created\n"
+        assert client.do("network", "create", "net1", "--type=ovn", *OVN) == "Network net1 created\n"
+        place_machines(town)
+        lead_in(town)
+        yield town
+        for name in MACHINES:
+            lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+
+
+def place_machines(town: Town) -> None:
+    """Ports come from Neutron's API: this door has none, for instances are not ours."""
+    networks = town.server.client.get("/network/v2.0/networks?name=net1").json()["networks"]
+    subnets = town.server.client.get(f"/network/v2.0/subnets?network_id={networks[0]['id']}").json()["subnets"]
+    by_version = {each["ip_version"]: each["id"] for each in subnets}
+    for number, (name, chassis) in enumerate(MACHINES.items(), 11):
+        fixed = [
+            {"subnet_id": by_version[4], "ip_address": f"10.20.0.{number}"},
+            {"subnet_id": by_version[6], "ip_address": f"fd00:20::{number}"},
+        ]
+        port = town.server.make(PORTS, "port", name=name, network_id=networks[0]["id"], fixed_ips=fixed)
+        placement = Placement(name=name, chassis=chassis, serve=(8080, 8081) if name != "asker" else ())
+        town.lab.add_workload(workload_of_port(town.server.url, port["id"], placement))
+    town.lab.wait_bound(*MACHINES)
+    town.lab.wait_synced()
+
+
+def lead_in(town: Town) -> None:
+    """The host outside sends what is for the uplink's routes to the network's router."""
+    for version, routed in ((4, "198.51.100.0/24"), (6, "2001:db8:1::/64")):
+        via = town.incus.do("network", "get", "net1", f"volatile.network.ipv{version}.address").strip()
+        town.lab.exec("outside", ["ip", "route", "replace", routed, "via", via, "dev", "eth0"])
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("program", ["incus", "fairlead"])
+def test_every_command_prints_what_incus_prints(town: Town, program: str, version: int):
+    client = town.incus if program == "incus" else lxd_clients.ours(town.folder / "home", town.socket)
+    play(client, "net1", addresses(version), STEPS)
+
+
+@pytest.mark.parametrize("program", ["incus", "fairlead"])
+def test_every_command_prints_the_same_over_https_to_who_came_by_a_token(town: Town, program: str):
+    """Each joins with a token that the other makes; and to each the folder of the other is as good as its own."""
+    ours, incus = lxd_clients.ours(town.home("ours")), lxd_clients.incus(town.home("incus"))
+    here = lxd_clients.ours(town.folder / "home", town.socket)
+    if program == "incus":
+        incus.do("remote", "add", "town", here.do("network", "trust", "add", "incus").strip())
+        assert replace(ours, environment=in_folder(incus)).do(*LB, "list", "town:net1", "-f", "csv") == ""
+    else:
+        ours.do("network", "remote", "add", "town", town.token("ours"))
+        assert replace(incus, environment=in_folder(ours)).do(*LB, "list", "town:net1", "-f", "csv") == ""
+    play(replace(incus if program == "incus" else ours, remote="town:"), "net1", addresses(6), STEPS)
+
+
+def in_folder(client: Client) -> dict[str, str]:
+    """What makes any client use this one's files."""
+    return dict.fromkeys(("HOME", "INCUS_CONF", "FAIRLEAD_CLIENT"), client.environment["HOME"])
+
+
+def addresses(version: int) -> Addresses:
+    listen = {4: "198.51.100.10", 6: "2001:db8:1::10"}[version]
+    return Addresses(listen=listen, first=FIRST[version], second=SECOND[version])
+
+
+WRONG = [
+    (("backend", "add", "c1", "FIRST"), 'Duplicate name "c1" in backend specification 2'),
+    (("backend", "add", "c 3", "FIRST"), "Name cannot contain white space in backend specification 2"),
+    (("backend", "add", "c3", "nonsense"), 'Invalid target address for backend "c3"'),
+    (
+        ("backend", "add", "c3", "OTHER"),
+        'Cannot mix IP versions in listen address and backend "c3" target address',
+    ),
+    (("backend", "add", "c3", "AWAY"), 'Target address is not within the network subnet for backend "c3"'),
+    (
+        ("backend", "add", "c3", "FIRST", "x"),
+        "Invalid backend port specification 0 in backend specification 2:"
+        ' strconv.ParseInt: parsing "x": invalid syntax',
+    ),
+    (
+        ("port", "add", "sctp", "80", "c1"),
+        "Invalid port protocol in port specification 1, protocol must be one of: tcp, udp",
+    ),
+    (("port", "add", "tcp", "", "c1"), "Missing listen port in port specification 1"),
+    (
+        ("port", "add", "tcp", "90-89", "c1"),
+        "Invalid listen port in port specification 1: End port should be higher than start port",
+    ),
+    (("port", "add", "tcp", "80", "c1"), 'Duplicate listen port 80 for protocol "tcp" in port specification 1'),
+    (("port", "add", "tcp", "81", "c3"), 'Invalid target backend name "c3" in port specification 1'),
+    (
+        ("port", "add", "udp", "81,82,83", "c2"),
+        'Mismatch of listen port(s) and target port(s) count for backend "c2" in port specification 1',
+    ),
+]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_is_wrong_is_told_in_lxds_words_and_nothing_is_written(town: Town, version: int):
+    listen = {4: "198.51.100.11", 6: "2001:db8:1::11"}[version]
+    other, away = {4: (FIRST[6], "10.21.0.1"), 6: (FIRST[4], "fd00:21::1")}[version]
+    names = {"FIRST": FIRST[version], "OTHER": other, "AWAY": away}
+    lines = (f"backend add c1 {FIRST[version]}", f"backend add c2 {SECOND[version]} 81,82", "port add tcp 80 c1")
+    with town.balancer(listen, *lines):
+        before = town.incus.do(*LB, "show", "net1", listen)
+        for (kind, verb, *words), sentence in WRONG:
+            filled = [names.get(word, word) for word in words]
+            said = town.incus.refuses(*LB, kind, verb, "net1", listen, *filled)
+            assert said == f"Failed updating load balancer: {sentence}"
+        assert town.incus.do(*LB, "show", "net1", listen) == before
+
+
+def test_listen_addresses_that_cannot_be(town: Town):
+    for listen, sentence in (
+        ("192.0.2.1", 'Uplink network does not contain "192.0.2.1/32" in its routes'),
+        ("2001:db8:2::1", 'Uplink network does not contain "2001:db8:2::1/128" in its routes'),
+    ):
+        assert town.incus.refuses(*LB, "create", "net1", listen) == f"Failed creating load balancer: {sentence}"
+    with town.balancer("2001:DB8:1:0::12"):
+        assert town.incus.do(*LB, "list", "net1", "-f", "csv") == "2001:db8:1::12,,0\n"
+        assert town.incus.refuses(*LB, "create", "net1", "2001:db8:1::12").endswith("already exists")
+
+
+def test_two_clients_that_edit_at_once_lose_nothing(town: Town):
+    """Eight processes add a backend each: who comes too late is told, and says it again."""
+    names = [f"b{number}" for number in range(8)]
+
+    def add(name: str) -> int:
+        for late in range(100):
+            said = town.incus.say(*LB, "backend", "add", "net1", listen, name, FIRST[4])
+            if said.code == 0:
+                return late
+            assert "ETag doesn't match" in said.error
+        raise AssertionError("never in time")
+
+    with town.balancer("198.51.100.12") as listen, ThreadPoolExecutor(8) as pool:
+        late = list(pool.map(add, names))
+        shown = json.loads(town.incus.do(*LB, "list", "net1", "-f", "json"))
+        assert sorted(backend["name"] for backend in shown[0]["backends"]) == names
+        print(f"who was too late how often: {late}")
+        assert sum(late) > 0, "they did not meet"
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_names_are_asked_over_udp_and_tcp_and_both_backends_answer(town: Town, version: int):
+    listen = {4: "198.51.100.53", 6: "2001:db8:1::53"}[version]
+    lines = (
+        f"backend add c1 {FIRST[version]} 53",
+        f"backend add c2 {SECOND[version]} 53",
+        "port add udp 53 c1,c2",
+        "port add tcp 53 c1,c2",
+    )
+    lxd_clients.require("dig")
+    with ExitStack() as stack:
+        for name, address in (("c1", FIRST[4]), ("c2", SECOND[4])):
+            stack.enter_context(name_server(town.lab, name, address))
+        stack.enter_context(town.balancer(listen, *lines))
+        for place in ("asker", "outside"):
+            for way in ("+notcp", "+tcp"):
+                said = town.lab.exec(place, ["dig", f"@{listen}", "+short", "+tries=2", "+time=2", way, *QUESTIONS])
+                answers = said.split()
+                assert (len(answers), set(answers)) == (len(QUESTIONS), {FIRST[4], SECOND[4]}), (place, way, said)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_ranges_of_ports_are_reached_from_inside_and_outside(town: Town, version: int):
+    """Each port of a list leads to the backend's port of the same place; one port is for all."""
+    listen = {4: "198.51.100.20", 6: "2001:db8:1::20"}[version]
+    lines = (
+        f"backend add c1 {FIRST[version]} 8080,8081",
+        f"backend add c2 {SECOND[version]} 8080",
+        "port add tcp 80-81 c1,c2",
+        "port add udp 7000-7001 c1,c2",
+    )
+    with town.balancer(listen, *lines):
+        for place in ("asker", "outside"):
+            for protocol, ports in ((Protocol.TCP, (80, 81)), (Protocol.UDP, (7000, 7001))):
+                for port in ports:
+                    traffic = Traffic(to=listen, port=port, protocol=protocol, count=20, concurrency=5, timeout=2)
+                    result = town.lab.traffic(place, traffic)
+                    assert (result.errors, set(result.answers)) == ({}, {"c1", "c2"}), (place, protocol, port)
+
+
+def test_health_is_told_by_backend_and_port(town: Town):
+    lines = (f"backend add c1 {FIRST[4]} 8080", f"backend add c2 {SECOND[4]} 9", "port add tcp 80 c1,c2")
+    with town.balancer("198.51.100.21", *lines) as listen:
+        town.incus.do(*LB, "set", "net1", listen, "healthcheck=true", "healthcheck.interval=1", "healthcheck.timeout=1")
+        healthy = f"  c1 ({FIRST[4]}):\n    - tcp/8080: online\n"
+        ill = f"  c2 ({SECOND[4]}):\n    - tcp/9: offline\n"
+
+        def info() -> str:
+            return town.incus.do(*LB, "info", "net1", listen)
+
+        until(lambda: healthy in info() and ill in info(), 30)
+        assert lxd_clients.ours(town.folder / "home", town.socket).do(*LB, "info", "net1", listen) == (
+            f"Backend health:\n{healthy}\n{ill}\n"
+        )
+
+
+def test_octavias_door_shows_it_and_leaves_its_parts_alone(town: Town):
+    with town.balancer("198.51.100.22", f"backend add c1 {FIRST[4]}", "port add tcp 80-82 c1"):
+        (seen,) = town.server.balancers().values()
+        assert (seen["vip_address"], seen["provisioning_status"]) == ("198.51.100.22", "ACTIVE")
+        refused = town.server.client.post(
+            "/load-balancer/v2.0/lbaas/listeners",
+            json={"listener": {"loadbalancer_id": seen["id"], "protocol": "TCP", "protocol_port": 90}},
+        )
+        assert refused.status_code == 409, refused.text
+    assert town.server.balancers() == {}
+
+
+def test_the_other_way_round(town: Town):
+    """What Octavia's clients made is listed and shown; only they change it, but anybody may delete it."""
+    network = town.server.client.get("/network/v2.0/networks?name=net1").json()["networks"][0]["id"]
+    made = town.server.make(LBS, "loadbalancer", name="octavia", vip_network_id=network, vip_address="10.20.0.200")
+    town.server.wait_for(made["id"], "ACTIVE")
+    assert town.incus.do(*LB, "list", "net1", "-f", "csv", "-c", "lp") == "10.20.0.200,0\n"
+    assert town.incus.refuses(*LB, "backend", "add", "net1", "10.20.0.200", "c1", FIRST[4])
+    assert town.incus.do(*LB, "delete", "net1", "10.20.0.200") == "Network load balancer 10.20.0.200 deleted\n"
+    until(lambda: town.server.balancers() == {})
+
+
+def test_deleting_a_network_deletes_its_load_balancers(town: Town):
+    town.incus.do(
+        "network", "create", "net2", "--type=ovn", "network=uplink", "ipv4.address=10.22.0.1/24", "ipv4.nat=true"
+    )
+    town.incus.do(*LB, "create", "net2", "198.51.100.40", stdin="backends: [{name: a, target_address: 10.22.0.9}]\n")
+    town.incus.do(*LB, "create", "net2", "10.22.0.50")
+    assert len(town.server.balancers()) == 2
+    assert town.incus.do("network", "delete", "net2") == "Network net2 deleted\n"
+    assert town.server.balancers() == {}
+    until(town.server.has_nothing_to_do)
+    assert town.incus.refuses(*LB, "list", "net2") == "Failed loading network: Network not found"
+
+
+def test_networks_by_both_clients(town: Town):
+    old = lxd_clients.lxc(town.home("lxc-networks"), town.socket)
+    for client in (town.incus, old):
+        assert "net3" not in client.do("network", "list", "-f" if client is town.incus else "--format", "csv")
+        assert client.do(
+            "network", "create", "net3", "--type=ovn", "network=uplink", "ipv4.address=10.23.0.1/24", "ipv4.nat=true"
+        ) == ("Network net3 created\n")
+        rows = client.do("network", "list", "--format", "csv").splitlines()
+        assert [row.split(",")[:4] for row in rows] == [
+            ["net1", "ovn", "YES", "10.20.0.1/24"],
+            ["net3", "ovn", "YES", "10.23.0.1/24"],
+            ["uplink", "physical", "YES", ""],
+        ]
+        client.do("network", "set", "net3", "user.a=b")
+        assert client.do("network", "get", "net3", "user.a") == "b\n"
+        assert "ipv4.address: 10.23.0.1/24\n" in client.do("network", "show", "net3")
+        assert client.do("network", "info", "net3").startswith("Name: net3\n")
+        assert client.do("network", "delete", "net3") == "Network net3 deleted\n"
+
+
+def test_lxc_asks_and_forwards(town: Town):
+    """LXD 5.0's client has no words for load balancers: it has `query`, and forwards."""
+    old = lxd_clients.lxc(town.home("lxc"), town.socket)
+    base, listen = "/1.0/networks/net1/load-balancers", "198.51.100.30"
+    old.do("query", "-X", "POST", base, "-d", json.dumps({"listen_address": listen, "description": "by query"}))
+    assert json.loads(old.do("query", base)) == [f"{base}/{listen}"]
+    old.do("query", "-X", "PATCH", f"{base}/{listen}", "-d", json.dumps({"config": {"user.a": "b"}}))
+    shown = json.loads(old.do("query", f"{base}/{listen}"))
+    assert (shown["description"], shown["config"], shown["backends"], shown["ports"]) == (
+        "by query",
+        {"user.a": "b"},
+        [],
+        [],
+    )
+    assert old.say("network", "forward", "create", "net1", listen).code == 1, "the address is in use"
+    old.do("query", "-X", "DELETE", f"{base}/{listen}")
+    assert json.loads(old.do("query", base)) == []
+
+    forward = ("network", "forward")
+    said = old.do(*forward, "create", "net1", listen, f"target_address={FIRST[4]}")
+    assert said == f"Network forward {listen} created\n"
+    old.do(*forward, "port", "add", "net1", listen, "tcp", "80-81", SECOND[4], "8080-8081")
+    assert old.do(*forward, "list", "net1", "-f", "csv") == f"{listen},,{FIRST[4]},1\n"
+    assert "target_port: 8080-8081\n" in old.do(*forward, "show", "net1", listen)
+    assert town.incus.say(*LB, "create", "net1", listen).code == 1, "the address is in use"
+    town.settle()
+    for place in ("asker", "outside"):
+        for port, name in ((81, "c2"), (8080, "c1")):
+            result = town.lab.traffic(place, Traffic(to=listen, port=port, count=4, concurrency=2, timeout=2))
+            assert (result.errors, dict(result.answers)) == ({}, {name: 4}), (place, port)
+    assert old.do(*forward, "delete", "net1", listen) == f"Network forward {listen} deleted\n"
+
+
+def test_lxc_joins_with_a_token_and_sees_the_same(town: Town):
+    old = lxd_clients.lxc(town.home("lxc-https"))
+    token = town.token("old")
+    old.do("remote", "add", "town", f"https://{town.https}", "--accept-certificate", "--password", token)
+    assert "net1" in old.do("network", "list", "town:", "--format", "csv")
+    again = lxd_clients.incus(town.home("again"))
+    assert again.say("remote", "add", "town", token).code == 1, "a token is for one client"
+
+
+def test_monitors_hear_what_is_done(town: Town):
+    old = lxd_clients.lxc(town.home("lxc-monitor"), town.socket)
+    for client in (town.incus, old):
+        with monitoring(client) as heard, town.balancer("198.51.100.60") as listen:
+            for number in itertools.count():  # who has just begun to listen hears the next one
+                town.incus.do(*LB, "set", "net1", listen, f"user.number={number}")
+                if select.select([heard], [], [], 0.2)[0]:
+                    break
+            town.incus.do(*LB, "set", "net1", listen, "user.number=last")
+            town.incus.do(*LB, "delete", "net1", listen)
+            town.incus.do(*LB, "create", "net1", listen, "-q")
+            actions = list[str]()
+            while actions[-2:] != ["network-load-balancer-deleted", "network-load-balancer-created"]:
+                event = json.loads(heard.readline())
+                actions.append(event["metadata"]["action"])
+                assert event["metadata"]["source"] == f"/1.0/networks/net1/load-balancers/{listen}"
+                assert event["metadata"]["requestor"]["protocol"] == "unix"
+            assert actions[-3] == "network-load-balancer-updated"
+
+
+@contextmanager
+def monitoring(client: Client) -> Iterator[IO[str]]:
+    """Its events, a line of JSON each."""
+    argv = [client.program, "monitor", "--type=lifecycle", "--format=json"]
+    environment = {**os.environ, **client.environment}
+    with subprocess.Popen(
+        argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            yield process.stdout
+        finally:
+            process.kill()
