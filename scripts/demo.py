@@ -177,7 +177,8 @@ def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> No
     incus = Client(service, INCUS if shutil.which("incus") else OURS)
     print(incus("network load-balancer list blue"), end="")
     taken = openstack("port list -f json -c 'Fixed IP Addresses'", quiet=True)
-    listen = next(address for last in range(250, 1, -1) if f"'{(address := f'10.0.0.{last}')}'" not in taken)
+    addresses = (f"10.0.0.{last}" for last in range(250, 1, -1))
+    listen = next(address for address in addresses if f'"{address}"' not in taken)
     incus(f"network load-balancer create blue {listen} --description 'made by incus'")
     for member in MEMBERS:
         address = next(str(each.ip) for each in lab.workload(member).interfaces if each.version == 4)
