@@ -76,7 +76,6 @@ def test_groups_list_their_commands(capsys: pytest.CaptureFixture[str], words: t
         (("show", "x:n", "192.0.2.9"), 'The remote "x" doesn\'t exist'),
         (("create", "n", "--allocate=ipv5"), 'Invalid value "ipv5" for flag "--allocate"'),
         (("create", "n", "192.0.2.9", "user.a"), "Bad key/value pair: user.a"),
-        (("create", "n", "192.0.2.9", "--projects=p"), "unknown flag: --projects"),
         (("list", "n", "-f", "xx"), 'Invalid value "xx" for flag "--format"'),
     ],
 )

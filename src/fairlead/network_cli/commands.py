@@ -183,17 +183,6 @@ COMMANDS = (
         most=2,
         more=helping.REMOTE,
     ),
-    Command(
-        name="trust add",
-        about="Print a token by which one client may join this server",
-        run=joining.issue_token,
-        heads=(),
-        words="<client_name>",
-        least=1,
-        most=1,
-        flags=(Flag(name="projects", value="NAME,NAME", meaning="The only ones that the client is for"),),
-        more=helping.TRUST,
-    ),
 )
 NAMES = {name: each for each in COMMANDS for name in (each.name, *each.aliases)}
 GROUPS = {
@@ -201,7 +190,6 @@ GROUPS = {
     "load-balancer backend": "Backends of a load balancer",
     "load-balancer port": "Ports of a load balancer",
     "remote": "Servers that this client knows",
-    "trust": "Who may come to a server over HTTPS",
 }
 """Words that are no command yet -> what their help begins with."""
 ALL_FLAGS = tuple({flag.name: flag for flag in (*GLOBAL, *(flag for each in COMMANDS for flag in each.flags))}.values())

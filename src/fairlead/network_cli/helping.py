@@ -62,15 +62,11 @@ PORT = """Examples:
 
 
 REMOTE = """Examples:
-  fairlead network trust add laptop                      (on the server; `incus config trust add laptop`)
-  fairlead network remote add city eyJjbGllbnRfbmFtZS... (on the laptop)
+  fairlead lxd token laptop                               (on the server)
+  fairlead network remote add city eyJjbGllbnRfbmFtZS...  (on the laptop)
   fairlead network load-balancer list city:net1
 
   The token says where the server is and which certificate it has, and is spent by this.
-"""
-TRUST = """Examples:
-  fairlead network trust add laptop
-  fairlead network trust add shop --projects shop
 """
 
 

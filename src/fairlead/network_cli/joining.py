@@ -11,12 +11,9 @@ import json
 import os
 import socket
 import ssl
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import yaml
 from cryptography import x509
@@ -140,22 +137,3 @@ def _write(file: Path, text: str) -> None:
         part.replace(file)
     except OSError as error:
         raise Failure(str(error)) from None
-
-
-def issue_token(call: Call) -> None:
-    """On the server, by its socket, or by who may: prints what the new client needs, and nothing else."""
-    (name,) = call.words
-    projects: Sequence[str] = [each for each in call.typed.text("projects").split(",") if each]
-    body: dict[str, Any] = {"name": name, "type": "client", "token": True}
-    if projects:
-        body |= {"restricted": True, "projects": projects}
-    operation = call.connection.ask("POST", "/1.0/certificates", body).metadata
-    said = operation["metadata"]
-    token = {
-        "client_name": name,
-        "fingerprint": said["fingerprint"],
-        "addresses": said["addresses"],
-        "secret": said["secret"],
-        "expires_at": said.get("expiresAt", "0001-01-01T00:00:00Z"),
-    }
-    sys.stdout.write(f"{base64.b64encode(json.dumps(token).encode()).decode()}\n")
