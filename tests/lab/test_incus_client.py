@@ -417,7 +417,7 @@ def test_monitors_hear_what_is_done(town: Town):
             town.incus.do(*LB, "create", "net1", listen, "-q")
             actions = list[str]()
             while actions[-2:] != ["network-load-balancer-deleted", "network-load-balancer-created"]:
-                event = json.loads(heard.readline())
+                event = json.loads(next(line for line in heard if line.strip()))
                 actions.append(event["metadata"]["action"])
                 assert event["metadata"]["source"] == f"/1.0/networks/net1/load-balancers/{listen}"
                 assert event["metadata"]["requestor"]["protocol"] == "unix"
