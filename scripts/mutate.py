@@ -235,12 +235,6 @@ MUTANTS = (
         '"neighbor_responder": "none"',
     ),
     Mutant(
-        "a gateway's change does not reach its VIPs",
-        "model/dependents.py",
-        "            yield from _vip_gateway(snapshot, owner.id)\n",
-        "",
-    ),
-    Mutant(
         "networks beyond are not reached by VIPs outside",
         "model/dependents.py",
         "        for identity in connected.routers:\n            yield from _vip_gateway(snapshot, identity)\n",

@@ -12,6 +12,7 @@ import openstack.connection
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
+from fairlead.lab.layout import PHYSICAL_NETWORK
 from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.service import Service, start, stop
 from harness.pools import upper_half
@@ -61,6 +62,14 @@ class Site:
                 allocation_pools=upper_half(cidr),
             )
         return network
+
+    def outside(self) -> Any:
+        """The external network on the lab's wire: a wire has one, so all tests of a lab share it."""
+        found = self.cloud.network.find_network("public")
+        if found is not None:
+            return found
+        wire = {"provider_network_type": "flat", "provider_physical_network": PHYSICAL_NETWORK}
+        return self.network("public", "203.0.113.0/24", "2001:db8::/64", is_router_external=True, **wire)
 
     def router(self, name: str, *subnets: str) -> Any:
         router = self.cloud.network.create_router(name=name)

@@ -27,8 +27,7 @@ OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
 def site(lab: Lab) -> Iterator[Site]:
     """Members and shore on bay, hill on creek; one router between them and the host outside, which knows the way in."""
     site = open_site(lab)
-    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
-    public = site.network("public", "203.0.113.0/24", "2001:db8::/64", **wire)
+    public = site.outside()
     site.network("bay", "10.0.0.0/24", "fd00:a::/64")
     site.network("creek", "10.0.1.0/24", "fd00:b::/64")
     router = site.router("gate", "bay-v4", "bay-v6", "creek-v4", "creek-v6")

@@ -59,14 +59,15 @@ def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
     site.machines("blue", {"m1": next(name for name in CHASSIS if name != home)}, serve=[8080])
     pids = [pid for file in site.lab.layout.node_directory(home).glob("*.pid") if (pid := read_pidfile(file))]
     assert len(pids) == 3, "ovsdb-server, ovs-vswitchd, ovn-controller"
-    with site.balancer("blue-v4", ["m1"]) as balancer:
+    with site.balancer("blue-v4", ["m1"]) as balancer, site.balancer("public-v4", ["m1"]) as outside:
         port = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
         address = site.cloud.network.create_ip(floating_network_id=public.id, port_id=port).floating_ip_address
         site.lab.wait_synced()
 
         def answers() -> bool:
-            traffic = Traffic(to=address, port=80, count=5, concurrency=5, timeout=2)
-            return site.lab.traffic("outside", traffic).answers == {"m1": 5}
+            """By a floating IP, and by a VIP that the gateway has."""
+            traffic = (Traffic(to=to, port=80, count=5, concurrency=5, timeout=2) for to in (address, outside.vip))
+            return all(site.lab.traffic("outside", each).answers == {"m1": 5} for each in traffic)
 
         until(PATIENCE, "it answers", answers)
         try:

@@ -1,5 +1,6 @@
 """End to end: VIPs that are addresses of an external network, and what is sent to such an address whatever its port."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlead.cli import DIFFERENT, main
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.databases import until
 from lab.site import Site, open_site
@@ -19,6 +21,8 @@ MEMBERS = {"u1": "chassis1", "u2": "chassis2"}
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 ROUTED = {4: "198.51.100.0/24", 6: "2001:db8:77::/64"}
 """Prefixes that are led to the external network, and are in no subnet of the wire."""
+BEHIND = {"quay": ["10.0.0.0/24", "fd00:a::/64"], "lake": ["fd00:c::/64"]}
+"""What the host outside sends to each gateway; of IPv4 it sees no address of the lake."""
 LISTEN = """
 import socket, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -39,48 +43,45 @@ print(":".join(f"{octet:02x}" for octet in frame[6:12]), flush=True)
 
 
 @pytest.fixture(scope="module")
-def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the server listens for LXD's clients too."""
-    path = str(tmp_path_factory.mktemp("lxd") / "unix.socket")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAIRLEAD_LXD_SOCKET", f"unix:{path}")
-        yield path
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, socket: str) -> Iterator[Site]:
-    """Members and shore on quay behind one router; fox behind another one, with its gateway on the same wire."""
+def site(lab: Lab) -> Iterator[Site]:
+    """Members and beach on quay behind one router; fox behind another one, with its gateway on the same wire."""
     site = open_site(lab)
-    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
-    public = site.network("uplink", "203.0.113.0/24", "2001:db8::/64", **wire)
-    for version, cidr in ROUTED.items():
+    public = site.outside()
+    routed = [
         site.cloud.network.create_subnet(
             name=f"routed-v{version}", network_id=public.id, cidr=cidr, ip_version=version, gateway_ip=None
         )
+        for version, cidr in ROUTED.items()
+    ]
+    for cidr in ROUTED.values():
         lab.exec("outside", ["ip", "route", "replace", cidr, "dev", "eth0"])
     site.network("quay", "10.0.0.0/24", "fd00:a::/64")
     site.network("lake", "10.9.0.0/24", "fd00:c::/64")
-    for name, inside in (("gate", "quay"), ("other", "lake")):
+    for name, inside in (("quay-gate", "quay"), ("lake-gate", "lake")):
         router = site.router(name, f"{inside}-v4", f"{inside}-v6")
-        lead_out(site, router, public, {"quay": ["10.0.0.0/24", "fd00:a::/64"], "lake": ["fd00:c::/64"]}[inside])
+        lead_out(site, router, public, BEHIND[inside])
     lab.exec("outside", ["sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
     site.machines("quay", MEMBERS, serve=[8080])
-    site.machines("quay", {"shore": "chassis1"})
+    site.machines("quay", {"beach": "chassis1"})
     site.machines("lake", {"fox": "chassis2"})
     for client in ("u1", "fox"):  # the gateways learn where the host is
         for host in ("203.0.113.1", "2001:db8::1"):
             ping(site, client, host)
     yield site
-    for name in (*MEMBERS, "shore", "fox"):
+    for name in (*MEMBERS, "beach", "fox"):
         lab.remove_workload(name)
     assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    for subnet in routed:
+        site.cloud.network.delete_subnet(subnet)
+    for cidr in (*ROUTED.values(), *(cidr for inside in BEHIND.values() for cidr in inside)):
+        lab.exec("outside", ["ip", "-6" if ":" in cidr else "-4", "route", "delete", cidr])
     site.close()
 
 
 def lead_out(site: Site, router: Any, public: Any, inside: list[str]) -> None:
     """Only the router of others translates."""
-    info = {"network_id": public.id, "enable_snat": router.name == "other"}
-    subnets = [site.subnet(f"uplink-v{version}") for version in (4, 6)]
+    info = {"network_id": public.id, "enable_snat": router.name == "lake-gate"}
+    subnets = [site.subnet(f"public-v{version}") for version in (4, 6)]
     info["external_fixed_ips"] = [{"subnet_id": subnet.id} for subnet in subnets]
     updated = site.cloud.network.update_router(router, external_gateway_info=info)
     for fixed in updated.external_gateway_info["external_fixed_ips"]:
@@ -120,7 +121,7 @@ def gateway_mac(site: Site, router: str) -> str:
     return mac
 
 
-PLACES = [(version, where) for version in (4, 6) for where in ("uplink", "routed")]
+PLACES = [(version, where) for version in (4, 6) for where in ("public", "routed")]
 
 
 @pytest.mark.parametrize(("version", "where"), PLACES)
@@ -129,15 +130,15 @@ def test_a_vip_of_the_uplink(site: Site, version: int, where: str):
     with site.balancer(f"{where}-v{version}", [*MEMBERS], version=version) as balancer:
         with seen_on_the_wire(site, balancer.vip) as answered:
             ping(site, "outside", balancer.vip)
-        assert answered == [gateway_mac(site, "gate")]
-        for client in ("outside", "shore", "fox", "u1"):
+        assert answered == [gateway_mac(site, "quay-gate")]
+        for client in ("outside", "beach", "fox", "u1"):
             ping(site, client, balancer.vip)
             result = ask(site, client, balancer.vip)
             assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
             assert ask(site, client, balancer.vip, port=81).errors == {"refused": 12}, client
         for name in MEMBERS:
             site.set_member(balancer, name, is_admin_state_up=False)
-        for client in ("outside", "shore", "fox"):
+        for client in ("outside", "beach", "fox"):
             assert ask(site, client, balancer.vip).errors == {"refused": 12}, client
 
 
@@ -146,28 +147,28 @@ def test_datagrams_and_who_may_send_them(site: Site, version: int):
     """Rules hold for clients outside by their own addresses, and for those inside."""
     outside = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
     with site.balancer(f"routed-v{version}", [*MEMBERS], protocol="UDP", version=version) as balancer:
-        for client in ("outside", "shore", "fox"):
+        for client in ("outside", "beach", "fox"):
             result = ask(site, client, balancer.vip, Protocol.UDP)
             assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
         site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=[outside])
         site.settle(balancer.id)
         assert ask(site, "outside", balancer.vip, Protocol.UDP).errors == {}
         few = Traffic(to=balancer.vip, port=80, protocol=Protocol.UDP, count=3, concurrency=3, timeout=1)
-        for client in ("shore", "fox"):
+        for client in ("beach", "fox"):
             assert site.lab.traffic(client, few).errors == {"timeout": 3}, client
 
 
 def test_who_comes_is_counted_once(site: Site):
     """Outside on the chassis of the gateway, inside on the client's own."""
-    with site.counting(), site.balancer("uplink-v4", [*MEMBERS]) as balancer:
-        for client in ("outside", "shore", "fox"):
+    with site.counting(), site.balancer("public-v4", [*MEMBERS]) as balancer:
+        for client in ("outside", "beach", "fox"):
             assert ask(site, client, balancer.vip).errors == {}
         figures = site.cloud.load_balancer.get_load_balancer_statistics
         until(15, "each is counted once", lambda: figures(balancer.id).total_connections == 36)
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_is_sent_to_an_address_whatever_its_port(site: Site, socket: str, version: int):
+def test_what_is_sent_to_an_address_whatever_its_port(site: Site, version: int):
     """It goes to one machine, ping too; but what has a port of its own. The machine goes on speaking for itself."""
     address = {4: "198.51.100.200", 6: "2001:db8:77::200"}[version]
     port = {
@@ -177,14 +178,27 @@ def test_what_is_sent_to_an_address_whatever_its_port(site: Site, socket: str, v
         "target_address": site.address("u2", version),
     }
     body = {"listen_address": address, "config": {"target_address": site.address("u1", version)}, "ports": [port]}
-    with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url="http://lxd", timeout=30) as lxd:
+    door = httpx.HTTPTransport(uds=str(site.service.socket))
+    with httpx.Client(transport=door, base_url="http://lxd", timeout=30) as lxd:
         made = lxd.post("/1.0/networks/quay/forwards", json=body)
         assert made.status_code == 201, made.text
         site.lab.wait_synced()
-        for client in ("outside", "shore", "fox"):
+        for client in ("outside", "beach", "fox"):
             ping(site, client, address)
             for protocol in PROTOCOLS:
                 assert ask(site, client, address, protocol, 8080).answers == {"u1": 12}, (client, protocol)
             assert ask(site, client, address).answers == {"u2": 12}, client
         ping(site, "u1", {4: "203.0.113.1", 6: "2001:db8::1"}[version])
         assert lxd.delete(f"/1.0/networks/quay/forwards/{address}").status_code == 200
+
+
+def test_who_decides_is_named(site: Site, capsys: pytest.CaptureFixture[str]):
+    """For a client inside: the load balancer; and nobody for a port without a listener."""
+    with site.balancer("public-v4", [*MEMBERS]) as balancer:
+        sender = site.lab.workload("beach").port_id
+        databases = ["--northbound", site.lab.northbound, "--southbound", site.lab.southbound]
+        for port, outcome, code in ((80, "balanced", 0), (81, "no listener", DIFFERENT)):
+            words = ["trace", "--from", sender, "--to", f"{balancer.vip}:{port}", "--json", *databases]
+            assert main([*words, "--url", site.service.url]) == code
+            found = json.loads(capsys.readouterr().out)
+            assert (found["outcome"], found["load_balancer"]["id"]) == (outcome, balancer.id), found["trace"]

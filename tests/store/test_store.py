@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.network import Network
+from fairlead.model.network import Network, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -217,6 +217,11 @@ def put(name: str, _: Snapshot) -> Changes:
     return Changes(puts=(replace(network, id=name),))
 
 
+def put_router(name: str, _: Snapshot) -> Changes:
+    router = next(item for item in DOCUMENTS.values() if isinstance(item, Router))
+    return Changes(puts=(replace(router, id=name),))
+
+
 class StillStore(SqliteStore):
     """Its disk stands still until it is told to go on."""
 
@@ -312,14 +317,17 @@ def test_what_was_deleted_is_known_also_after_a_restart(tmp_path: Path):
         model = await Model.load(store, lambda *_: None)
         for name in ("kept", "gone"):
             await model.write(partial(put, name))
-        await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"),)))
+            await model.write(partial(put_router, name))
+        await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"), Owner(Kind.ROUTER, "gone"))))
         await store.close()
         store = await SqliteStore.open(tmp_path / "s.db")
         model = await Model.load(store, lambda *_: None)
         deleted = await model.deleted()
         gone = ("network/gone", "vip-network/gone", "vip-network/gone/guest", "vip-network/kept")
+        gone += ("router/gone", "vip-gateway/gone", "vip-gateway/kept")
         assert all(Owner.parse(text) in deleted for text in gone)
         strange = ("network/kept", "network/strange", "vip-network/strange", "loadbalancer/strange")
+        strange += ("vip-gateway/strange",)
         assert not any(Owner.parse(text) in deleted for text in strange)
         await store.close()
 

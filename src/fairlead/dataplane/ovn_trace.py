@@ -157,6 +157,9 @@ class Verdict:
     """Where the packet went in the end."""
 
 
+OF_A_PORT = 120
+"""Priority of the flows of virtual services with a port; those for whatever else is sent to the address have less
+(ovn-northd(8), "DNAT" of routers and "LB" of switches)."""
 _WAY = re.compile(r"^(ingress|egress)\(dp=")
 _FLOW = re.compile(r"^\s*(\d+)\. (\w+)(?: \([^)]*\))?: .*, priority (\d+), uuid ([0-9a-f]{8})$")
 _OUTPUT = re.compile(r'/\* output to "([^"]*)", type "([^"]*)" \*/')
@@ -214,7 +217,7 @@ def _refusal(step: Step) -> Outcome | None:
     if "_acl" in step.stage and (drops or "reject" in step.actions):
         return Outcome.REFUSED
     if "reject" in step.actions:
-        return Outcome.NO_MEMBER
+        return Outcome.NO_MEMBER if step.priority >= OF_A_PORT else Outcome.NO_LISTENER
     if re.search(r"\b(tcp_reset|sctp_abort|icmp[46]) \{", step.actions):
         return Outcome.NO_LISTENER
     if re.search(r"\b(arp|nd_ns) \{", step.actions) and step.stage.endswith("_arp_request"):

@@ -5,10 +5,9 @@ with its gateway on that network. It stays the VIP's router as long as it reache
 balancer has been described for (`Described.network_id`) the router has to join.
 """
 
-from fairlead.model.addresses import IPAddress
-from fairlead.model.domain import Topology
+from fairlead.model.domain import AddressRanges, Topology
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.loadbalancer import LoadBalancer, Member
+from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Router
 from fairlead.model.snapshot import Snapshot
 
@@ -27,9 +26,11 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
     if len(routers) < 2:
         return routers[0] if routers else None
     reached = {router.id: _count_reached(snapshot, router, balancer) for router in routers}
-    if reached.get(balancer.router_id or ""):
-        return snapshot.routers[balancer.router_id or ""]
-    return min(routers, key=lambda each: (-reached[each.id], each.id != balancer.router_id, each.created_at, each.id))
+    stays = balancer.router_id if reached.get(balancer.router_id or "") else None
+    return min(
+        routers,
+        key=lambda each: (each.id != stays, -reached[each.id], each.id != balancer.router_id, each.created_at, each.id),
+    )
 
 
 def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
@@ -43,15 +44,11 @@ def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
 
 def _count_reached(snapshot: Snapshot, router: Router, balancer: LoadBalancer) -> int:
     networks = Topology(snapshot).connected_with(router).networks
+    ranges = AddressRanges.of(*(snapshot.networks[each] for each in networks))
     members = (member for pool in balancer.pools for member in pool.members)
-    return sum(_is_on(snapshot, networks, member) for member in members)
-
-
-def _is_on(snapshot: Snapshot, networks: frozenset[str], member: Member) -> bool:
-    if member.subnet_id is not None:
-        return snapshot.subnet_network.get(member.subnet_id) in networks
-    return any(_holds(snapshot, each, member.address) for each in networks)
-
-
-def _holds(snapshot: Snapshot, network_id: str, address: IPAddress) -> bool:
-    return any(address in subnet.cidr for subnet in snapshot.networks[network_id].subnets)
+    return sum(
+        ranges.hold(member.address)
+        if member.subnet_id is None
+        else snapshot.subnet_network.get(member.subnet_id) in networks
+        for member in members
+    )

@@ -1,0 +1,88 @@
+"""VIPs on an external network: who may have one, which address, and on which router's gateway."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from changes.balancing import ASKER, after
+from changes.world import ADMIN, OWNERS, having, refusal, subnet
+from fairlead.changes.addresses import choose_mac
+from fairlead.changes.balancers import create_load_balancer
+from fairlead.changes.gateways import GatewayHasVips, GatewayRequest, set_gateway
+from fairlead.changes.identity import Identity
+from fairlead.changes.routers import delete_router
+from fairlead.changes.vip_gateways import NoGatewayForVip
+from fairlead.changes.vips import AddressNotTheirs, AskedVip, choose_vip
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, at_once
+from fairlead.model.writing import Changes
+from harness.api import NOON
+
+OUTSIDE = replace(subnet("outside", "203.0.113.0/24"), project_id="provider")
+PUBLIC = Network(id="public", mtu=1500, subnets=(OUTSIDE,), external=True, project_id="provider", created_at=NOON)
+PROVIDER = Identity(user="p", project_id="provider", roles=frozenset({"member", "reader"}))
+
+
+def router(identity: str = "gate", project_id: str = "owner") -> Router:
+    gateway = ExternalGateway(network_id="public", port_id=f"port-{identity}")
+    return Router(id=identity, gateway=gateway, **OWNERS | {"project_id": project_id})
+
+
+def gateway_port(identity: str = "gate") -> Port:
+    return Port(
+        id=f"port-{identity}",
+        network_id="public",
+        mac_address=choose_mac(Snapshot(), identity),
+        device_id=identity,
+        device_owner=PortUse.ROUTER_GATEWAY.value,
+        project_id="",
+        created_at=NOON,
+    )
+
+
+WORLD = having(PUBLIC, router(), gateway_port())
+
+
+def made(snapshot: Snapshot, who: Identity = ASKER.identity, **fields: Any) -> Steps[Changes]:
+    asker, project = replace(ASKER, identity=who), who.project_id
+    where = {"network_id": "public"} | fields
+    vip = choose_vip(snapshot, asker, AskedVip(balancer_id="lb", project_id=project, new_port_id="vip", **where))
+    wanted = LoadBalancer(id="lb", provider="fairlead", vip=vip.vips[0], project_id=project, created_at=NOON)
+    return create_load_balancer(snapshot, asker, wanted, vip)
+
+
+@pytest.mark.parametrize("where", [{"network_id": "public"}, {"network_id": None, "subnet_id": "outside"}])
+def test_a_tenant_gets_a_free_address_on_the_gateway_of_his_router(where: dict[str, Any]):
+    changes = at_once(made(WORLD, **where))
+    assert Owner(Kind.ROUTER, "gate") in changes.reads, "its gateway must not go meanwhile"
+    balancer = after(WORLD, made(WORLD, **where)).load_balancers["lb"]
+    assert (balancer.router_id, balancer.vip.network_id) == ("gate", "public")
+
+
+@pytest.mark.parametrize("who", [ASKER.identity, PROVIDER])
+def test_which_address_is_not_for_tenants_to_say(who: Identity):
+    """Nor for those of the network's own project, as with a floating IP."""
+    address = parse_address("203.0.113.99")
+    assert refusal(lambda: at_once(made(WORLD, who, address=address))) == AddressNotTheirs()
+    theirs = having(PUBLIC, router(project_id="admin"), gateway_port())
+    assert after(theirs, made(theirs, ADMIN, address=address)).load_balancers["lb"].vip.address == address
+
+
+@pytest.mark.parametrize("routers", [(), (router(project_id="other"),), (replace(router(), gateway=None),)])
+def test_without_a_gateway_of_ones_own_there_is_none(routers: tuple[Router, ...]):
+    why = NoGatewayForVip(network_id="public", project_id="owner")
+    assert refusal(lambda: at_once(made(having(PUBLIC, *routers)))) == why
+
+
+def test_the_gateway_stays_while_it_has_vips():
+    snapshot = after(WORLD, made(WORLD))
+    gate, why = snapshot.routers["gate"], GatewayHasVips(router_id="gate", network_id="public")
+    assert refusal(delete_router, snapshot, ASKER.identity, gate) == why
+    assert refusal(set_gateway, snapshot, ASKER.identity, gate, GatewayRequest(), "new", NOON) == why
+    same = GatewayRequest(network_id="public")
+    assert set_gateway(snapshot, ASKER.identity, gate, same, "new", NOON).puts[0] == gate
