@@ -21,7 +21,7 @@ MEMBERS = {"u1": "chassis1", "u2": "chassis2"}
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 ROUTED = {4: "198.51.100.0/24", 6: "2001:db8:77::/64"}
 """Prefixes that are led to the external network, and are in no subnet of the wire."""
-BEHIND = {"quay": ["10.0.0.0/24", "fd00:a::/64"], "lake": ["fd00:c::/64"]}
+BEHIND = {"quay": ["10.7.0.0/24", "fd00:7::/64"], "lake": ["fd00:c::/64"]}
 """What the host outside sends to each gateway; of IPv4 it sees no address of the lake."""
 LISTEN = """
 import socket, sys
@@ -44,7 +44,8 @@ print(":".join(f"{octet:02x}" for octet in frame[6:12]), flush=True)
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """Members and beach on quay behind one router; fox behind another one, with its gateway on the same wire."""
+    """Members and beach on quay behind one router; fox behind another one, with its gateway on the same wire. Others of
+    the same project may be there from other tests: no other one reaches the members, for they have other addresses."""
     site = open_site(lab)
     public = site.outside()
     routed = [
@@ -55,7 +56,7 @@ def site(lab: Lab) -> Iterator[Site]:
     ]
     for cidr in ROUTED.values():
         lab.exec("outside", ["ip", "route", "replace", cidr, "dev", "eth0"])
-    site.network("quay", "10.0.0.0/24", "fd00:a::/64")
+    site.network("quay", "10.7.0.0/24", "fd00:7::/64")
     site.network("lake", "10.9.0.0/24", "fd00:c::/64")
     for name, inside in (("quay-gate", "quay"), ("lake-gate", "lake")):
         router = site.router(name, f"{inside}-v4", f"{inside}-v6")
