@@ -25,6 +25,7 @@ from fairlead.model.loadbalancer import (
     ListenerProtocol,
     ListenerTls,
     LoadBalancer,
+    Locality,
     MonitorType,
     PersistenceType,
     PlainMonitor,
@@ -76,6 +77,7 @@ CHOICES: list[tuple[str, Iterable[StrEnum], frozenset[Any], Callable[[Any], tupl
     ("listener.protocol", ListenerProtocol, ABILITIES.listener_protocols, lambda value: ({"protocol": value}, {})),
     ("pool.protocol", PoolProtocol, ABILITIES.pool_protocols, lambda value: ({}, {"protocol": value})),
     ("pool.algorithm", Algorithm, ABILITIES.algorithms, lambda value: ({}, {"algorithm": value})),
+    ("pool.locality", Locality, ABILITIES.localities, lambda value: ({}, {"locality": value})),
     (
         "pool.persistence",
         PersistenceType,
@@ -160,6 +162,7 @@ def test_octavia_has_a_word_for_each_of_them():
         "protocol X",
         "pool protocol X",
         "lb_algorithm X",
+        "locality X",
         "session_persistence X",
         "health monitors of type X",
     }

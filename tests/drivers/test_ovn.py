@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from drivers.conftest import DATABASE, Server, until
 from fairlead.compilers.ovn import OVN
+from fairlead.dataplane.backends import render_backends
 from fairlead.dataplane.ovn import (
     GroupMember,
     LoadBalancer,
@@ -35,8 +36,8 @@ from fairlead.dataplane.ovn import (
     VirtualService,
     by_key,
     pairs,
-    render_backends,
 )
+from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
 from fairlead.drivers.fake import FakeDriver
@@ -62,7 +63,7 @@ from fairlead.model.status import Where
 from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.loop import Reconciler
-from harness.story import State, Story, parse_model, read_story, render_rows
+from harness.story import State, Story, parse_chassis, parse_model, parse_plugged, read_story, render_rows
 from harness.walk import NOTHING, World, walks, wanted_rows
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
@@ -81,6 +82,7 @@ TABLES = (
     "Load_Balancer_Group",
     "Port_Group",
     "ACL",
+    "Chassis_Template_Var",
 )
 
 NET, NET2 = Owner(Kind.NETWORK, "net1"), Owner(Kind.NETWORK, "net2")
@@ -146,6 +148,7 @@ class Observer:
             "Load_Balancer_Group": ("name", "load_balancer"),
             "Port_Group": (*columns[:2], "ports", "acls"),
             "ACL": ("external_ids", "direction", "priority", "match", "action"),
+            "Chassis_Template_Var": ("external_ids", "chassis", "variables"),
         }
         self.changes: list[Json] = []
         tables = {table: TableMonitor(columns=columns) for table, columns in chosen.items()}
@@ -283,7 +286,36 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
             acl, name = raw["ACL"][u], split_text(marks["ACL"][u]["fairlead:key"])[1]
             head = f"ACL {name} group={row['name']} priority={acl['priority']}"
             lines.append(f"{head} {acl['direction']} {acl['action']} {acl['match']!r}")
+    for row in raw["Chassis_Template_Var"].values():
+        lines += [
+            f"Chassis_Template_Var {row['chassis']} += {name}={render_backends(tuple(text.split(',')))}"
+            for name, text in decode_map(row["variables"]).items()
+            if name in our_variables(row)
+        ]
     return sorted(lines)
+
+
+def holds_nothing(raw: dict[str, dict[str, Json]]) -> bool:
+    """The row of a chassis stays when it is empty."""
+    emptied = raw["Chassis_Template_Var"].values()
+    return not any(rows for table, rows in raw.items() if table != "Chassis_Template_Var") and all(
+        row["variables"] == ["map", []] and row["external_ids"] == encode_map({"fairlead": MARK.deployment})
+        for row in emptied
+    )
+
+
+def our_variables(row: Json) -> list[str]:
+    marks = decode_map(row["external_ids"])
+    ours = (mark for mark, text in marks.items() if split_text(text)[0] == MARK.deployment)
+    return [mark.removeprefix("fairlead:variable:") for mark in ours if mark.startswith("fairlead:variable:")]
+
+
+def without_our_variables(row: Json) -> Json:
+    ours = our_variables(row)
+    variables = {name: text for name, text in decode_map(row["variables"]).items() if name not in ours}
+    marks = {f"fairlead:variable:{name}" for name in ours}
+    words = {mark: text for mark, text in decode_map(row["external_ids"]).items() if mark not in marks}
+    return {**row, "variables": encode_map(variables), "external_ids": encode_map(words), "_version": None}
 
 
 def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Json]]:
@@ -294,7 +326,9 @@ def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Jso
             return str(decode_map(row["external_ids"]).get("fairlead"))
         return (*split_text(row["name"]), "")[1]
 
-    return {table: {u: row for u, row in rows.items() if mark(row) != MARK.deployment} for table, rows in raw.items()}
+    others = {table: {u: row for u, row in rows.items() if mark(row) != MARK.deployment} for table, rows in raw.items()}
+    shared = others["Chassis_Template_Var"]
+    return {**others, "Chassis_Template_Var": {u: without_our_variables(row) for u, row in shared.items()}}
 
 
 FOREIGN = (
@@ -323,6 +357,15 @@ FOREIGN = (
         },
     },
     {"op": "insert", "table": "Logical_Router", "row": {"name": "r1", "load_balancer_group": ["named-uuid", "g"]}},
+    {
+        "op": "insert",
+        "table": "Chassis_Template_Var",
+        "row": {
+            "chassis": "chassis1",
+            "variables": encode_map({"theirs": "1"}),
+            "external_ids": encode_map({"a": "b"}),
+        },
+    },
 )
 """Rows of others, some under names that are ours too."""
 
@@ -382,7 +425,7 @@ def test_every_story(story: Story, server: Server) -> None:
     async def tell() -> None:
         async with Observer(server) as observer, Watched(server.remote) as driver:
             await observer.write(*FOREIGN)
-            others = await observer.raw()
+            others = others_than_ours(await observer.raw())
             await driver.wait_ready(10)
             assert driver.said == ["ready"]
             assert await driver.read_all() == {}
@@ -393,9 +436,16 @@ def test_every_story(story: Story, server: Server) -> None:
                     if way[0] is story.states[0]:
                         await world.check_afresh(server.remote)
                     assert others_than_ours(await observer.raw()) == others
-            assert await observer.raw() == others
+            left = await observer.raw()
+            assert {**left, "Chassis_Template_Var": {}} == {**others, "Chassis_Template_Var": {}}
+            assert others_than_ours(left) == others
+            assert not any(our_variables(row) for row in left["Chassis_Template_Var"].values())
             assert await driver.read_all() == {}
-            assert not any(kept for name, kept in vars(driver._replica).items() if name != "_mark"), "memory that leaks"
+            kept = {name: kept for name, kept in vars(driver._replica).items() if name not in ("_mark", "variables")}
+            assert not any(kept.values()), "memory that leaks"
+            assert not any(
+                row.texts.keys() - {"theirs"} or row.marks for row in driver._replica.variables.rows.values()
+            )
 
     run(tell)
 
@@ -434,6 +484,9 @@ six vip=fd00::10 on=net1 name=six tcp:80=a/[fd00::11]:8080
 floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
 probes net1 10.0.0.2
 watched vip=10.0.0.30 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080
+local vip=10.0.0.40 on=net1 tcp:80{near}=a/10.0.0.11:8080,d/10.0.0.14:8080
+plugged chassis1 vm1
+plugged chassis2
 """
 LB, GROUP = ("Load_Balancer", "web-tcp"), ("Load_Balancer_Group", "net1")
 SWITCH, SWITCH2, LSP = ("Logical_Switch", "net1"), ("Logical_Switch", "net2"), ("Logical_Switch_Port", "vm1")
@@ -448,8 +501,22 @@ PUBLIC, FLOATING = Owner(Kind.NETWORK, "public"), Owner(Kind.FLOATING_IP, "f1")
 
 def make_state(model: str) -> State:
     documents, down = parse_model(model, {})
-    state = State(name="state", model=model, expected={}, documents=documents, down=down)
+    known = {"down": down, "plugged": parse_plugged(model), "chassis": parse_chassis(model)}
+    state = State(name="state", model=model, expected={}, documents=documents, **known)
     return replace(state, expected={NORTHBOUND: render_rows(state.snapshot())})
+
+
+NEAR = Owner(Kind.NEAR_NETWORK, "net1")
+LOCAL = Owner(Kind.LOAD_BALANCER, "local")
+_LOCAL_ROWS = [
+    row for row in OVN.compile(make_state(MODEL).snapshot(), LOCAL).values() if isinstance(row, ChassisVariable)
+]
+VARIABLE = next(row.name for row in _LOCAL_ROWS if row.name.startswith("near_"))
+
+
+def mutate_chassis(*mutations: Json) -> Json:
+    where = [["chassis", "==", "chassis1"]]
+    return {"op": "mutate", "table": "Chassis_Template_Var", "where": where, "mutations": list(mutations)}
 
 
 def delete(key: tuple[str, ...]) -> Json:
@@ -487,7 +554,7 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     "it leaves its group": ([mutate(GROUP, ["load_balancer", "delete", uuid(LB)])], {WEB}),
     "a group is emptied": ([change(GROUP, load_balancer=["set", []])], {WEB, SIX, WATCHED}),
     "a group is renamed": ([change(GROUP, name="net1")], {VIPS}),
-    "a group leaves a switch": ([change(SWITCH, load_balancer_group=["set", []])], {VIPS}),
+    "a group leaves a switch": ([change(SWITCH, load_balancer_group=["set", []])], {VIPS, NEAR}),
     "an address goes": ([mutate(VIP_LRP, ["networks", "delete", "10.0.0.10/24"])], {WEB}),
     "an address loses its mark": ([mutate(VIP_LRP, ["external_ids", "delete", ADDRESS])], {WEB, VIPS}),
     "an address and its mark go": (
@@ -508,7 +575,7 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     "a router port gets other networks": ([change(LRP, networks="10.0.0.7/24", mac="02:00:00:00:00:01")], {ROUTER}),
     "a switch goes, with its ports": (
         [delete(SWITCH)],
-        {NET, PORT, VIPS, Owner(Kind.PORT, "r1-net1")},
+        {NET, PORT, VIPS, NEAR, Owner(Kind.PORT, "r1-net1")},
     ),
     "a router is emptied": (
         [change(("Logical_Router", "r1"), ports=["set", []], static_routes=["set", []])],
@@ -547,6 +614,27 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     "a health check is for another VIP": ([change(CHECK, vip="10.0.0.30:2")], {WATCHED}),
     "a member is probed elsewhere": ([mutate(MONITOR, ["ip_port_mappings", "delete", "10.0.0.11"])], {WATCHED}),
     "a monitor goes, with its health check": ([delete(MONITOR)], {WATCHED}),
+    "a variable goes": ([mutate_chassis(["variables", "delete", VARIABLE])], {LOCAL}),
+    "a variable has another value": (
+        [
+            mutate_chassis(
+                ["variables", "delete", VARIABLE], ["variables", "insert", encode_map({VARIABLE: "10.0.0.99:80"})]
+            )
+        ],
+        {LOCAL},
+    ),
+    "somebody else has a variable of theirs": (
+        [mutate_chassis(["variables", "insert", encode_map({"theirs": "1"})])],
+        set(),
+    ),
+    "a variable is nobody's": (
+        [mutate_chassis(["external_ids", "delete", f"fairlead:variable:{VARIABLE}"])],
+        {LOCAL},
+    ),
+    "the variables of a chassis go": (
+        [{"op": "delete", "table": "Chassis_Template_Var", "where": [["chassis", "==", "chassis1"]]}],
+        {LOCAL},
+    ),
     "a port group goes, with its ACLs": ([delete(PORT_GROUP)], {VIPS, WEB}),
     "words that mean nothing to us": (
         [mutate(LSP, ["external_ids", "insert", encode_map({"neutron:x": "y"})])],
@@ -829,6 +917,7 @@ BASE: dict[Owner, tuple[OvnRow, ...]] = {
         LoadBalancer(name="web-tcp", protocol="tcp", services=()),
         GroupMember(group="net1", load_balancer="web-tcp"),
         PortAddress(port="lrp", network="10.0.0.10/24"),
+        ChassisVariable(chassis="chassis1", name="near", values=("10.0.0.11:80", "10.0.0.12:80")),
     ),
 }
 STRANGER = Owner(Kind.ROUTER, "r2")
@@ -911,6 +1000,21 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
     "a row twice": (NET, creates(*BASE[NET]), DriverError, "duplicate uuid"),
     "a row of another": (STRANGER, creates(*BASE[NET]), DriverError, "duplicate uuid"),
     "an address of another": (API, creates(BASE[WEB][2]), DriverError, "loadbalancer/web has"),
+    "a variable of another": (
+        API,
+        creates(ChassisVariable(chassis="chassis1", name="near", values=("10.0.0.12:80",))),
+        DriverError,
+        "loadbalancer/web has",
+    ),
+    "an update of a variable that has another value": (
+        WEB,
+        update(
+            ChassisVariable(chassis="chassis1", name="near", values=("10.0.0.99:80",)),
+            ChassisVariable(chassis="chassis1", name="near", values=("10.0.0.12:80",)),
+        ),
+        DriverError,
+        "no such row to update: Chassis_Template_Var chassis1",
+    ),
     "an update of what is gone": (
         NET,
         update(LogicalSwitch(name="no"), LogicalSwitch(name="no", other_config=pairs({"a": "b"}))),
@@ -976,7 +1080,7 @@ def test_what_is_gone_may_be_deleted_again(server: Server) -> None:
                 await driver.apply(owner, deletes(*reversed(rows)))
                 await driver.apply(owner, deletes(*reversed(rows)))
             assert await driver.read_all() == {}
-            assert all(rows == {} for rows in (await observer.raw()).values())
+            assert holds_nothing(await observer.raw())
             assert driver.foreign == []
 
     run(tell)
@@ -1043,6 +1147,8 @@ def random_rows(owner: Owner, dice: random.Random) -> Rows:
                 LoadBalancerHealthCheck(
                     load_balancer=f"{name}-tcp", vip="10.0.0.10:80", options=pick([(), pairs({"interval": "5"})])
                 ),
+                ChassisVariable(chassis="c1", name=f"near_{name}", values=pick(backends[1:])),
+                ChassisVariable(chassis="c2", name="near", values=("10.0.0.11:80",)),
                 GroupMember(group="v1", load_balancer=f"{name}-tcp"),
                 GroupMember(group="v2", load_balancer=f"{name}-tcp"),
                 PortAddress(port=pick(["lrp-r1", "lrp-r2"]), network=pick(["10.0.0.10/24", "fd00::10/64"])),
@@ -1329,7 +1435,7 @@ def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.Fixture
                 assert await driver.lines() == sorted(render_rows(world.snapshot).splitlines())
             world.reconciler.mark(world._change(NOTHING))
             await rest(world, resyncs)
-            assert all(rows == {} for rows in (await observer.raw()).values())
+            assert holds_nothing(await observer.raw())
             assert driver.foreign == []
 
     run(tell)

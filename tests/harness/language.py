@@ -19,6 +19,8 @@
 
 Every document but `probes`, `down` and `plugged` may say whose it is, `project=NAME`, and what its tenant calls it,
 `name=NAME`; what says nothing is of the project demo, and has no name.
+A pool with `near` among its options leads clients to members on their chassis first; `plugged` may name a chassis
+without a port.
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
 the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
@@ -49,6 +51,7 @@ from fairlead.model.loadbalancer import (
     Listener,
     ListenerProtocol,
     LoadBalancer,
+    Locality,
     Member,
     MonitorType,
     Parted,
@@ -91,8 +94,15 @@ Documents = dict[Owner, Aggregate]
 
 def parse_plugged(text: str) -> dict[str, str]:
     """Port -> chassis."""
-    lines = [line.split() for line in text.splitlines() if line.startswith("plugged ")]
-    return {port: chassis for _, chassis, *ports in lines for port in ports}
+    return {port: chassis for _, chassis, *ports in _plugged(text) for port in ports}
+
+
+def parse_chassis(text: str) -> frozenset[str]:
+    return frozenset(chassis for _, chassis, *_ in _plugged(text))
+
+
+def _plugged(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith("plugged ")]
 
 
 def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, frozenset[HealthKey]]]:
@@ -345,6 +355,7 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
         persistence=persistence,
         health_monitor=next((_monitor(identity, word[8:]) for word in words if word.startswith("monitor=")), None),
         admin_state_up="pool-off" not in words,
+        locality=Locality.CHASSIS if "near" in words else Locality.NONE,
         **COMMON,
     )
     known = find_pool(old, pool.id) if old else None

@@ -11,6 +11,6 @@ from fairlead.model.snapshot import Snapshot
 def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
     """The snapshot that knows the news, and the owners in which somebody went down or came back."""
     learned = with_facts(snapshot, HEALTH, news)
-    concerned = tuple(HEALTH.concerns(learned, news))
+    concerned = tuple(HEALTH.concerns(snapshot, learned, news))
     after = HEALTH.derive(learned, concerned)
     return after, HEALTH.differing(snapshot, after, concerned)

@@ -27,7 +27,7 @@ from fairlead.model.slices import slice_of
 from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.model.status import Where
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
-from harness.language import Documents, parse_model, parse_plugged
+from harness.language import Documents, parse_chassis, parse_model, parse_plugged
 
 HEADER = re.compile(r"^-- (\S+) (\w+)(?: @(\S+))? --$")
 EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"))
@@ -49,6 +49,8 @@ class State:
     down: dict[str, frozenset[HealthKey]]
     plugged: Mapping[str, str] = field(default_factory=dict)
     """Port -> chassis."""
+    chassis: frozenset[str] = frozenset()
+    """All that there are."""
 
     def snapshot(self) -> Snapshot:
         """As if the state were the first."""
@@ -57,9 +59,8 @@ class State:
 
     def told(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot that knows where ports are plugged in, and no more."""
-        names = set(self.plugged.values())
-        ports = {name: Map({port: True for port, at in self.plugged.items() if at == name}) for name in names}
-        chassis = {name: Chassis(name=name, host=name, ports=ports[name]) for name in names}
+        ports = {name: Map({port: True for port, at in self.plugged.items() if at == name}) for name in self.chassis}
+        chassis = {name: Chassis(name=name, host=name, ports=ports[name]) for name in self.chassis}
         return replace(snapshot, plugged=Map(self.plugged), chassis=Map(chassis))
 
 
@@ -77,7 +78,7 @@ class Story:
 
 def places_of(dataplanes: tuple[Dataplane, ...], states: tuple[State, ...]) -> tuple[Where, ...]:
     """Where rows are applied: each central dataplane, and each of nodes on every chassis that the states name."""
-    chassis = sorted({name for state in states for name in state.plugged.values()})
+    chassis = sorted({name for state in states for name in state.chassis})
     return tuple(
         Where(dataplane.name, name)
         for dataplane in dataplanes
@@ -104,8 +105,9 @@ def read_story(path: Path, dataplanes: tuple[Dataplane, ...] = PRODUCT) -> Story
     for name, texts in sections.items():
         model = texts.pop(MODEL)
         documents, down = parse_model(model, states[-1].documents if states else {})
-        plugged = parse_plugged(model)
-        state = State(name=name, model=model, expected=texts, documents=documents, down=down, plugged=plugged)
+        plugged, chassis = parse_plugged(model), parse_chassis(model)
+        known = {"documents": documents, "down": down, "plugged": plugged, "chassis": chassis}
+        state = State(name=name, model=model, expected=texts, **known)
         states.append(state)
     return Story(path=path, comment=comment, states=tuple(states), dataplanes=dataplanes)
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.affected import affected
+from fairlead.model.facts import CHASSIS, PLUGGED
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.status import ProvisioningStatus, Where, derive_provisioning_status
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
@@ -154,7 +155,11 @@ class World:
         dirty = list(affected(old, self.snapshot, changes.owners))
         self.snapshot = tell_health(state.told(self.snapshot), state.down)
         dirty += [Owner.parse(f"loadbalancer/{balancer}") for balancer in {*old.down, *state.down}]
-        if old.plugged != self.snapshot.plugged:
+        for fact in (PLUGGED, CHASSIS):
+            before, after = getattr(old, fact.field), getattr(self.snapshot, fact.field)
+            news = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
+            dirty += fact.concerns(old, self.snapshot, news)
+        if any(site.where.chassis for site in self.sites):  # their rows depend on what is plugged in there
             dirty += [Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers]
         return dirty
 

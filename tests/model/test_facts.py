@@ -62,10 +62,13 @@ def test_news_change_the_field_of_their_fact_alone(fact: Fact[Any], news: Any, k
 def test_who_is_concerned():
     documents, _ = parse_model("network out 192.0.2.0/24 external\nrouter r1 gateway:out=192.0.2.9", {})
     snapshot = apply_changes(snapshot_of(MODEL), Changes(puts=tuple(documents.values())), 2)
-    assert list(HEALTH.concerns(snapshot, {FIRST: Health.ERROR})) == [API, WEB]
-    assert list(ABILITIES.concerns(snapshot, frozenset())) == [*map(balancer, snapshot.load_balancers)]
-    assert list(GATEWAY_CHASSIS.concerns(snapshot, ())) == [Owner(Kind.ROUTER, "r1")]
-    assert [*PLUGGED.concerns(snapshot, {"vm1": None}), *CHASSIS.concerns(snapshot, {"node1": None})] == []
+    assert list(HEALTH.concerns(snapshot, snapshot, {FIRST: Health.ERROR})) == [API, WEB]
+    assert list(ABILITIES.concerns(snapshot, snapshot, frozenset())) == [*map(balancer, snapshot.load_balancers)]
+    assert list(GATEWAY_CHASSIS.concerns(snapshot, snapshot, ())) == [Owner(Kind.ROUTER, "r1")]
+    assert [
+        *PLUGGED.concerns(snapshot, snapshot, {"vm1": None}),
+        *CHASSIS.concerns(snapshot, snapshot, {"node1": None}),
+    ] == []
 
 
 def balancer(identity: str) -> Owner:

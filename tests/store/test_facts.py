@@ -32,9 +32,9 @@ class WithProxies(Snapshot):
 ProxyNews = Mapping[str, Proxy | None]
 
 
-def concerned(snapshot: Snapshot, news: ProxyNews) -> Iterator[Owner]:
+def concerned(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
     found = {balancer for proxy in news.values() if proxy is not None for balancer in proxy.serves}
-    return (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found & set(snapshot.load_balancers)))
+    return (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found & set(new.load_balancers)))
 
 
 PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="this test", concerns=concerned, step=1)

@@ -23,7 +23,7 @@ from fairlead.model.snapshot import Snapshot, balancer_status
 from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import inside
-from harness.story import State, Story, parse_model, parse_plugged, places_of, read_story
+from harness.story import State, Story, parse_chassis, parse_model, parse_plugged, places_of, read_story
 from harness.toy import TOYS
 from harness.walk import World, check_goldens, walk_every_way
 
@@ -62,7 +62,15 @@ CHASSIS1, CHASSIS2 = Where("leaf", "chassis1"), Where("leaf", "chassis2")
 def make_world() -> World:
     documents, down = parse_model(BOTH, {})
     plugged = parse_plugged(BOTH)
-    state = State(name="both", model=BOTH, expected={}, documents=documents, down=down, plugged=plugged)
+    state = State(
+        name="both",
+        model=BOTH,
+        expected={},
+        documents=documents,
+        down=down,
+        plugged=plugged,
+        chassis=parse_chassis(BOTH),
+    )
     world = World(dataplanes=TOYS, places=places_of(TOYS, (state,)))
     world.mark(world._change(state))
     return world

@@ -8,9 +8,10 @@ Row names are stable: they come from the ids of the model, so `ovn-nbctl` shows 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TypeAlias
 
+from fairlead.dataplane.backends import render_backends
+from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.rows import Key
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
@@ -365,7 +366,7 @@ Exclusive: TypeAlias = (
     | Acl
 )
 """A row of ours that is a row of the database too."""
-Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | PortGroupPort
+Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | PortGroupPort | ChassisVariable
 """A row of ours that is one element of a column."""
 OvnRow: TypeAlias = Exclusive | Element
 
@@ -378,16 +379,6 @@ def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:
             raise ValueError(f"two rows of one key: {row} and {result[row.key]}")
         result[row.key] = row
     return result
-
-
-def render_backends(backends: tuple[str, ...]) -> str:
-    """Slots for people: `(a,b)x8` for a cycle, `a*3,b*2` for runs, `reject` for none."""
-    if not backends:
-        return "reject"
-    cycle = next(size for size in range(1, len(backends) + 1) if backends == backends[:size] * (len(backends) // size))
-    runs = [(backend, len(list(run))) for backend, run in groupby(backends[:cycle])]
-    text = ",".join(backend if count == 1 else f"{backend}*{count}" for backend, count in runs)
-    return text if cycle == len(backends) else f"({text})x{len(backends) // cycle}"
 
 
 def _render_title(title: str) -> str:

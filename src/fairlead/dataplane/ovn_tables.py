@@ -29,6 +29,7 @@ from fairlead.dataplane.ovn import (
     StaticRoute,
     SwitchGroup,
 )
+from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.rows import Key
 
 
@@ -100,6 +101,9 @@ class Shared:
     owned_by_holder: bool = False
     """Whether an element belongs to the owner of the row that holds it. Otherwise it belongs to the owner of the row
     that it refers to."""
+    value: str = ""
+    """The field with the element's value, in a column that is a map: then elements are marked each for itself, and the
+    row that holds them is nobody's. It is made with the first element, and found by the column `holder`."""
 
 
 TITLE = "external_ids:fairlead:name"
@@ -224,6 +228,15 @@ SHARED: tuple[Shared, ...] = (
         target="Logical_Switch_Port",
         owned_by_holder=True,
     ),
+    Shared(
+        row=ChassisVariable,
+        table="Chassis_Template_Var",
+        column="variables",
+        holder="chassis",
+        element="name",
+        target=None,
+        value="values",
+    ),
 )
 
 TABLE_OF: Mapping[type, Table] = {table.row: table for table in TABLES.values()}
@@ -247,6 +260,8 @@ a change of the others."""
 def references(row: OvnRow) -> tuple[Key, ...]:
     """The rows that must exist before this one can, and as long as it does."""
     shared = SHARED_OF.get(type(row))
+    if shared is not None and shared.value:
+        return ()
     if shared is not None:
         holder = (shared.table, getattr(row, shared.holder))
         return (holder,) if shared.target is None else (holder, (shared.target, getattr(row, shared.element)))

@@ -12,6 +12,7 @@ from fairlead.model.loadbalancer import (
     Listener,
     ListenerProtocol,
     ListenerTls,
+    Locality,
     MonitorType,
     PersistenceType,
     Pool,
@@ -58,6 +59,7 @@ class Abilities:
     algorithms: frozenset[Algorithm] = frozenset(Algorithm)
     persistence: frozenset[PersistenceType] = frozenset(PersistenceType)
     monitors: frozenset[MonitorType] = frozenset(MonitorType)
+    localities: frozenset[Locality] = frozenset(Locality)
     options: frozenset[str] = EVERY_OPTION
     """The optional attributes that have an effect."""
 
@@ -91,6 +93,8 @@ def lacking_for_pool(abilities: Abilities, pool: Pool) -> Feature | None:
         return Feature("pool.persistence.granularity")
     if monitor is not None and monitor.type not in abilities.monitors:
         return Feature("pool.health_monitor", monitor.type.value)
+    if pool.locality not in abilities.localities:
+        return Feature("pool.locality", pool.locality.value)
     if pool.algorithm not in abilities.algorithms:
         return Feature("pool.algorithm", pool.algorithm.value)
     if pool.protocol not in abilities.pool_protocols:

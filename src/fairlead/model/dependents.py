@@ -74,6 +74,9 @@ def of_load_balancer(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Own
             elif (project_id in before) != (project_id in after):
                 yield VipNetwork(network_id).owner
                 yield vip_network(snapshot, network_id, project_id).owner
+            near_before, near_after = (each.near_projects.get(network_id, NO_IDS) for each in (old, new))
+            if (project_id in near_before) != (project_id in near_after):
+                yield vip_network(snapshot, network_id, project_id).near
 
 
 def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
@@ -115,12 +118,17 @@ def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
-    """The load balancers that probe this port, or from its address."""
+    """The load balancers that probe this port, or from its address, and those that lead to it whoever is near."""
     ports = [port]
     if port.use is PortUse.PROBE:
         ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NO_IDS))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
-    watching = (balancer_id for address in addresses for balancer_id in snapshot.watched.get(address, NO_IDS))
+    watching = {
+        balancer_id
+        for address in addresses
+        for index in (snapshot.watched, snapshot.near_members)
+        for balancer_id in index.get(address, NO_IDS)
+    }
     return (Owner(Kind.LOAD_BALANCER, balancer_id) for balancer_id in watching)
 
 

@@ -54,7 +54,7 @@ def _replace_all(known: object, news: object) -> object:
     return known if known == news else news
 
 
-def _nobody(snapshot: Snapshot, news: Any) -> Iterable[Owner]:
+def _nobody(old: Snapshot, new: Snapshot, news: Any) -> Iterable[Owner]:
     return ()
 
 
@@ -76,8 +76,9 @@ class Fact(Generic[_News]):
     """Who says it, for people."""
     change: Callable[[Any, _News], Any] = _change_map
     """The field after the news."""
-    concerns: Callable[[Snapshot, _News], Iterable[Owner]] = _nobody
-    """The owners whose rows may differ after the news. Too many is allowed, too few never."""
+    concerns: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _nobody
+    """The owners whose rows may differ after the news, given the snapshots before and after. Too many is allowed, too
+    few never."""
     derive: Callable[[Snapshot, Iterable[Owner]], Snapshot] = _no_derivation
     """Brings up to date what the snapshot keeps of these owners that follows from documents and facts together."""
     differing: Callable[[Snapshot, Snapshot, Iterable[Owner]], tuple[Owner, ...]] = _all_differ
@@ -95,9 +96,9 @@ def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
     return snapshot if changed is known else replace(snapshot, **{fact.field: changed})
 
 
-def _probed_by(snapshot: Snapshot, news: HealthNews) -> list[Owner]:
+def _probed_by(old: Snapshot, new: Snapshot, news: HealthNews) -> list[Owner]:
     """The load balancers that have a member with a monitor at one of these addresses."""
-    found = {each for endpoint in news for each in snapshot.watched.get(endpoint.address, NO_IDS)}
+    found = {each for endpoint in news for each in new.watched.get(endpoint.address, NO_IDS)}
     return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
 
 
@@ -133,12 +134,27 @@ def _describe_down(snapshot: Snapshot, owner: Owner) -> str:
     return f"members of {describe_owner(snapshot, owner)} that are down: {told or 'none'}{more}"
 
 
-def _all_balancers(snapshot: Snapshot, news: object) -> Iterator[Owner]:
-    return (Owner(Kind.LOAD_BALANCER, each) for each in snapshot.load_balancers)
+def _all_balancers(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
+    return (Owner(Kind.LOAD_BALANCER, each) for each in new.load_balancers)
 
 
-def _routers_with_gateway(snapshot: Snapshot, news: object) -> Iterator[Owner]:
-    found = (each for routers in snapshot.network_gateways.values() for each in routers)
+def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
+    """When a chassis comes or goes, the load balancers that decide on each for itself. What else is told of a chassis
+    matters to nobody."""
+    if any((name in old.chassis) != (name in new.chassis) for name in news):
+        yield from (Owner(Kind.LOAD_BALANCER, each) for each in new.near)
+
+
+def _near_members(old: Snapshot, new: Snapshot, news: PluggedNews) -> list[Owner]:
+    """Of those load balancers the ones that may have a member at one of these ports."""
+    ports = (port for each in news if (port := new.ports.get(each)) is not None) if new.near else ()
+    addresses = (fixed.address for port in ports for fixed in port.fixed_ips)
+    found = {each for address in addresses for each in new.near_members.get(address, NO_IDS)}
+    return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
+
+
+def _routers_with_gateway(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
+    found = (each for routers in new.network_gateways.values() for each in routers)
     return (Owner(Kind.ROUTER, each) for each in found)
 
 
@@ -152,8 +168,8 @@ HEALTH: Fact[HealthNews] = Fact(
     step=5,  # each load balancer may have a thousand members
     describe=_describe_down,
 )
-CHASSIS: Fact[ChassisNews] = Fact(field="chassis", observer="the Southbound database", change=_put_all)
-PLUGGED: Fact[PluggedNews] = Fact(field="plugged", observer="the Southbound database")
+CHASSIS: Fact[ChassisNews] = Fact(field="chassis", observer="the Southbound database", change=_put_all, concerns=_near)
+PLUGGED: Fact[PluggedNews] = Fact(field="plugged", observer="the Southbound database", concerns=_near_members)
 ABILITIES: Fact[frozenset[str]] = Fact(
     field="abilities",
     observer="the driver, by the schema of the Northbound database",

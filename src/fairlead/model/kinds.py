@@ -13,7 +13,7 @@ from fairlead.model.addresses import IPAddress
 from fairlead.model.balancer_status import touch
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.indexes import Addresses, Grouped, Index, Summed, Unique
-from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.loadbalancer import LoadBalancer, near_pools
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
@@ -124,6 +124,14 @@ def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
     return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
 
 
+def _near_networks(balancer: LoadBalancer) -> list[str]:
+    return _vip_networks(balancer) if near_pools(balancer) else []
+
+
+def _near_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
+    return frozenset(member.address for pool in near_pools(balancer) for member in pool.members)
+
+
 KINDS: Mapping[Kind, Declaration] = {
     Kind.NETWORK: Declaration(
         document=Network,
@@ -163,6 +171,9 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("network_vips", _vip_networks),
             Grouped("vip_projects", _vip_networks, attrgetter("project_id")),
             Grouped("router_vips", lambda balancer: [balancer.router_id]),
+            Unique("near", lambda balancer: [balancer.id] if near_pools(balancer) else []),
+            Grouped("near_projects", _near_networks, attrgetter("project_id")),
+            Grouped("near_members", _near_addresses),
             Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
             Grouped("watched", _watched_addresses),
             Grouped("crossing", _crossed_subnets),

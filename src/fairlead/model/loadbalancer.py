@@ -1,6 +1,6 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -56,6 +56,14 @@ class PersistenceType(StrEnum):
     APP_COOKIE = "APP_COOKIE"
     HTTP_COOKIE = "HTTP_COOKIE"
     SOURCE_IP = "SOURCE_IP"
+
+
+class Locality(StrEnum):
+    """Which members a client is led to before the others of their sort, by where both are."""
+
+    CHASSIS = "CHASSIS"
+    """Those on the client's own chassis."""
+    NONE = "NONE"
 
 
 class MonitorType(StrEnum):
@@ -203,6 +211,7 @@ class Pool(Resource):
     algorithm: Algorithm
     admin_state_up: bool = True
     persistence: SessionPersistence | None = None
+    locality: Locality = Locality.NONE
     tls: PoolTls | None = None
     """None when nothing is said about it; the same for a listener."""
     health_monitor: HealthMonitor | None = None
@@ -422,6 +431,11 @@ def pools_of(listener: Listener) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pool_id for pool_id in (listener.default_pool_id, *redirects) if pool_id))
 
 
+def near_pools(balancer: LoadBalancer) -> tuple[Pool, ...]:
+    """Those that lead clients to members near them."""
+    return tuple(pool for pool in balancer.pools if pool.locality is not Locality.NONE)
+
+
 def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
     """Asked for each of a thousand members: most listeners have no policies, and are told apart by a field."""
     return tuple(
@@ -477,6 +491,28 @@ def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tu
         if living:
             return lend(_table(pool, version, backup), living)
     return ()
+
+
+def slots_near(
+    pool: Pool, version: int, near: Iterable[Member], down: Container[str], everywhere: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The same for clients where the members `near` are: these serve alone as long as one of them does. `everywhere`
+    are the slots of who has none near (`slots_of`).
+
+    An ordinary member anywhere goes before a backup that is near. It is the same table, so in each place too members
+    that come or go take and leave no slot but theirs.
+    """
+    if not everywhere:
+        return ()
+    backup = next(member.backup for member in pool.members if member.ordinal == everywhere[0])
+    living = {
+        m.ordinal: m.weight
+        for m in near
+        if m.address.version == version and m.backup == backup and m.takes_connections and m.id not in down
+    }
+    if not living:
+        return everywhere
+    return tuple(living) if len(living) == 1 else lend(_table(pool, version, backup), living)
 
 
 def _weights(pool: Pool, version: int, backup: bool) -> dict[int, int]:

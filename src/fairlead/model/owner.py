@@ -15,6 +15,8 @@ class Kind(StrEnum):
     those of a project share that is only a guest on the network is an owner beside it: `VipNetwork`."""
     VIP_GATEWAY = "vip-gateway"
     """What the VIPs on the gateway of one router share, by the router's id: while there are any."""
+    NEAR_NETWORK = "near-network"
+    """What the load balancers of a `VIP_NETWORK` share that lead clients to members near them: while there are any."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
     FLAVOR = "flavor"
@@ -27,7 +29,7 @@ class Kind(StrEnum):
     TRUST_TOKEN = "trust-token"  # noqa: S105 - no secret
 
 
-WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY})
+WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.NEAR_NETWORK})
 """They follow from load balancers and have no documents."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
@@ -62,9 +64,13 @@ class VipNetwork:
         guest = "" if self.guest is None else f"/{self.guest}"
         return Owner(Kind.VIP_NETWORK, f"{self.network_id}{guest}")
 
+    @property
+    def near(self) -> Owner:
+        return Owner(Kind.NEAR_NETWORK, self.owner.id)
+
     @classmethod
     def of(cls, owner: Owner) -> "VipNetwork":
-        """The inverse of `owner`. No network's id has a slash: it is a UUID."""
+        """The inverse of `owner` and `near`. No network's id has a slash: it is a UUID."""
         network_id, slash, guest = owner.id.partition("/")
         return cls(network_id, guest if slash else None)
 

@@ -89,6 +89,12 @@ class Snapshot:
     """Router -> the load balancers whose VIPs its gateway has."""
     project_gateways: Map[tuple[str, str], Ids] = Map()
     """(project, external network) -> the project's routers that have their gateway there."""
+    near: Map[str, str] = Map()
+    """Load balancers that lead clients to members near them."""
+    near_projects: Map[str, Ids] = Map()
+    """Network -> the projects that have a VIP of such a load balancer there."""
+    near_members: Map[IPAddress, Ids] = Map()
+    """Address -> the load balancers that have such a member there."""
     described_on: Map[str, Ids] = Map()
     """Network -> the load balancers that were described for it."""
     network_routers: Map[str, Ids] = Map()
@@ -164,13 +170,27 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
 
 
 def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
-    """All that a network with VIPs has: first what all of them share, then what a guest's do."""
+    """All that a network with VIPs has: first what all of them share, then what a guest's do. What those that lead
+    to members nearby share is left out."""
     if network_id in snapshot.network_vips:
         yield VipNetwork(network_id).owner
         for project_id in snapshot.vip_projects[network_id]:
             found = vip_network(snapshot, network_id, project_id)
             if found.guest is not None:
                 yield found.owner
+
+
+def near_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
+    """What those of its load balancers share that lead clients to members near them."""
+    projects = snapshot.near_projects.get(network_id, NO_IDS)
+    return (vip_network(snapshot, network_id, project_id).near for project_id in projects)
+
+
+def shares_near(snapshot: Snapshot, where: VipNetwork) -> bool:
+    """Whether any load balancer there leads clients to members near them."""
+    network = snapshot.networks.get(where.network_id)
+    project_id = where.guest if where.guest is not None or network is None else network.project_id
+    return project_id in snapshot.near_projects.get(where.network_id, NO_IDS)
 
 
 def with_health(

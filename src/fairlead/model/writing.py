@@ -9,7 +9,7 @@ from immutables import Map
 from fairlead.model.balancer_status import PartHistories
 from fairlead.model.kinds import EVERY_KIND, KINDS, has_rows, owner_of
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Aggregate, Snapshot, map_name, vip_owners
+from fairlead.model.snapshot import Aggregate, Snapshot, map_name, near_owners, vip_owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,8 @@ def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
             owners += (owner for identity in snapshot.network_vips for owner in vip_owners(snapshot, identity))
         elif kind is Kind.VIP_GATEWAY:
             owners += (Owner(kind, identity) for identity in snapshot.router_vips)
+        elif kind is Kind.NEAR_NETWORK:
+            owners += (owner for identity in snapshot.near_projects for owner in near_owners(snapshot, identity))
         else:
             owners += (Owner(kind, identity) for identity in snapshot.documents(kind))
     return owners

@@ -65,7 +65,7 @@ class Deleted(Container[Owner]):
     """That the store has, or had."""
 
     def __contains__(self, owner: object) -> bool:
-        if isinstance(owner, Owner) and owner.kind is Kind.VIP_NETWORK:
+        if isinstance(owner, Owner) and owner.kind in (Kind.VIP_NETWORK, Kind.NEAR_NETWORK):
             return VipNetwork.of(owner).network_id in self.networks
         if isinstance(owner, Owner) and owner.kind is Kind.VIP_GATEWAY:
             return owner.id in self.routers
@@ -118,8 +118,9 @@ class Model:
         News may concern ten thousand owners: it yields wherever it can rest, and looks at each owner once. If that ends
         before all were looked at, the observer has to say the same news again.
         """
-        self.snapshot = with_facts(self.snapshot, fact, news)
-        concerned = tuple(fact.concerns(self.snapshot, news))
+        old = self.snapshot
+        self.snapshot = with_facts(old, fact, news)
+        concerned = tuple(fact.concerns(old, self.snapshot, news))
         step = fact.step or len(concerned) or 1
         for first in range(0, len(concerned), step):
             some, before = concerned[first : first + step], self.snapshot

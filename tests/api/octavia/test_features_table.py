@@ -32,6 +32,7 @@ VALUES: Mapping[tuple[str, str], type[StrEnum]] = {
     ("listener", "protocol"): lb.ListenerProtocol,
     ("pool", "protocol"): lb.PoolProtocol,
     ("pool", "lb_algorithm"): lb.Algorithm,
+    ("pool", "locality"): lb.Locality,
     ("pool", "session_persistence"): lb.PersistenceType,
     ("health monitor", "type"): lb.MonitorType,
     ("L7 policy", "action"): l7.L7ActionType,

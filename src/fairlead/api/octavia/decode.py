@@ -24,6 +24,7 @@ from fairlead.model.loadbalancer import (
     HttpCookiePersistence,
     HttpMonitor,
     Listener,
+    Locality,
     Member,
     PersistenceType,
     PlainMonitor,
@@ -106,6 +107,8 @@ def edit_pool(pool: Pool, values: Values) -> Pool:
     changes = common(values)
     if "lb_algorithm" in values:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
+    if "locality" in values:
+        changes["locality"] = values["locality"] or Locality.NONE
     if "session_persistence" in values:
         wanted = values["session_persistence"]
         changes["persistence"] = None if wanted is None else _persistence(wanted, pool)

@@ -211,6 +211,7 @@ def encode_pool(where: BalancerStatus, pool: Pool) -> JsonObject:
         "admin_state_up": pool.admin_state_up,
         "protocol": pool.protocol.value,
         "lb_algorithm": pool.algorithm.value,
+        "locality": pool.locality.value,
         "session_persistence": _persistence(pool.persistence),
         "loadbalancers": _ids([where.balancer.id]),
         "listeners": _ids(listener.id for listener in listeners_of(where.balancer, pool.id)),

@@ -62,6 +62,7 @@ _SAID: Mapping[str, str] = {
     "listener.connection_limit": "connection_limit",
     "pool.protocol": "pool protocol",
     "pool.algorithm": "lb_algorithm",
+    "pool.locality": "locality",
     "pool.persistence": "session_persistence",
     "pool.persistence.granularity": "persistence_granularity",
     "pool.health_monitor": "health monitors of type",

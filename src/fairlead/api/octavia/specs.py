@@ -39,6 +39,7 @@ from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
 from fairlead.model.loadbalancer import (
     Algorithm,
     ListenerProtocol,
+    Locality,
     MonitorType,
     PersistenceType,
     PoolProtocol,
@@ -176,6 +177,7 @@ POOL_PUT: Spec = {
         POOL_TLS,
         rest={
             "lb_algorithm": Field(word_of(Algorithm)),
+            "locality": Field(word_of(Locality)),  # Octavia has no such attribute
             "session_persistence": Field(nested(SESSION_PERSISTENCE_PUT)),
         },
     ),

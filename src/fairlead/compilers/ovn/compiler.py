@@ -23,6 +23,13 @@ from typing import assert_never
 
 from fairlead.compilers.ovn.abilities import ABILITIES
 from fairlead.compilers.ovn.groups import Groups, domain_groups, gateway_groups, group_rows, guest_groups
+from fairlead.compilers.ovn.locality import (
+    NearGroups,
+    NearServices,
+    domain_near_groups,
+    near_network_rows,
+    refuse_locality,
+)
 from fairlead.compilers.ovn.monitors import monitor_rows
 from fairlead.compilers.ovn.parting import Endpoints, parting_rows
 from fairlead.compilers.ovn.router import (
@@ -86,6 +93,8 @@ def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
         return by_key(_vip_network(snapshot, VipNetwork.of(owner)))
     if owner.kind is Kind.VIP_GATEWAY:
         return by_key(gateway_rows(snapshot, owner.id))
+    if owner.kind is Kind.NEAR_NETWORK:
+        return by_key(near_network_rows(snapshot, VipNetwork.of(owner)))
     match snapshot.find(owner):
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             return NO_ROWS
@@ -178,6 +187,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
     for each in balancer.pools:
         _refuse_pool(each)
         _refuse_translation(each, balancer.ip_versions)
+    refuse_locality(balancer)
     if balancer.router_id is not None:
         gateway = vip_gateway(snapshot, balancer)
         if gateway is None:  # the address leads nowhere
@@ -187,7 +197,7 @@ def _load_balancer(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         yield from _answers(balancer, network)
     endpoints = {pool.id: _endpoints(balancer, pool) for pool in balancer.pools}
     for place in _places(snapshot, balancer, network):
-        yield from _services(balancer, place, endpoints, snapshot.abilities)
+        yield from _services(snapshot, balancer, place, endpoints)
     for each in balancer.pools:
         yield from monitor_rows(snapshot, balancer, each)
 
@@ -209,6 +219,8 @@ class Place:
     """Each VIP with all addresses that lead to what it leads to."""
     out: frozenset[HealthKey]
     """The members that do not serve there, or not at some port."""
+    near: NearGroups | None = None
+    """Of the rows in which each chassis decides for itself."""
     options: Pairs = OPTIONS
     """Of what leads whole addresses to members."""
 
@@ -223,13 +235,15 @@ def _places(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network) -> 
         yield Place(groups=gateway_groups(balancer.router_id), addresses=addresses, out=down, options=ANSWERING)
         return
     where = vip_network(snapshot, network.id, balancer.project_id)
-    yield Place(groups=domain_groups(where), addresses=addresses, out=down)
+    yield Place(groups=domain_groups(where), near=domain_near_groups(where), addresses=addresses, out=down)
     if where.guest is not None:
         ranges = AddressRanges.of(network)
         members = (member for pool in balancer.pools for member in pool.members)
         elsewhere = frozenset(member.id for member in members if not ranges.hold(member.address))
         vips = tuple((vip, (vip.address,)) for vip in balancer.vips)
-        yield Place(groups=guest_groups(where), suffix="there", addresses=vips, out=down | elsewhere)
+        there = guest_groups(where)
+        near = NearGroups(switches=there.balancers, routers=None)
+        yield Place(groups=there, near=near, suffix="there", addresses=vips, out=down | elsewhere)
 
 
 def _endpoints(balancer: lb.LoadBalancer, pool: lb.Pool) -> dict[int, tuple[str, ...]]:
@@ -242,12 +256,11 @@ def _endpoints(balancer: lb.LoadBalancer, pool: lb.Pool) -> dict[int, tuple[str,
     }
 
 
-def _services(
-    balancer: lb.LoadBalancer, place: Place, endpoints: Endpoints, abilities: frozenset[str]
-) -> Iterator[OvnRow]:
+def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpoints: Endpoints) -> Iterator[OvnRow]:
     """`endpoints` are those of each pool."""
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
     tables = Tables(place.out)
+    near = NearServices.of(snapshot, balancer, place.near, place.suffix, tables)
     serving: dict[lb.Transport, set[str]] = {}
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
@@ -262,10 +275,10 @@ def _services(
         if not (balancer.admin_state_up and listener.admin_state_up):
             continue
         for vip, addresses in place.addresses:
-            where = (transport, _selection_fields(abilities, pool, vip.address.version))
-            found = tables.backends(listener, pool, vip.address.version)
-            for port, backends in zip(expand(listener.ports), found, strict=True):
-                serving[transport].update(backends)
+            where = (transport, _selection_fields(snapshot.abilities, pool, vip.address.version))
+            found = dict(zip(expand(listener.ports), tables.backends(listener, pool, vip.address.version), strict=True))
+            serving[transport].update(*found.values())
+            for port, backends in near.take(where, listener, addresses, found).items():
                 services.setdefault(where, []).extend(
                     VirtualService(vip=render_endpoint(address, port), backends=backends) for address in addresses
                 )
@@ -282,6 +295,7 @@ def _services(
         )
         yield row
         yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
+    yield from near.rows()
     if not place.suffix:  # where the project's routers are, and so the gateways
         yield from parting_rows(balancer, endpoints, serving, OPTIONS, place.groups.balancers)
 

@@ -1,6 +1,6 @@
 """Slot tables of pools as backends of OVN's VIPs: of one family, for a switch translates no IPv4 into IPv6."""
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from fairlead.model import loadbalancer as lb
@@ -17,28 +17,52 @@ class Tables:
 
     out: Set[HealthKey]
     """The members that do not serve in this place, or not at some of their ports."""
-    _made: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
-    """Of pools whose members have one port each: (pool, IP version) -> backends."""
-    _buckets: dict[tuple[str, int, frozenset[str]], tuple[int, ...]] = field(default_factory=dict)
-    """(pool, IP version, members that do not serve) -> ordinals."""
+    _made: dict[tuple[str, int], "_Choice"] = field(default_factory=dict)
+    """Of pools whose members have one port each, by pool and IP version."""
+    _mapped: dict[tuple[str, str, int], "list[_Choice]"] = field(default_factory=dict)
+    """Of other pools, by listener, pool and IP version."""
+    _buckets: dict[tuple[str, int, frozenset[str]], tuple[tuple[int, ...], tuple[int, ...]]] = field(
+        default_factory=dict
+    )
+    """(pool, IP version, members that do not serve) -> slots, and as buckets."""
 
     def backends(self, listener: lb.Listener, pool: lb.Pool | None, version: int) -> list[tuple[str, ...]]:
         """Where clients go, for each port of the listener."""
+        return [choice.backends for choice in self._choices(listener, pool, version)]
+
+    def near(
+        self, listener: lb.Listener, pool: lb.Pool, version: int, members: Sequence[lb.Member]
+    ) -> list[tuple[str, ...]]:
+        """Where clients go that these members of the pool are near."""
+        made: dict[int, tuple[str, ...]] = {}
+        choices = self._choices(listener, pool, version)
+        for choice in choices:
+            if id(choice) not in made:
+                slots = lb.slots_near(pool, version, members, choice.gone, choice.slots)
+                own = _shortened(pool, slots) if slots is not choice.slots else None
+                made[id(choice)] = choice.backends if own is None else tuple(map(choice.places.__getitem__, own))
+        return [made[id(choice)] for choice in choices]
+
+    def _choices(self, listener: lb.Listener, pool: lb.Pool | None, version: int) -> "list[_Choice]":
+        """For each port of the listener; the same one for all where members have one port each."""
         number = count(listener.ports)
         if pool is None or not pool.admin_state_up:
-            return [()] * number
-        if not all(isinstance(member.port, int) for member in pool.members):
-            return self._mapped(listener, pool, version)
-        made = self._made.get((pool.id, version))
-        if made is None:
-            places = {
-                each.ordinal: render_endpoint(each.address, each.port)
-                for each in pool.members
-                if isinstance(each.port, int)
-            }
-            gone = frozenset(member.id for member in pool.members if member.id in self.out)
-            made = self._made[pool.id, version] = tuple(map(places.__getitem__, self._table(pool, version, gone)))
-        return [made] * number
+            return [_NOBODY] * number
+        if all(isinstance(member.port, int) for member in pool.members):
+            made = self._made.get((pool.id, version))
+            if made is None:
+                places = {
+                    each.ordinal: render_endpoint(each.address, each.port)
+                    for each in pool.members
+                    if isinstance(each.port, int)
+                }
+                gone = frozenset(member.id for member in pool.members if member.id in self.out)
+                made = self._made[pool.id, version] = self._choice(pool, version, places, gone)
+            return [made] * number
+        key = (listener.id, pool.id, version)
+        if key not in self._mapped:
+            self._mapped[key] = list(self._map(listener, pool, version))
+        return self._mapped[key]
 
     def whole(self, pool: lb.Pool | None, version: int) -> tuple[str, ...]:
         """Where clients go with what is for no port: addresses."""
@@ -46,12 +70,11 @@ class Tables:
             return ()
         places = {member.ordinal: str(member.address) for member in pool.members}
         gone = frozenset(member.id for member in pool.members if member.id in self.out)
-        return tuple(map(places.__getitem__, self._table(pool, version, gone)))
+        return tuple(map(places.__getitem__, self._table(pool, version, gone)[1]))
 
-    def _mapped(self, listener: lb.Listener, pool: lb.Pool, version: int) -> list[tuple[str, ...]]:
+    def _map(self, listener: lb.Listener, pool: lb.Pool, version: int) -> "Iterator[_Choice]":
         """A member may be down at one of its ports and serve at the others."""
         numbers = tuple(expand(listener.ports))
-        found = []
         at = {member: targets(member.port, numbers) for member in pool.members}
         for index in range(len(numbers)):
             ports = {member: there[index] for member, there in at.items() if index < len(there)}
@@ -61,14 +84,35 @@ class Tables:
                 if member not in ports or member.id in self.out or (member.id, ports[member]) in self.out
             )
             places = {member.ordinal: render_endpoint(member.address, port) for member, port in ports.items()}
-            found.append(tuple(map(places.__getitem__, self._table(pool, version, gone))))
-        return found
+            yield self._choice(pool, version, places, gone)
 
-    def _table(self, pool: lb.Pool, version: int, gone: frozenset[str]) -> tuple[int, ...]:
+    def _choice(self, pool: lb.Pool, version: int, places: Mapping[int, str], gone: frozenset[str]) -> "_Choice":
+        slots, buckets = self._table(pool, version, gone)
+        backends = tuple(map(places.__getitem__, buckets))
+        return _Choice(places=places, gone=gone, slots=slots, backends=backends)
+
+    def _table(self, pool: lb.Pool, version: int, gone: frozenset[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         key = (pool.id, version, gone)
         if key not in self._buckets:
-            self._buckets[key] = _shortened(pool, lb.slots_of(pool, version, gone))
+            slots = lb.slots_of(pool, version, gone)
+            self._buckets[key] = slots, _shortened(pool, slots)
         return self._buckets[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """At one port."""
+
+    places: Mapping[int, str]
+    """Ordinal of a member -> its endpoint."""
+    gone: frozenset[str]
+    slots: tuple[int, ...]
+    """Ordinals, for who has no member near."""
+    backends: tuple[str, ...]
+    """The same as OVN has it."""
+
+
+_NOBODY = _Choice(places={}, gone=frozenset(), slots=(), backends=())
 
 
 def _shortened(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:

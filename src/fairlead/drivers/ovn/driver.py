@@ -156,7 +156,10 @@ class OvnDriver:
             raise Standby("another server has the lock of the OVN Northbound database")
         self._replica.check(owner, diff)
         uuid_of = self._replica.uuids(owner)
-        transaction = Encoder(mark=self._mark, lock=self._lock, owner=owner, uuid_of=uuid_of).encode(diff)
+        encoder = Encoder(
+            mark=self._mark, lock=self._lock, owner=owner, uuid_of=uuid_of, known_chassis=self._replica.variables
+        )
+        transaction = encoder.encode(diff)
         self._expected[owner] = _outcome(diff)
         try:
             with _translated():

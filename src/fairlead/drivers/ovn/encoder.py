@@ -4,17 +4,19 @@ A transaction changes what differs and no more: one element of a set, one column
 refers to or updates is gone, or when a row that it deletes still holds what it does not delete.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, cast
 
 from fairlead.dataplane.ovn import Element, Exclusive, LoadBalancerGroup, LogicalRouterPort, OvnRow
+from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_tables import HELD, TITLE, references
 from fairlead.dataplane.rows import Diff, Key, Row, Update
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn.columns import encode_columns, holder_of, place_of
 from fairlead.drivers.ovn.marks import Mark, replace_address_mark, replace_title
+from fairlead.drivers.ovn.variable_encoder import VariableEncoder, wait_for_variable, without_variables
 from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.values import Json, encode_map, encode_set, encode_uuid
 from fairlead.model.owner import Owner
@@ -55,10 +57,13 @@ class Encoder:
     lock: str
     owner: Owner
     uuid_of: Callable[[Key], str]
+    known_chassis: Container[str] = frozenset()
+    """Those that have a row for template variables."""
 
     def encode(self, change: Diff) -> Transaction:
         transaction = Transaction()
         transaction.add(assert_lock(self.lock))
+        change = self._encode_variables(transaction, change)
         self._wait_for_rows(transaction, change)
         creates = cast(Mapping[Key, OvnRow], change.creates)
         for key, row in creates.items():
@@ -69,6 +74,18 @@ class Encoder:
             transaction.extend(self._update(key, update))
         self._delete(transaction, cast(Mapping[Key, OvnRow], change.deletes))
         return transaction
+
+    def _encode_variables(self, transaction: Transaction, change: Diff) -> Diff:
+        """Answers the rest of the diff."""
+        for update in change.updates.values():
+            if isinstance(update.before, ChassisVariable):
+                refusal = partial(_refuse, "no such row to update: {}", update.before)
+                transaction.add(wait_for_variable(update.before), refusal)
+        variables = VariableEncoder(mark=self.mark, owner=self.owner, known_chassis=self.known_chassis)
+        transaction.extend(variables.encode(change))
+        updates = {k: update for k, update in change.updates.items() if not isinstance(update.before, ChassisVariable)}
+        creates, deletes = without_variables(change.creates), without_variables(change.deletes)
+        return replace(change, creates=creates, updates=updates, deletes=deletes)
 
     def _wait_for_rows(self, transaction: Transaction, change: Diff) -> None:
         """An update of a row that is gone would succeed, and a weak reference to one vanish (RFC 7047, 5.2.3, 3.2)."""

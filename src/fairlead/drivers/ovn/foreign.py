@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.dataplane.ovn import Element, Exclusive, OvnRow
+from fairlead.dataplane.ovn_tables import Shared
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovn.columns import encode_columns, holder_of, place_of
 from fairlead.drivers.ovsdb.values import Json
@@ -49,8 +50,7 @@ def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> It
         return
     if isinstance(row, Element):
         shared, (table, name) = place_of(row)
-        element: str = getattr(row, shared.element)
-        texts = {"before": element if before else "", "after": element if after else ""}
+        texts = {"before": _element(shared, before), "after": _element(shared, after)}
         yield ForeignChange(table=table, name=name, column=shared.column, **texts)
         return
     table, name = key[0], " ".join(key[1:])
@@ -63,6 +63,13 @@ def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> It
         if old[column] != new[column]:
             was, now = _difference(old[column], new[column])
             yield ForeignChange(table=table, name=name, column=column, before=was, after=now)
+
+
+def _element(shared: Shared, row: OvnRow | None) -> str:
+    if row is None:
+        return ""
+    element: str = getattr(row, shared.element)
+    return f"{element}={','.join(getattr(row, shared.value))}" if shared.value else element
 
 
 def _columns(row: Exclusive) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID, uuid5
 
 from fairlead.dataplane.ovn import SOURCE_IPV6
-from fairlead.dataplane.ovn_tables import HELD, TABLES, TITLE, Form
+from fairlead.dataplane.ovn_tables import HELD, SHARED, TABLES, TITLE, Form
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.values import Json, decode_map, encode_map, patch_map
@@ -24,6 +24,7 @@ _UNMARKED = "Load_Balancer_Group"
 _NAMESPACE = UUID("a3c1a5f4-6c0e-5d0b-9d5e-0b6f1a1c7e11")
 _MARK, _OWNER, _KEY, _ADDRESS = "fairlead", "fairlead:owner", "fairlead:key", "fairlead:address:"
 _TITLE = "fairlead:name"
+_VARIABLE = "fairlead:variable:"
 _SAFE = "/:;@+=()[]{} "  # stays readable in a mark; the comma separates
 _PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # nothing to quote
 
@@ -67,8 +68,23 @@ class Mark:
     def group_name(self, owner: Owner, name: str) -> str:
         return join_text((_MARK, self.deployment, str(owner), name))
 
+    @property
+    def of_the_row(self) -> dict[str, str]:
+        """What `external_ids` say of a row that everybody may use, and that we made."""
+        return {_MARK: self.deployment}
+
+    def variable_mark(self, owner: Owner, name: str) -> dict[str, str]:
+        """What `external_ids` say beside a template variable."""
+        return {_VARIABLE + name: join_text((self.deployment, str(owner)))}
+
+    def read_variable_owner(self, text: str, place: str) -> Owner | None:
+        """None if the variable is not ours; `orphan_owner` of this place if the mark names no owner."""
+        deployment, *owner = split_text(text)
+        return parse_owner(",".join(owner), place) if deployment == self.deployment else None
+
     def monitors(self) -> dict[str, TableMonitor]:
-        """Rows of others are not even sent, except groups: nothing but the name tells whose they are."""
+        """Rows of others are not even sent, except groups, of which nothing but the name tells whose they are, and rows
+        that are everybody's."""
         ours = (["external_ids", "includes", encode_map({_MARK: self.deployment})],)
         monitors = {}
         for name, table in TABLES.items():
@@ -77,6 +93,9 @@ class Mark:
                 monitors[name] = TableMonitor(columns=(*own, *HELD[name]))
             else:
                 monitors[name] = TableMonitor(columns=(*own, *HELD[name], "external_ids"), where=ours)
+        for shared in SHARED:
+            if shared.value:
+                monitors[shared.table] = TableMonitor(columns=(shared.holder, shared.column, "external_ids"))
         return monitors
 
     def read(self, table: str, uuid: str, columns: Mapping[str, Json]) -> Claim | None:
@@ -118,6 +137,15 @@ def split_text(text: str) -> tuple[str, ...]:
 def read_address_mark(mark: str) -> str | None:
     """The network of a Logical_Router_Port that this key of `external_ids` names the owner of; None for any other."""
     return mark.removeprefix(_ADDRESS) if mark.startswith(_ADDRESS) else None
+
+
+def read_variable_mark(mark: str) -> str | None:
+    """The template variable that this key of `external_ids` names the owner of; None for any other."""
+    return mark.removeprefix(_VARIABLE) if mark.startswith(_VARIABLE) else None
+
+
+def variable_mark_key(name: str) -> str:
+    return _VARIABLE + name
 
 
 def read_title(marks: Json) -> dict[str, Json]:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from fairlead.dataplane.ovn import Exclusive, LogicalRouterPort, OvnRow, PortAddress
-from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, references
+from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, SHARED_OF, references
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn.columns import Columns, decode_row, encode_columns, patch_columns, with_holder
@@ -23,6 +24,8 @@ from fairlead.drivers.ovn.marks import (
     read_address_mark,
     read_title,
 )
+from fairlead.drivers.ovn.variables import COLUMN as VARIABLES
+from fairlead.drivers.ovn.variables import Variables
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_set, decode_uuids, encode_map, encode_set, patch_map
 from fairlead.model.owner import Owner
 
@@ -52,6 +55,7 @@ class Replica:
 
     def __init__(self, mark: Mark) -> None:
         self.rows: dict[Owner, dict[Key, OvnRow]] = {}
+        self.variables = Variables(mark)
         self._mark = mark
         self._entries: dict[str, _Entry] = {}
         self._holds: dict[tuple[str, str], set[str]] = {}
@@ -78,6 +82,10 @@ class Replica:
             if isinstance(row, PortAddress):
                 uuid = self._mark.uuid(("Logical_Router_Port", row.port))
                 other, _ = self._placed.get((uuid, "networks", row.network), (owner, ()))
+                if other != owner:
+                    raise DriverError(f"{other} has {row}")
+            elif isinstance(row, ChassisVariable):
+                other, _ = self._placed.get(self.variables.place(row.chassis, row.name), (owner, ()))
                 if other != owner:
                     raise DriverError(f"{other} has {row}")
         for row in (*diff.creates.values(), *(update.after for update in diff.updates.values())):
@@ -118,6 +126,10 @@ class Replica:
     # What the database said
 
     def _learn(self, table: str, uuid: str, change: Mapping[str, Json]) -> None:
+        if table == SHARED_OF[ChassisVariable].table:
+            for name in self.variables.learn(uuid, change):
+                self._touch((uuid, VARIABLES, name))
+            return
         match change:
             case {"initial": columns} | {"insert": columns}:
                 self._enter(table, uuid, columns)
@@ -247,6 +259,9 @@ class Replica:
 
     def _derive(self, place: _Place) -> tuple[Owner, Key, OvnRow] | None:
         uuid, column, element = place
+        if column == VARIABLES:
+            found = self.variables.find(uuid, element)
+            return None if found is None else (found[0], found[1].key, found[1])
         entry = self._entries.get(uuid)
         if entry is None:
             return None

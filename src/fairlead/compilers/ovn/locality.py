@@ -1,0 +1,223 @@
+"""Members near the client, as rows of the OVN Northbound database.
+
+On switches a load balancer names variables, and each chassis has its own values of them: its slot table, of the members
+that it has, or of all when none of these serves. On routers it has all members: northd does not translate back what
+members of a variable answer there, and who comes in by a gateway is near nobody. So these load balancers are in groups
+of their own, one for switches and one for routers.
+
+Every chassis has a value, or its clients would be told that nobody is there. While no chassis is known, and for ports
+at which nobody serves, there is no choice to make: then the rows are those of any other load balancer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from typing import TypeAlias
+
+from fairlead.compilers.ovn.tables import Tables
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.ovn import (
+    GroupMember,
+    LoadBalancer,
+    LoadBalancerGroup,
+    OvnRow,
+    RouterGroup,
+    SwitchGroup,
+    VirtualService,
+    pairs,
+)
+from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress, render_endpoint
+from fairlead.model.domain import Topology
+from fairlead.model.nearby import Near, members_near
+from fairlead.model.owner import VipNetwork
+from fairlead.model.port_ranges import count, expand
+from fairlead.model.shares import LARGEST
+from fairlead.model.snapshot import Snapshot, shares_near
+
+PROVIDER = "ovn"
+MOST_BACKENDS = 2048
+"""That one load balancer may come to have in the values of one chassis: 31 KB for IPv4, 98 KB for IPv6 at the longest.
+The Northbound database holds them for each chassis, and ovn-controller reads all values of its chassis again for each
+that changes."""
+Fields: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearGroups:
+    """The names of load balancer groups."""
+
+    switches: str
+    routers: str | None
+    """None where a project is a guest: no router there is its own."""
+
+
+def domain_near_groups(where: VipNetwork) -> NearGroups:
+    return NearGroups(switches=f"{where.owner.id} switches", routers=f"{where.owner.id} routers")
+
+
+def near_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
+    """The groups, on the switches and the routers of the project."""
+    if not shares_near(snapshot, where):
+        return
+    project_id = snapshot.networks[where.network_id].project_id if where.guest is None else where.guest
+    domain = Topology(snapshot).domain(where.network_id, project_id)
+    groups = domain_near_groups(where)
+    yield LoadBalancerGroup(name=groups.switches)
+    for switch in domain.networks:
+        yield SwitchGroup(switch=switch, group=groups.switches)
+    if groups.routers is not None:
+        yield LoadBalancerGroup(name=groups.routers)
+        for router in domain.routers:
+            yield RouterGroup(router=router, group=groups.routers)
+
+
+def refuse_locality(balancer: lb.LoadBalancer) -> None:
+    """Raises Unsupported."""
+    for pool in lb.near_pools(balancer):
+        if balancer.router_id is not None:
+            raise Unsupported(f"locality {pool.locality.value} with a VIP on an external network", PROVIDER)
+        if pool.protocol is lb.PoolProtocol.ANY:
+            raise Unsupported(f"locality {pool.locality.value} for what is for no port", PROVIDER)
+    _refuse_size(balancer)
+
+
+def _refuse_size(balancer: lb.LoadBalancer) -> None:
+    """What the values of a chassis may come to be, whoever serves and wherever they are. Raises Unsupported."""
+    due, seen = 0, set[str]()
+    for listener in balancer.listeners:
+        pool = lb.find_pool(balancer, listener.default_pool_id)
+        if pool is None or pool.locality is lb.Locality.NONE or (pool.id in seen and not _is_mapped(pool)):
+            continue
+        seen.add(pool.id)
+        tables = count(listener.ports) if _is_mapped(pool) else 1
+        for version in balancer.ip_versions:
+            members = sum(member.address.version == version for member in pool.members)
+            due += tables * (members if members <= 1 else LARGEST)
+    if due > MOST_BACKENDS:
+        enough = f"{MOST_BACKENDS // LARGEST} tables of several members"
+        asked = f"pools with locality for so many ports: {due} backends may be due on each chassis, of {MOST_BACKENDS}"
+        raise Unsupported(f"{asked} ({enough}; one for each pool and IP version)", PROVIDER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearServices:
+    """Of one load balancer in one place."""
+
+    balancer: lb.LoadBalancer
+    groups: NearGroups
+    suffix: str
+    tables: Tables
+    chassis: Sequence[str]
+    members: Near
+    _templates: dict[tuple[lb.Transport, Fields, int], dict[str, str]] = field(default_factory=dict)
+    _plain: dict[tuple[lb.Transport, Fields], list[VirtualService]] = field(default_factory=dict)
+    _values: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """(variable, chassis) -> its value there."""
+
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, balancer: lb.LoadBalancer, groups: NearGroups | None, suffix: str, tables: Tables
+    ) -> "NearServices":
+        wanted = groups is not None and bool(lb.near_pools(balancer))
+        return cls(
+            balancer=balancer,
+            groups=groups or NearGroups(switches="", routers=None),
+            suffix=suffix,
+            tables=tables,
+            chassis=tuple(snapshot.chassis) if wanted else (),
+            members=members_near(snapshot, balancer) if wanted else {},
+        )
+
+    def take(
+        self,
+        where: tuple[lb.Transport, Fields],
+        listener: lb.Listener,
+        addresses: Sequence[IPAddress],
+        entries: Mapping[int, tuple[str, ...]],
+    ) -> Mapping[int, tuple[str, ...]]:
+        """Ports of the listener, with their backends for who has no member near. Answers those of which nothing is to
+        be decided on each chassis. All addresses are of one IP version."""
+        pool = lb.find_pool(self.balancer, listener.default_pool_id)
+        if pool is None or pool.locality is lb.Locality.NONE or not self.chassis:
+            return entries
+        version = addresses[0].version
+        mine = {port: backends for port, backends in entries.items() if backends}
+        variables = {port: self._table(listener, pool, version, port) for port in mine}
+        self._fill(listener, pool, version, variables)
+        for address in addresses if mine else ():
+            name = self._name("vip", str(address))
+            # without brackets: OVN puts the text into its match, where an address of IPv6 has none
+            self._values.update({(name, chassis): (str(address),) for chassis in self.chassis})
+            for port, backends in mine.items():
+                self._templates.setdefault((*where, version), {})[f"^{name}:{port}"] = f"^{variables[port]}"
+                service = VirtualService(vip=render_endpoint(address, port), backends=backends)
+                self._plain.setdefault(where, []).append(service)
+        return {port: backends for port, backends in entries.items() if not backends}
+
+    def rows(self) -> Iterator[OvnRow]:
+        """reject means nothing in a template (ovn-nb(5)): what would be rejected is not here."""
+        for (transport, fields, version), entries in self._templates.items():
+            services = (VirtualService(vip=vip, backends=(entries[vip],)) for vip in entries)
+            options = {"template": "true", "address-family": f"ipv{version}", "neighbor_responder": "none"}
+            name = self._row_name(transport, fields, f"ipv{version}-chassis")
+            yield from self._row(name, transport, fields, services, pairs(options), self.groups.switches)
+        if self.groups.routers is not None:
+            options = {"reject": "true", "neighbor_responder": "none"}
+            for (transport, fields), plain in self._plain.items():
+                name = self._row_name(transport, fields, "routers")
+                yield from self._row(name, transport, fields, plain, pairs(options), self.groups.routers)
+        for (variable, chassis), values in self._values.items():
+            yield ChassisVariable(chassis=chassis, name=variable, values=values)
+
+    def _fill(self, listener: lb.Listener, pool: lb.Pool, version: int, variables: dict[int, str]) -> None:
+        new = {port: name for port, name in variables.items() if (name, self.chassis[0]) not in self._values}
+        if not new:
+            return
+        ports = list(expand(listener.ports))
+        everywhere = self.tables.backends(listener, pool, version)
+        for chassis in self.chassis:
+            near = self.members.get(chassis, {}).get(pool.id, ())
+            found = self.tables.near(listener, pool, version, near) if near else everywhere
+            for port, backends in zip(ports, found, strict=True):
+                if port in new:
+                    self._values[new[port], chassis] = backends
+
+    def _table(self, listener: lb.Listener, pool: lb.Pool, version: int, port: int) -> str:
+        """Where all members have one port each, all listeners of the pool share one."""
+        own = (listener.id, str(port)) if _is_mapped(pool) else ()
+        return self._name("near", pool.id, str(version), *own)
+
+    def _name(self, what: str, *words: str) -> str:
+        """One that no other load balancer has."""
+        text = " ".join([self.balancer.id, self.suffix, *words])
+        return f"{what}_{blake2s(text.encode(), digest_size=10).hexdigest()}"
+
+    def _row_name(self, transport: lb.Transport, fields: Fields, what: str) -> str:
+        words = [self.balancer.id, transport.value, *fields, what]
+        return "-".join([*words, self.suffix] if self.suffix else words)
+
+    def _row(
+        self,
+        name: str,
+        transport: lb.Transport,
+        fields: Fields,
+        services: Iterable[VirtualService],
+        options: tuple[tuple[str, str], ...],
+        group: str,
+    ) -> Iterator[OvnRow]:
+        yield LoadBalancer(
+            name=name,
+            title=self.balancer.name,
+            protocol=transport.value,
+            services=tuple(sorted(services, key=lambda service: service.vip)),
+            selection_fields=fields,
+            options=options,
+        )
+        yield GroupMember(group=group, load_balancer=name)
+
+
+def _is_mapped(pool: lb.Pool) -> bool:
+    """Whether where a client connects to decides at which port a member is."""
+    return not all(isinstance(member.port, int) for member in pool.members)

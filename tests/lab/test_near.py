@@ -1,0 +1,158 @@
+"""End to end: members on the client's chassis serve it first, and connections stay where they are when that changes."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, central, processes
+from fairlead.lab.databases import until
+from fairlead.lab.layout import CENTRAL
+from lab.holder import holding
+from lab.site import Balancer, Site, open_site
+from lab.test_gateway import floating_ip, lead_out, ping, vip_port
+from lab.test_health import end_process, start_process
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+MEMBERS = {"one": "chassis1", "two": "chassis2"}
+CLIENTS = {"oak1": "one", "oak2": "two", "fir1": "one", "fir2": "two"}
+"""Each with the member on its chassis; the first two are on the members' own network."""
+PROTOCOLS = [Protocol.TCP, Protocol.UDP]
+MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+PATIENCE = 20.0
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """A member on each chassis, clients on two networks and outside, one router between all of them."""
+    site = open_site(lab)
+    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
+    public = site.network("public", "203.0.113.0/24", "2001:db8::/64", **wire)
+    site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
+    site.network("firs", "10.0.1.0/24", "fd00:b::/64")
+    router = site.router("wood", "oaks-v4", "oaks-v6", "firs-v4", "firs-v6")
+    lead_out(site, router, public, snat=False)
+    site.machines("oaks", MEMBERS, serve=[8080])
+    site.machines("oaks", {"oak1": "chassis1", "oak2": "chassis2"})
+    site.machines("firs", {"fir1": "chassis1", "fir2": "chassis2"})
+    for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns where the host is
+        ping(site, "fir2", host)
+    yield site
+    for name in (*MEMBERS, *CLIENTS):
+        lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    site.close()
+
+
+def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 16) -> TrafficResult:
+    return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=8, timeout=2))
+
+
+def answers(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP) -> set[str]:
+    found = ask(site, client, to, protocol)
+    return {*found.answers, *found.errors}
+
+
+def wait_answers(site: Site, client: str, to: str, members: set[str]) -> None:
+    until(PATIENCE, f"{client} reaches {members}", lambda: answers(site, client, to) == members)
+
+
+@contextmanager
+def near(site: Site, version: int = 4, protocol: Protocol = Protocol.TCP, **pool: object) -> Iterator[Balancer]:
+    words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS", **pool}
+    with site.balancer(f"oaks-v{version}", [*MEMBERS], **words) as balancer:  # type: ignore[arg-type]
+        yield balancer
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protocol: Protocol, version: int):
+    """A member that calls the VIP is answered by itself; who comes from outside, by all. Without the option all are."""
+    with near(site, version, protocol) as balancer:
+        for client, member in {**CLIENTS, "one": "one", "two": "two"}.items():
+            assert answers(site, client, balancer.vip, protocol) == {member}, client
+        ping(site, "outside", balancer.vip)
+        assert answers(site, "outside", balancer.vip, protocol) == {*MEMBERS}
+        site.cloud.load_balancer.put(f"/lbaas/pools/{balancer.pool}", json={"pool": {"locality": "NONE"}})
+        site.settle(balancer.id)
+        assert answers(site, "oak1", balancer.vip, protocol) == {*MEMBERS}
+
+
+def test_a_floating_ip_from_inside_and_outside(site: Site):
+    with near(site) as balancer, floating_ip(site, vip_port(site, balancer)) as address:
+        assert answers(site, "oak2", address) == {"two"}
+        assert answers(site, "outside", address) == {*MEMBERS}
+
+
+def test_a_member_that_is_down_is_served_by_the_others_until_it_is_back(site: Site):
+    with near(site, healthmonitor=MONITOR) as balancer, holding(site.lab, "fir2", balancer.vip, 80) as held:
+        wait_answers(site, "oak1", balancer.vip, {"one"})
+        before = held.open(10)
+        assert {*before.values()} == {"two"}
+        end_process(site, "one")
+        wait_answers(site, "oak1", balancer.vip, {"two"})
+        end_process(site, "two")
+        wait_answers(site, "oak1", balancer.vip, {"refused"})
+        assert answers(site, "outside", balancer.vip) == {"refused"}
+        for name in MEMBERS:
+            start_process(site, name)
+        wait_answers(site, "oak1", balancer.vip, {"one"})
+        wait_answers(site, "oak2", balancer.vip, {"two"})
+
+
+def test_a_member_that_moves_serves_where_it_is(site: Site):
+    """Connections that are open stay with their member. Where several are near, all of them serve."""
+    with near(site) as balancer, holding(site.lab, "oak2", balancer.vip, 80) as held:
+        before = held.open(20)
+        assert {*before.values()} == {"two"}
+        moved = site.lab.workload("one")
+        site.lab.remove_workload("one")
+        wait_answers(site, "oak1", balancer.vip, {"timeout", "two"})
+        site.lab.add_workload(replace(moved, chassis="chassis2"))
+        site.lab.wait_bound("one")
+        for client in ("oak2", "fir2", "oak1"):
+            wait_answers(site, client, balancer.vip, {*MEMBERS})
+        assert held.ask() == before
+        site.lab.remove_workload("one")
+        site.lab.add_workload(moved)
+        site.lab.wait_bound("one")
+        wait_answers(site, "oak1", balancer.vip, {"one"})
+        wait_answers(site, "oak2", balancer.vip, {"two"})
+        assert held.ask() == before
+
+
+def test_a_chassis_that_joins_has_values_at_once(site: Site):
+    """It is taken for a new one when OVN has forgotten it."""
+    with near(site) as balancer:
+        site.lab.exec("central", ["ovn-sbctl", "chassis-del", "chassis2"])
+        site.lab.wait_registered()
+        site.lab.wait_bound("two", "oak2")
+        wait_answers(site, "oak2", balancer.vip, {"two"})
+        assert answers(site, "oak1", balancer.vip) == {"one"}
+    left = site.lab.exec("central", ["ovn-nbctl", "--bare", "--columns=variables", "list", "Chassis_Template_Var"])
+    assert left.split() == []
+
+
+def test_what_chassis_have_outlives_ovns_databases(site: Site):
+    """An ovn-controller that reads all of it again is told nothing new."""
+    with near(site) as balancer:
+        for base in ("ovnsb_db", "ovnnb_db"):
+            kill_database(site.lab, base)
+            assert answers(site, "oak1", balancer.vip) == {"one"}, f"while {base} is away"
+            central.run_database(site.lab.layout, site.lab.layout.node_directory(CENTRAL) / base)
+            site.lab.wait_synced()
+            assert site.lab.status().is_healthy, "a daemon of the lab ended by itself"
+            for client in ("oak1", "oak2"):
+                wait_answers(site, client, balancer.vip, {CLIENTS[client]})
+
+
+def kill_database(lab: Lab, base: str) -> None:
+    pid = processes.read_pidfile(lab.layout.node_directory(CENTRAL) / f"{base}.pid")
+    assert pid is not None
+    assert processes.is_marked(pid, lab.layout.directory), "not the lab's own"
+    os.kill(pid, signal.SIGKILL)
+    until(PATIENCE, f"{base} is gone", lambda: not processes.is_marked(pid, lab.layout.directory))
