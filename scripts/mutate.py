@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "options share a row",
         "compilers/ovn/compiler.py",
-        "where = (transport, _selection_fields(abilities, pool, vip.address.version))",
+        "where = (transport, _selection_fields(snapshot.abilities, pool, vip.address.version))",
         "where = (transport, ())",
     ),
     Mutant(
@@ -269,6 +269,28 @@ MUTANTS = (
         "where a subnet is another one the way goes on",
         "model/domain.py",
         "if ranges.overlap(self._subnets(router_id, start)):",
+        "if False:",
+    ),
+    Mutant(
+        "everybody is near nobody",
+        "model/loadbalancer.py",
+        "if not living:\n        return everywhere",
+        "return everywhere",
+    ),
+    Mutant("a backup that is near serves first", "model/loadbalancer.py", "m.backup == backup and m.takes", "m.takes"),
+    Mutant("a port that moves wakes nobody", "model/facts.py", "concerns=_near_members", "concerns=_nobody"),
+    Mutant("a chassis that joins wakes nobody", "model/facts.py", "concerns=_near)", "concerns=_nobody)"),
+    Mutant("somebody else's machine is near", "model/nearby.py", " and port.project_id == balancer.project_id", ""),
+    Mutant(
+        "a new address of a port wakes nobody",
+        "model/dependents.py",
+        "(snapshot.watched, snapshot.near_members)",
+        "(snapshot.watched,)",
+    ),
+    Mutant(
+        "groups of near load balancers come and go with nobody",
+        "model/dependents.py",
+        "if (project_id in near_before) != (project_id in near_after):",
         "if False:",
     ),
     Mutant(

@@ -124,7 +124,7 @@ def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
     return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
 
 
-def _near_networks(balancer: LoadBalancer) -> list[str]:
+def _near_networks(balancer: LoadBalancer) -> Iterable[str]:
     return _vip_networks(balancer) if near_pools(balancer) else []
 
 
