@@ -265,3 +265,26 @@ def test_every_address_is_said_by_this_machines_name(tmp_path: Path):
     found = LxdServer(Configuration(store=store, lxd=named)).reachable()
     assert found is not None
     assert found.addresses == ("lb.example:443", "[2001:db8::1]:8443")
+
+
+def test_the_certificate_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Path):
+    first, fingerprint = identity(tmp_path, "first")
+    second, other = identity(tmp_path, "second")
+    used = tmp_path / "used.pem"
+    used.write_bytes(first.read_bytes())
+    options = LxdOptions(listen="127.0.0.1:8443", certificate=str(used), key=str(used))
+    server = LxdServer(Configuration(lxd=options))
+
+    def shown() -> str:
+        found = server.reachable()
+        assert found is not None
+        return found.fingerprint
+
+    assert shown() == fingerprint
+    used.write_text("x")
+    with pytest.raises(OSError, match="are not a certificate and its key"):
+        server.read_again()
+    assert shown() == fingerprint
+    used.write_bytes(second.read_bytes())
+    server.read_again()
+    assert shown() == other
