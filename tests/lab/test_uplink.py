@@ -15,11 +15,11 @@ from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.databases import until
 from lab.site import Site, open_site
 
-pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+pytestmark = pytest.mark.lab
 
 MEMBERS = {"u1": "chassis1", "u2": "chassis2"}
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
-ROUTED = {4: "198.51.100.0/24", 6: "2001:db8:77::/64"}
+ROUTED = {4: "198.18.7.0/24", 6: "2001:db8:77::/64"}
 """Prefixes that are led to the external network, and are in no subnet of the wire."""
 BEHIND = {"quay": ["10.7.0.0/24", "fd00:7::/64"], "lake": ["fd00:c::/64"]}
 """What the host outside sends to each gateway; of IPv4 it sees no address of the lake."""
@@ -125,6 +125,7 @@ def gateway_mac(site: Site, router: str) -> str:
 PLACES = [(version, where) for version in (4, 6) for where in ("public", "routed")]
 
 
+@pytest.mark.ovn
 @pytest.mark.parametrize(("version", "where"), PLACES)
 def test_a_vip_of_the_uplink(site: Site, version: int, where: str):
     """One router answers for it; clients outside, inside and behind another router are led to members."""
@@ -143,6 +144,7 @@ def test_a_vip_of_the_uplink(site: Site, version: int, where: str):
             assert ask(site, client, balancer.vip).errors == {"refused": 12}, client
 
 
+@pytest.mark.ovn
 @pytest.mark.parametrize("version", [4, 6])
 def test_datagrams_and_who_may_send_them(site: Site, version: int):
     """Rules hold for clients outside by their own addresses, and for those inside."""
@@ -159,6 +161,7 @@ def test_datagrams_and_who_may_send_them(site: Site, version: int):
             assert site.lab.traffic(client, few).errors == {"timeout": 3}, client
 
 
+@pytest.mark.ovn
 def test_who_comes_is_counted_once(site: Site):
     """Outside on the chassis of the gateway, inside on the client's own."""
     with site.counting(), site.balancer("public-v4", [*MEMBERS]) as balancer:
@@ -168,10 +171,11 @@ def test_who_comes_is_counted_once(site: Site):
         until(15, "each is counted once", lambda: figures(balancer.id).total_connections == 36)
 
 
+@pytest.mark.ovn
 @pytest.mark.parametrize("version", [4, 6])
 def test_what_is_sent_to_an_address_whatever_its_port(site: Site, version: int):
     """It goes to one machine, ping too; but what has a port of its own. The machine goes on speaking for itself."""
-    address = {4: "198.51.100.200", 6: "2001:db8:77::200"}[version]
+    address = {4: "198.18.7.200", 6: "2001:db8:77::200"}[version]
     port = {
         "protocol": "tcp",
         "listen_port": "80",
