@@ -121,6 +121,26 @@ def test_when_all_addresses_of_the_routes_are_taken():
     assert refused(snapshot, asked(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
 
 
+@pytest.mark.parametrize(("cidr", "told"), [("2001:db8:1::/48", True), ("2001:db8:1::/65", False)])
+def test_what_is_routed_is_not_looked_through_for_a_free_address(cidr: str, told: bool):
+    """It has more addresses than anybody could look at: to try them one by one would never end."""
+    there = with_prefix(other_network(snat=False), cidr)
+    six = AnyAddress(version=6)
+    if told:
+        assert refused(there, asked(), six) == listening.NoFreeListen(version=6)
+    else:
+        found = balancer(described(there, asked(), six)).vip.address
+        assert found in ip_network("2001:db8:1::/64")
+        assert found not in ip_network(cidr)
+
+
+def with_prefix(snapshot: Snapshot, cidr: str) -> Snapshot:
+    """The other network has this subnet."""
+    net = replace(snapshot.networks["their"], subnets=(subnet("t", cidr),))
+    joined = replace(snapshot.ports["joined"], fixed_ips=(fixed("t", str(ip_network(cidr)[1])),))
+    return apply_changes(snapshot, Changes(puts=(net, joined)), 3)
+
+
 def test_on_an_uplink_without_routes_only_its_owner_names_an_address():
     plain = with_(replace(UPLINK, routes=(), subnets=UPLINK.subnets[:1]))
     assert refused(plain, asked(), "192.0.2.15") == listening.NotInRoutes(address=ip_address("192.0.2.15"))

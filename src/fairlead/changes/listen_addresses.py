@@ -128,7 +128,7 @@ def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Li
         uplink = _uplink(snapshot, network)
         _check_family(network, wanted.version)
         routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
-        return Place(uplink, _free(snapshot, uplink, wanted.version, seed, routed))
+        return Place(uplink, (yield from _free(snapshot, uplink, wanted.version, seed, routed)))
     own = _subnet_of(network, wanted)
     if own is not None:
         return Place(network, _inside(snapshot, network, own, wanted))
@@ -218,24 +218,21 @@ def _cidrs(network: Network) -> Iterator[IPNetwork]:
     return (subnet.cidr for subnet in network.subnets)
 
 
-def _free(snapshot: Snapshot, uplink: Network, version: int, seed: str, routed: tuple[IPNetwork, ...]) -> FixedIP:
+def _free(
+    snapshot: Snapshot, uplink: Network, version: int, seed: str, routed: tuple[IPNetwork, ...]
+) -> Steps[FixedIP]:
+    """What is routed is taken out as ranges: one of IPv6 has more addresses than could ever be looked at."""
     ranges = list(_listening_ranges(uplink, version))
     if not ranges:
         raise Refused(NoRoutes(version=version))
+    prefixes = tuple(AllocationPool(start=cidr[0], end=cidr[-1]) for cidr in routed)
     for subnet, pool in ranges:
-        free = taken.free_address(snapshot.taken, uplink.id, [pool], seed, _Reserved(subnet.gateway, routed))
+        left = _without((pool.start, pool.end), prefixes)
+        free = taken.free_address(snapshot.taken, uplink.id, left, seed, {subnet.gateway})
         if free is not None:
             return FixedIP(subnet_id=subnet.id, address=free)
+        yield
     raise Refused(NoFreeListen(version=version))
-
-
-@dataclass(frozen=True, slots=True)
-class _Reserved:
-    gateway: IPAddress | None
-    routed: tuple[IPNetwork, ...]
-
-    def __contains__(self, address: object) -> bool:
-        return address == self.gateway or any(address in cidr for cidr in self.routed)
 
 
 def _listening_ranges(uplink: Network, version: int) -> Iterator[tuple[Subnet, AllocationPool]]:
