@@ -104,6 +104,16 @@ def test_every_connection_is_counted_once(site: Site, protocol: Protocol, versio
         assert figures(site, balancer.id) == listener_figures(site, balancer.listener)
 
 
+def test_what_each_chassis_decides_for_itself_is_counted(site: Site):
+    """With members near the client the switches' flows are others on each chassis."""
+    with site.balancer("ochre-v4", ["o1", "o2"], locality="CHASSIS") as balancer:
+        expect(site, balancer, total_connections=0, bytes_in=0, active_connections=0, request_errors=0)
+        for client in ("close", "afar"):
+            ask(site, client, balancer.vip, size=1000)
+        expect(site, balancer, total_connections=40, request_errors=0)
+        assert 40 * 1000 < figures(site, balancer.id)["bytes_in"] < 40 * 2000
+
+
 def test_what_is_open_is_counted_while_it_is(site: Site):
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
         traffic = Traffic(to=balancer.vip, port=80)

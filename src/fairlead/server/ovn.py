@@ -108,8 +108,9 @@ class OvnControl:
         await asyncio.Event().wait()  # a task of the server never ends
 
     async def _hears_probes(self) -> bool:
-        """Where anybody asks for probes."""
-        return self.southbound.connected or not self._model.snapshot.watched
+        """Where rows depend on it: anybody asks for probes, or for members near the client."""
+        snapshot = self._model.snapshot
+        return self.southbound.connected or not (snapshot.watched or snapshot.near)
 
     async def _first_hear(self) -> None:
         """What probes say, and which ports are plugged in.
