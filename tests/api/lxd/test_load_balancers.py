@@ -10,6 +10,7 @@ import pytest
 
 from api.lxd.balancing import BODY, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
 from api.lxd.world import Door
+from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
 from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
@@ -133,6 +134,17 @@ def test_a_patch_keeps_what_it_does_not_say(site: Door):
     assert site.good("GET", ONE)["description"] == ""
     site.good("PUT", ONE, {"description": "new"})
     assert site.good("GET", ONE)["backends"] == site.good("GET", ONE)["ports"] == []
+
+
+@pytest.mark.parametrize("path", [ONE, "/1.0/networks/net", "/1.0/projects/default"])
+def test_a_patch_adds_no_more_options_than_a_body_may_say(site: Door, path: str):
+    make(site)
+    site.good("PATCH", path, {"config": {f"user.{number}": "x" for number in range(MOST_KEYS - 20)}})
+    code, told = site.bad("PATCH", path, {"config": {f"user.more.{number}": "x" for number in range(21)}})
+    assert code == 400
+    assert f"at most {MOST_KEYS} keys" in told
+    site.good("PATCH", path, {"config": {"user.0": "", "user.more": "x"}})
+    site.good("PATCH", path, {"description": "still"})
 
 
 def test_options_do_what_they_say(site: Door):

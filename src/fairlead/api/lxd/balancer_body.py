@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from fairlead.api.fields import Field, Parser, Values, list_of, mapping, text
-from fairlead.api.lxd.bodies import config, struct
+from fairlead.api.lxd.bodies import config, merged, struct
 from fairlead.api.lxd.listen_address import canonical
 from fairlead.api.lxd.port_texts import tidy
 from fairlead.model import sizes
@@ -69,4 +69,4 @@ def complete(values: Values, rest: Document) -> Document:
 
 def merge(values: Values, stored: Document) -> Document:
     """What is true after a PATCH: what it does not say stays, options one by one."""
-    return complete({**values, "config": {**stored["config"], **values.get("config", {})}}, stored)
+    return complete({**values, "config": merged(stored["config"], values.get("config", {}))}, stored)

@@ -59,3 +59,12 @@ def config(value: object) -> Mapping[str, str]:
         return {read_key(key): "" if each is None else read_value(each) for key, each in sorted(found.items())}
     except ValueError as error:
         raise BadField("config", value, str(error)) from None
+
+
+def merged(stored: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, str]:
+    """A config after a PATCH: what it does not say stays. Raises BadField for more keys than can be said at once: what
+    is read could not be written again."""
+    found = {**stored, **said}
+    if said and sum(map(bool, found.values())) > MOST_KEYS:
+        raise BadField("config", said, f"expected at most {MOST_KEYS} keys with those that are there")
+    return found

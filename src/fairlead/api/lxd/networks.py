@@ -142,7 +142,7 @@ class Views:
         return await self._update(
             request,
             lambda values, config, description: (
-                {**config, **values.get("config", {})},
+                bodies.merged(config, values.get("config", {})),
                 values.get("description", description),
             ),
         )

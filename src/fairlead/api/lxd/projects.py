@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from fairlead.api.door import ApiError, JsonObject, Services, identity
 from fairlead.api.fields import Field, Schema, Values, object_schema, text
-from fairlead.api.lxd.bodies import config, struct
+from fairlead.api.lxd.bodies import config, merged, struct
 from fairlead.api.lxd.caller import in_project
 from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
 from fairlead.api.lxd.events import lifecycle_of_project
@@ -81,8 +81,7 @@ class _Views:
         """What is said of it, and nothing else."""
 
         def change(old: Project, values: Values) -> Project:
-            merged = dict(old.config) | dict(values.get("config", {}))
-            return _made(old, {**values, "config": merged})
+            return _made(old, {**values, "config": merged(dict(old.config), values.get("config", {}))})
 
         return await self._change(request, change)
 
