@@ -128,3 +128,13 @@ def test_what_is_wrong_is_said(
     databases = ["--northbound", site.lab.northbound, "--southbound", site.lab.southbound]
     assert main(["trace", *words, *databases]) == code
     assert says in capsys.readouterr().err
+
+
+def test_what_ovn_trace_does_not_know_is_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each chassis has a choice of its own: without a word about it there seemed to be no listener."""
+    lab = site.lab
+    with site.balancer("trace-a-v4", MEMBERS, locality="CHASSIS") as balancer:
+        words = ["trace", "--from", lab.workload("tr-near").port_id, "--to", at(balancer.vip)]
+        words += ["--northbound", lab.northbound, "--southbound", lab.southbound, "--url", site.service.url]
+        assert main(words) != 0
+        assert f"chassis1 has a choice of its own for {balancer.vip}" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from fairlead.dataplane.ovn_trace import (
 )
 from fairlead.drivers.ovsdb.client import Client, Settings, Tls
 from fairlead.drivers.ovsdb.remotes import Remote
-from fairlead.drivers.ovsdb.values import Json, decode_map
+from fairlead.drivers.ovsdb.values import Json, decode_map, decode_uuids, encode_uuid
 from fairlead.model.addresses import IPAddress
 
 PATIENCE = 30.0
@@ -70,6 +70,7 @@ async def trace(settings: TracerSettings, question: Question) -> Answer:
     ):
         binding = await _binding(southbound, northbound, question.port)
         sender = _sender(binding, question)
+        await _check_traceable(southbound, northbound, binding["logical_port"], question.destination)
         neighbours = [each async for each in _neighbours(southbound, binding["datapath"])]
         next_hop = question.via or choose_next_hop(neighbours, sender.address, question.destination)
         microflow = compose_microflow(sender, question.destination, question.packet, choose_mac(neighbours, next_hop))
@@ -130,6 +131,21 @@ def _sender(binding: Mapping[str, Any], question: Question) -> Sender:
         if ":" in mac and own:
             return Sender(port_id=port, mac=mac, address=own[0])
     raise Untraceable(f"port {port} has no MAC with an IPv{version} address in OVN; say --source")
+
+
+async def _check_traceable(southbound: Client, northbound: Client, port: str, destination: IPAddress) -> None:
+    """ovn-trace(8) knows no chassis, so no template variables either: what it said of such a VIP would be wrong.
+
+    Raises Untraceable.
+    """
+    for binding in await _select(southbound, "Port_Binding", ("chassis",), ["logical_port", "==", port]):
+        for chassis in decode_uuids(binding["chassis"]):
+            nodes = await _select(southbound, "Chassis", ("name",), ["_uuid", "==", encode_uuid(chassis)])
+            for name in (node["name"] for node in nodes):
+                rows = await _select(northbound, "Chassis_Template_Var", ("variables",), ["chassis", "==", name])
+                if any(str(destination) in decode_map(row["variables"]).values() for row in rows):
+                    what = f"{name} has a choice of its own for {destination} (members near the client)"
+                    raise Untraceable(f"{what}, and ovn-trace does not know what a chassis has of its own")
 
 
 async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[Neighbour]:
