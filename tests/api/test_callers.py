@@ -176,6 +176,20 @@ def test_too_many_passwords_are_told_when_to_come_again():
     play(story)
 
 
+def test_an_administrator_waits_for_no_tenant_of_the_project():
+    async def story(place: Place) -> None:
+        crowd = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE + WAITING)]
+        await until(lambda: place.busy == AT_ONCE)
+        place.who = Identity(user="root", project_id=ANN.project_id, roles=frozenset({"admin"}))
+        request = asyncio.create_task(place.client.post("/it", json={}))
+        await until(lambda: place.busy == AT_ONCE + 1)
+        place.go_on.set()
+        assert (await request).status_code == 200
+        assert {answer.status_code for answer in await asyncio.gather(*crowd)} == {200}
+
+    play(story)
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == AUDIT]
 

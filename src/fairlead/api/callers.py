@@ -4,6 +4,7 @@
   is behind that fence with every page that it shows. So Host must be an address at which the server listens (with DNS
   rebinding, a page names its own host), and a request that another site started is refused.
 * A project has a bounded number of requests in the doors at once. More of them wait in its own line, which has an end.
+  An administrator has a line of their own in each project.
 * Every change, and every failed log-in, leaves one bounded line: the caller, the address, the request and its outcome.
 """
 
@@ -220,8 +221,7 @@ class AccessControl:
         ASKING_PROJECT.set(caller.project_id)
         admitted = {**scope, "identity": caller, "request_id": record.id}
         if caller is not STRANGER:
-            # who has shown nothing shares the turns of their address: no project may wait for them
-            line = caller.project_id if caller.roles else f"address {counted_as(record.address)}"
+            line = _line(caller, record.address)
             admitted["turn"] = lambda: self._turns.of(scope).turn(line, LINE_PATIENCE, _gone(scope))
         return admitted
 
@@ -252,6 +252,15 @@ class AccessControl:
             words = f"{words} (and {left_out} more)" if left_out else words
             AUDIT_LOG.warning(words, facts, extra={"fields": facts})
             self._failed.left_out = 0
+
+
+def _line(caller: Identity, address: str) -> str:
+    """Whose turns a request takes. Who has shown nothing shares those of their address: no project may wait for them.
+    An administrator waits for no tenant of the project that they look at: it may be what the tenants do that they are
+    about to end."""
+    if not caller.roles:
+        return f"address {counted_as(address)}"
+    return f"{caller.user}\0{caller.project_id}" if caller.is_admin else caller.project_id
 
 
 def _login_attempt(record: RequestRecord, headers: Mapping[bytes, bytes]) -> LoginAttempt:
