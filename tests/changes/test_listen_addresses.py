@@ -23,10 +23,12 @@ from fairlead.changes import listen_addresses as listening
 from fairlead.changes.asker import Asker
 from fairlead.changes.described import create_described
 from fairlead.changes.listen_addresses import AnyAddress
+from fairlead.changes.outside import NotGranted
 from fairlead.changes.refusal import Refusal
 from fairlead.model.loadbalancer import Use
 from fairlead.model.network import ExternalGateway, Network, Port, PortUse, Router
 from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.trust import GrantedPrefix, Project
 from fairlead.model.writing import Changes, apply_changes
 
 
@@ -148,6 +150,18 @@ def test_on_an_uplink_without_routes_only_its_owner_names_an_address():
     assert balancer(described(plain, asked(), "192.0.2.15", operator))
     chosen = balancer(described(plain, asked(), AnyAddress(version=4))).vip.address
     assert RANGE.start <= chosen <= RANGE.end  # type: ignore[operator]
+
+
+def test_where_an_administrator_has_granted_prefixes_a_tenant_listens_in_these():
+    little = GrantedPrefix(uplink="UPLINK", cidr=ip_network("198.51.100.0/30"))
+    snapshot = with_(Project(name="owner", prefixes=(little,)))
+    cidr = ip_network("192.0.2.100/32")
+    assert refused(snapshot, asked()) == NotGranted(cidr=cidr, uplink="UPLINK", project_id="owner")
+    assert balancer(described(snapshot, asked(), "198.51.100.1"))
+    assert balancer(described(snapshot, asked(), AnyAddress(version=4))).vip.address in little.cidr
+    assert refused(snapshot, asked(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
+    operator = Asker(identity=ADMIN, now=ASKER.now, applied=ASKER.applied, providers=ASKER.providers)
+    assert balancer(described(snapshot, asked(), "192.0.2.100", operator))
 
 
 def test_a_network_without_an_uplink_or_without_the_family():

@@ -13,9 +13,10 @@ from changes.world import ADMIN, OWNER, STRANGER, refusal
 from fairlead.changes.access import NotAllowed
 from fairlead.changes.asker import Asker
 from fairlead.changes.draft import Draft
+from fairlead.changes.gateways import GatewayRequest, set_gateway
 from fairlead.changes.network_descriptions import AskedNetwork, Family, RouterAddress, describe, router_of
 from fairlead.changes.networks import NetworkInUse, SegmentTaken
-from fairlead.changes.outside import NotInRoutes, RouteNeeded, UsedOutside
+from fairlead.changes.outside import NotGranted, NotInRoutes, RouteNeeded, UsedOutside
 from fairlead.changes.routers import InterfaceTarget, RouterInUse, add_interface
 from fairlead.changes.subnets import SubnetInUse, delete_subnet
 from fairlead.changes.uplinks import (
@@ -46,6 +47,7 @@ from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, P
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
+from fairlead.model.trust import GrantedPrefix, Project
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import NOON
 
@@ -81,7 +83,10 @@ PLAIN = AskedNetwork(name="ovn0", mtu=1442, uplink_id="up", families=(FOUR, SIX)
 
 
 def with_uplink(asked: AskedUplink = UPLINK) -> Snapshot:
-    return after(Snapshot(), create_uplink(Snapshot(), OPERATOR, "up", ids("u"), asked))
+    """Of whose routes every project here may have what it likes."""
+    snapshot = after(Snapshot(), create_uplink(Snapshot(), OPERATOR, "up", ids("u"), asked))
+    prefixes = tuple(GrantedPrefix(uplink=asked.name, cidr=route) for route in asked.routes)
+    return put(snapshot, *(Project(name=name, prefixes=prefixes) for name in ("owner", "other")))
 
 
 def made(
@@ -247,6 +252,34 @@ def test_through_a_router_that_does_not_translate_nothing_else_is_seen_outside()
     assert joining(str(cidr), OPERATOR)
     assert joining("198.51.100.128/26")
     assert joining("fd00:5::/64")
+
+
+def test_a_tenant_has_of_an_uplinks_routes_what_an_administrator_granted():
+    """Or one of them could take all that leads there."""
+    snapshot = put(with_uplink(), Project(name="owner", prefixes=()))
+    wanted = replace(PLAIN, families=(family("198.51.100.1/26", nat=False),))
+    cidr = at("198.51.100.1/26").cidr
+    why = refused(create_whole(snapshot, ASKER, "net", ids("n"), wanted))
+    assert why == NotGranted(cidr=cidr, uplink=UPLINK.name, project_id="owner")
+    assert made(wanted, snapshot, by=OPERATOR).networks["net"]
+    part = Project(name="owner", prefixes=(GrantedPrefix(uplink=UPLINK.name, cidr=ip_network("198.51.100.0/25")),))
+    assert made(wanted, put(snapshot, part)).networks["net"]
+
+
+def test_who_joins_a_subnet_first_and_sets_the_gateway_later_shows_no_more_outside():
+    """Of IPv6, which a router translates only where it is told so."""
+    snapshot = put(made(replace(PLAIN, uplink_id=None)), Project(name="owner"))
+    router = snapshot.routers[snapshot.networks["net"].router_id or ""]
+    cidr = next(route for route in UPLINK.routes if route.version == 6)
+    inside = next(cidr.subnets(new_prefix=64))
+    subnet = Subnet(id="s6", project_id="owner", created_at=NOON, cidr=inside, gateway=inside[1], allocation_pools=())
+    there = put(snapshot, Network(id="net2", project_id="owner", created_at=NOON, mtu=1442, subnets=(subnet,)))
+    joined = put(
+        there, *add_interface(there, ASKER.identity, router, InterfaceTarget(subnet_id="s6"), "p6", NOON).changes.puts
+    )
+    request = GatewayRequest(network_id="up")
+    why = refusal(set_gateway, joined, ASKER.identity, joined.routers[router.id], request, "gw", NOON)
+    assert why == NotGranted(cidr=inside, uplink=UPLINK.name, project_id="owner")
 
 
 def test_what_a_network_has_not_of_ipv4_is_translated():

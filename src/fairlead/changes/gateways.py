@@ -9,6 +9,7 @@ from fairlead.changes.access import Verb
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
+from fairlead.changes.outside import check_joined
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
 from fairlead.model.addresses import IPAddress, IPNetwork
@@ -133,9 +134,17 @@ def set_gateway(
         port = _new_port(snapshot, network, router, request, port_id, now)
         check_new_subnets(snapshot, replace(router, gateway=None), subnets_of(snapshot, port))
     changed = replace(router, gateway=_gateway(network, port, request, old))
+    check_joined(snapshot, asker, changed, _joined(snapshot, router))
     ports = () if snapshot.ports.get(port.id) == port else (port,)
     reads = (Owner(Kind.NETWORK, network.id),)
     return Changes(puts=(changed, *ports, *freed), deletes=deletes, reads=reads, rests_on_absence=bool(deletes))
+
+
+def _joined(snapshot: Snapshot, router: Router) -> Iterator[tuple[Network, IPNetwork]]:
+    """What is behind the router."""
+    for port_id in snapshot.router_interfaces.get(router.id, NO_IDS):
+        port = snapshot.ports[port_id]
+        yield from ((snapshot.networks[port.network_id], subnet.cidr) for subnet in subnets_of(snapshot, port))
 
 
 def find_external_network(snapshot: Snapshot, asker: Identity, network_id: str, what: type[Resource]) -> Network:

@@ -6,10 +6,12 @@ balancer, not a machine, not a subnet that is routed without translation. What o
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import TypeAlias
 
 from fairlead.changes.addresses import choose_service_address
 from fairlead.changes.asker import Asker
+from fairlead.changes.outside import NotGranted, granted
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import loadbalancer as lb
 from fairlead.model import taken
@@ -128,18 +130,31 @@ def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Li
         uplink = _uplink(snapshot, network)
         _check_family(network, wanted.version)
         routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
-        return Place(uplink, (yield from _free(snapshot, uplink, wanted.version, seed, routed)))
+        ranges = _listening_ranges(uplink, wanted.version, _grants(snapshot, asker, network, uplink))
+        return Place(uplink, (yield from _free(snapshot, uplink, wanted.version, seed, list(ranges), routed)))
     own = _subnet_of(network, wanted)
     if own is not None:
         return Place(network, _inside(snapshot, network, own, wanted))
     uplink = _uplink(snapshot, network)
     subnet = _check_route(asker, uplink, wanted)
+    grants = _grants(snapshot, asker, network, uplink)
+    if grants is not None and not any(wanted in prefix for prefix in grants):
+        whole = ip_network(wanted)
+        raise Refused(NotGranted(cidr=whole, uplink=uplink.name, project_id=network.project_id))
     _check_alone(snapshot, network, uplink, subnet, wanted)
     routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
     if any(wanted in cidr for cidr in routed):
         raise Refused(ListenOverlaps(address=wanted))
     _check_family(network, wanted.version)
     return Place(uplink, FixedIP(subnet_id=subnet.id, address=wanted))
+
+
+def _grants(snapshot: Snapshot, asker: Asker, network: Network, uplink: Network) -> list[IPNetwork] | None:
+    """Where the asker may listen; None: anywhere, for no administrator has granted the project anything."""
+    project = snapshot.projects.get(network.project_id)
+    if asker.identity.is_admin or project is None or not project.prefixes:
+        return None
+    return granted(snapshot, network.project_id, uplink)
 
 
 def _uplink(snapshot: Snapshot, network: Network) -> Network:
@@ -219,10 +234,14 @@ def _cidrs(network: Network) -> Iterator[IPNetwork]:
 
 
 def _free(
-    snapshot: Snapshot, uplink: Network, version: int, seed: str, routed: tuple[IPNetwork, ...]
+    snapshot: Snapshot,
+    uplink: Network,
+    version: int,
+    seed: str,
+    ranges: list[tuple[Subnet, AllocationPool]],
+    routed: tuple[IPNetwork, ...],
 ) -> Steps[FixedIP]:
     """What is routed is taken out as ranges: one of IPv6 has more addresses than could ever be looked at."""
-    ranges = list(_listening_ranges(uplink, version))
     if not ranges:
         raise Refused(NoRoutes(version=version))
     prefixes = tuple(AllocationPool(start=cidr[0], end=cidr[-1]) for cidr in routed)
@@ -235,13 +254,16 @@ def _free(
     raise Refused(NoFreeListen(version=version))
 
 
-def _listening_ranges(uplink: Network, version: int) -> Iterator[tuple[Subnet, AllocationPool]]:
-    """Of which a listen address may be: routes without what routers get; of an uplink without any, the pools."""
+def _listening_ranges(
+    uplink: Network, version: int, grants: list[IPNetwork] | None
+) -> Iterator[tuple[Subnet, AllocationPool]]:
+    """Of which a listen address may be: routes without what routers get, or what was granted of them; of an uplink
+    without any routes, the pools."""
     for subnet in (each for each in uplink.subnets if each.cidr.version == version):
         if not uplink.routes:
             yield from ((subnet, pool) for pool in subnet.allocation_pools)
             continue
-        for prefix in uplink.routes:
+        for prefix in uplink.routes if grants is None else grants:
             if prefix.version == version and prefix.overlaps(subnet.cidr):
                 longer = max(prefix, subnet.cidr, key=lambda cidr: cidr.prefixlen)
                 yield from ((subnet, pool) for pool in _without(usable_range(longer), subnet.allocation_pools))

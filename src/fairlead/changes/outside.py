@@ -6,6 +6,7 @@ Outside, such an address is one machine's or one network's: whatever two would h
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from fairlead.changes.identity import Identity
 from fairlead.changes.networks import ports_on
 from fairlead.changes.ports import VIP_DEVICE
 from fairlead.changes.refusal import Refusal, Refused
@@ -33,6 +34,16 @@ class UsedOutside(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotGranted(Refusal):
+    """Only an administrator says which project has a prefix of an uplink's routes."""
+
+    cidr: IPNetwork
+    uplink: str
+    """Its name."""
+    project_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteNeeded(Refusal):
     """An address, or a tenant's whole subnet, is reached by a route that would go."""
 
@@ -57,15 +68,38 @@ def check_untranslated(snapshot: Snapshot, uplink: Network, network_id: str, cid
             raise Refused(UsedOutside(cidr=cidr, uplink_id=uplink.id))
 
 
-def check_joined(snapshot: Snapshot, router: Router, network_id: str, cidrs: Iterable[IPNetwork]) -> None:
-    """Whether a tenant may join these subnets to the router. Where an uplink has routes, only what they lead to is seen
-    outside through a router that does not translate. Raises Refused."""
-    gateway = router.gateway
-    if gateway is None or gateway.enable_snat or not snapshot.networks[gateway.network_id].routes:
+def granted(snapshot: Snapshot, project_id: str, uplink: Network) -> list[IPNetwork]:
+    """The prefixes of its routes that are the project's."""
+    project = snapshot.projects.get(project_id)
+    return [each.cidr for each in project.prefixes if each.uplink == uplink.name] if project else []
+
+
+def check_granted(snapshot: Snapshot, asker: Identity, project_id: str, uplink: Network, cidr: IPNetwork) -> None:
+    """Whether a network of this project may take the prefix for itself. Raises Refused."""
+    if asker.is_admin or any(is_inside(cidr, prefix) for prefix in granted(snapshot, project_id, uplink)):
         return
-    for cidr in cidrs:
-        if cidr.version == 4:
-            at_once(check_untranslated(snapshot, snapshot.networks[gateway.network_id], network_id, cidr))
+    raise Refused(NotGranted(cidr=cidr, uplink=uplink.name, project_id=project_id))
+
+
+def check_joined(
+    snapshot: Snapshot, asker: Identity, router: Router, joined: Iterable[tuple[Network, IPNetwork]]
+) -> None:
+    """Whether these subnets may be behind the router. Where an uplink has routes, a tenant shows nothing there as it is
+    but what these lead to, and what they were granted of that. Raises Refused."""
+    gateway = router.gateway
+    if gateway is None or asker.is_admin:
+        return
+    uplink = snapshot.networks[gateway.network_id]
+    for network, cidr in joined:
+        if _is_seen(uplink, cidr) and not is_translated(router, cidr.version):
+            at_once(check_untranslated(snapshot, uplink, network.id, cidr))
+            check_granted(snapshot, asker, network.project_id, uplink, cidr)
+
+
+def _is_seen(uplink: Network, cidr: IPNetwork) -> bool:
+    """Where an uplink has routes. A prefix of IPv6 to which none leads is nobody's outside: machines may have such ones
+    beside others."""
+    return bool(uplink.routes) and (cidr.version == 4 or any(overlaps(route, cidr) for route in uplink.routes))
 
 
 def check_reached(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwork]) -> Steps[None]:

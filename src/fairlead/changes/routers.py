@@ -219,9 +219,8 @@ def add_interface(
     """By the port that is named; else by a new one with this id. A tenant joins no subnet to a router that does not
     translate, unless the uplink's routes lead to it. Raises Refused."""
     attached = join(snapshot, asker, router, target, port_id, now)
-    if not asker.is_admin:
-        cidrs = [subnet.cidr for subnet in subnets_of(snapshot, attached.port)]
-        check_joined(snapshot, router, attached.port.network_id, cidrs)
+    network = snapshot.networks[attached.port.network_id]
+    check_joined(snapshot, asker, router, [(network, subnet.cidr) for subnet in subnets_of(snapshot, attached.port)])
     return attached
 
 

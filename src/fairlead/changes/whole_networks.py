@@ -27,7 +27,7 @@ from fairlead.changes.network_descriptions import (
     shown_subnets,
 )
 from fairlead.changes.networks import AskedSegment
-from fairlead.changes.outside import check_untranslated
+from fairlead.changes.outside import check_granted, check_untranslated
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.routers import InterfaceTarget
 from fairlead.model.addresses import IPAddress, IPNetwork, overlaps, seeded
@@ -178,6 +178,7 @@ def _shape(draft: NetworkDraft, asked: AskedNetwork, was: AskedNetwork | None = 
         is_new = was is None or family not in was.families or not same_uplink
         if uplink is not None and is_new and not family.nat and family.router is not None:
             yield from check_untranslated(draft.snapshot, uplink, network.id, family.router.cidr)
+            check_granted(draft.snapshot, draft.asker, network.project_id, uplink, family.router.cidr)
     kept = [subnet.cidr for subnet in shown_subnets(network) if subnet.gateway is None]
     cidrs = [family.router.cidr for family in families.values() if family.router is not None]
     yield from _check_balancers(draft.snapshot, network.id, asked.uplink_id, [*cidrs, *kept])

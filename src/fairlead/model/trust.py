@@ -6,6 +6,18 @@ Projects that were made for themselves are here too: others exist because someth
 from dataclasses import dataclass
 from datetime import datetime
 
+from fairlead.model.addresses import IPNetwork
+
+MOST_PREFIXES = 64
+"""Of one project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedPrefix:
+    uplink: str
+    """Its name."""
+    cidr: IPNetwork
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
@@ -15,6 +27,9 @@ class Project:
     description: str = ""
     config: tuple[tuple[str, str], ...] = ()
     """Keys with what they say, sorted."""
+    prefixes: tuple[GrantedPrefix, ...] = ()
+    """Of uplinks' routes that are the project's: its networks may have them, and be seen outside as they are. An
+    administrator grants them: a tenant could take all that leads to an uplink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

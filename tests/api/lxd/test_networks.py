@@ -408,7 +408,12 @@ def test_without_an_uplink_there_is_none_to_choose_and_of_two_one_is_named(door:
 def test_what_one_project_has_is_nothing_to_another(outside: Door):
     outside.make_project("one")
     outside.make_project("two")
-    make(outside, "mine", {"ipv4.address": "198.51.100.1/26", "ipv6.address": "none"}, project="one", by="ann")
+    routed = {"ipv4.address": "198.51.100.1/26", "ipv6.address": "none"}
+    text = 'Project does not contain "198.51.100.0/26" in its restricted uplink subnets'
+    body = {"name": "mine", "type": "ovn", "config": routed}
+    assert outside.bad("POST", "/1.0/networks?project=one", body, by="ann") == (400, text)
+    outside.good("PUT", "/1.0/projects/one", {"config": {"restricted.networks.subnets": "UPLINK:198.51.100.0/25"}})
+    make(outside, "mine", routed, project="one", by="ann")
     make(outside, "mine", {"ipv4.address": "10.0.0.1/24", "ipv4.nat": "true"}, project="two", by="bob")
     overlap = {"name": "more", "type": "ovn", "config": {"ipv4.address": "198.51.100.33/27", "ipv6.address": "none"}}
     text = 'External subnet "198.51.100.32/27" overlaps with another network or NIC'

@@ -157,6 +157,9 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     networks.VipsOnNetwork: IN_USE,
     networks.ExternalNetworkInUse: IN_USE,
     outside.NotInRoutes: lambda why: ApiError(400, f"Uplink network does not contain {shown(why.cidr)} in its routes"),
+    outside.NotGranted: lambda why: ApiError(
+        400, f"Project does not contain {shown(why.cidr)} in its restricted uplink subnets"
+    ),
     outside.UsedOutside: lambda why: ApiError(
         400, f"External subnet {shown(why.cidr)} overlaps with another network or NIC"
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from ipaddress import ip_network
 from typing import Any
 
 from starlette.requests import Request
@@ -19,10 +20,12 @@ from fairlead.api.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.changes.projects import all_projects, change_project, create_project, delete_project, find_project
 from fairlead.model.quota import Counted, limit_of, limits_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.trust import Project
+from fairlead.model.trust import MOST_PREFIXES, GrantedPrefix, Project
 from fairlead.model.writing import Changes
 
 OWN_NETWORKS = "features.networks"
+SUBNETS = "restricted.networks.subnets"
+"""Prefixes of uplinks' routes that restricted callers may have in this project. LXD's key, and its form."""
 LONGEST_DESCRIPTION = 1000
 _PUT = {"description": Field(text(LONGEST_DESCRIPTION)), "config": Field(config)}
 PUT = struct(_PUT)
@@ -126,11 +129,29 @@ def _made(project: Project, values: Values) -> Project:
     for key, value in said.items():
         if key == OWN_NETWORKS and value not in ("", "true"):
             raise ApiError(400, "Every project has networks of its own: features.networks can only be true")
-        if key != OWN_NETWORKS and not key.startswith("user."):
+        if key not in (OWN_NETWORKS, SUBNETS) and not key.startswith("user."):
             raise ApiError(400, f'Invalid project configuration key "{key}"')
     kept = tuple(sorted((key, value) for key, value in said.items() if value and key != OWN_NETWORKS))
     description = values.get("description", project.description)
-    return Project(name=project.name, description=description, config=kept)
+    prefixes = _read_prefixes(dict(kept).get(SUBNETS, ""))
+    return Project(name=project.name, description=description, config=kept, prefixes=prefixes)
+
+
+def _read_prefixes(text: str) -> tuple[GrantedPrefix, ...]:
+    """`UPLINK:PREFIX`, several with commas. Raises ApiError 400."""
+    found = [_read_prefix(word.strip()) for word in text.split(",") if word.strip() and text.strip() != "block"]
+    if len(found) > MOST_PREFIXES:
+        raise ApiError(400, f"A project has at most {MOST_PREFIXES} of {SUBNETS}")
+    return tuple(found)
+
+
+def _read_prefix(word: str) -> GrantedPrefix:
+    uplink, _, cidr = word.partition(":")
+    try:
+        return GrantedPrefix(uplink=uplink, cidr=ip_network(cidr))
+    except ValueError:
+        text = f'Invalid project configuration key "{SUBNETS}": "{word}" is not UPLINK:PREFIX'
+        raise ApiError(400, text) from None
 
 
 def _url(name: str) -> str:

@@ -256,6 +256,11 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "router",
         "Cidr {why.cidr} is in none of the routes to network {why.uplink_id}, and the router does not translate",
     ),
+    outside.NotGranted: _bad(
+        "router",
+        "Cidr {why.cidr} would be seen on network {why.uplink} as it is, and no administrator has granted it to project"
+        " {why.project_id}",
+    ),
     outside.UsedOutside: _bad("router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"),
     routers.RouterInUse: Words(409, "RouterInUse", "Router {why.router_id} still has ports"),
     routers.NoSuchInterface: _no_interface,
