@@ -156,6 +156,23 @@ def test_lxd_deletes_what_octavia_made_and_does_not_change_it(both: Both):
     assert both.good("GET", f"{BALANCER}/loadbalancers")["loadbalancers"] == []
 
 
+def test_a_vip_of_octavias_on_the_uplink_is_its_routers_networks(both: Both):
+    """It keeps the network's router where it is: whoever asks why finds it, and can delete it."""
+    uplink = both.good("POST", f"{NETWORK}/networks", {"network": {"name": "up", "router:external": True}})["network"]
+    wanted = {"network_id": uplink["id"], "cidr": "203.0.113.0/24", "ip_version": 4}
+    outside = both.good("POST", f"{NETWORK}/subnets", {"subnet": wanted})["subnet"]["id"]
+    router = {"external_gateway_info": {"network_id": uplink["id"]}}
+    router_id = both.good("POST", f"{NETWORK}/routers", {"router": router})["router"]["id"]
+    both.good("PUT", f"{NETWORK}/routers/{router_id}/add_router_interface", {"subnet_id": both.subnet})
+    balancer = {"vip_subnet_id": outside, "vip_address": "203.0.113.50"}
+    both.good("POST", f"{BALANCER}/loadbalancers", {"loadbalancer": balancer})
+    one = f"{LBS}/203.0.113.50"
+    assert both.good("GET", LBS)["metadata"] == [one]
+    assert one in both.good("GET", "/1.0/networks/net")["metadata"]["used_by"]
+    both.good("DELETE", one)
+    assert both.good("GET", f"{BALANCER}/loadbalancers")["loadbalancers"] == []
+
+
 def test_octavia_does_not_show_forwards(both: Both):
     port = {"protocol": "tcp", "listen_port": "80", "target_address": "10.0.0.11"}
     both.good("POST", "/1.0/networks/net/forwards", {"listen_address": "10.0.0.100", "ports": [port]})

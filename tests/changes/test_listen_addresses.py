@@ -56,7 +56,9 @@ def other_network(snat: bool) -> Snapshot:
     ("listen", "network"),
     [
         ("192.0.2.100", "uplink"),
+        ("198.51.100.0", "uplink"),
         ("198.51.100.1", "uplink"),
+        ("198.51.100.3", "uplink"),
         ("2001:db8:1::5", "uplink"),
         ("10.0.0.100", "net"),
         ("fd00::100", "net"),

@@ -126,7 +126,7 @@ def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use
     for where in (network, uplink):
         port_id = snapshot.addresses.get((where.id, address), "") if where else ""
         balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id, ""))
-        if balancer is not None and _is_shown(balancer, network, use):
+        if balancer is not None and _is_shown(snapshot, balancer, network, use):
             return balancer
     raise Refused(NothingListens(use=use, address=address))
 
@@ -134,8 +134,10 @@ def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use
 def described_on(snapshot: Snapshot, network: Network, use: lb.Use) -> list[lb.LoadBalancer]:
     """Those of a network, those that were made part by part too, by their addresses."""
     ids = {*snapshot.described_on.get(network.id, NO_IDS), *snapshot.network_vips.get(network.id, NO_IDS)}
+    for router_id in snapshot.network_routers.get(network.id, NO_IDS):
+        ids.update(snapshot.router_vips.get(router_id, NO_IDS))
     found = (snapshot.load_balancers[each] for each in ids)
-    shown = (balancer for balancer in found if _is_shown(balancer, network, use))
+    shown = (balancer for balancer in found if _is_shown(snapshot, balancer, network, use))
     return sorted(shown, key=lambda balancer: (balancer.vip.address.version, int(balancer.vip.address)))
 
 
@@ -166,6 +168,9 @@ def describe(balancer: lb.LoadBalancer) -> AskedDescription:
         config=described.config,
         algorithm=first.algorithm if first else lb.Algorithm.ROUND_ROBIN,
         persistence=first.persistence if first else None,
+        locality=next(
+            (pool.locality for pool in balancer.pools if pool.protocol is not lb.PoolProtocol.ANY), lb.Locality.NONE
+        ),
         weights={names[member.id]: member.weight for member in members if member.weight != 1},
         probing=_probing(first.health_monitor if first else None),
         default_target=_default_target(balancer),
@@ -183,11 +188,14 @@ def _find_to_change(snapshot: Snapshot, asker: Asker, balancer_id: str) -> lb.Lo
     return balancer
 
 
-def _is_shown(balancer: lb.LoadBalancer, network: Network, use: lb.Use) -> bool:
-    """Of a network that several projects have VIPs on, those of the network's own project."""
+def _is_shown(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, use: lb.Use) -> bool:
+    """Of a network that several projects have VIPs on, those of the network's own project. One that was made part by
+    part on the uplink is the networks' that its router joins."""
     if balancer.described is not None:
         return balancer.described.network_id == network.id and balancer.described.use is use
-    return use is lb.Use.LOAD_BALANCER and balancer.project_id == network.project_id
+    joined = snapshot.network_routers.get(network.id, NO_IDS)
+    is_there = balancer.vip.network_id == network.id or balancer.router_id in joined
+    return use is lb.Use.LOAD_BALANCER and is_there and balancer.project_id == network.project_id
 
 
 def _members(pools: Mapping[str, lb.Pool], listener: lb.Listener) -> tuple[lb.Member, ...]:
@@ -303,6 +311,7 @@ class _Builder:
             protocol=_POOLS[port.protocol],
             algorithm=asked.algorithm,
             persistence=asked.persistence,
+            locality=asked.locality if port.ports else lb.Locality.NONE,
             health_monitor=self._monitor(port, before.health_monitor if before else None),
             members=_same(before.members, members) if before else members,
         )

@@ -55,6 +55,7 @@ class AskedDescription:
     """Sorted, as it is to be shown again."""
     algorithm: lb.Algorithm = lb.Algorithm.ROUND_ROBIN
     persistence: lb.SessionPersistence | None = None
+    locality: lb.Locality = lb.Locality.NONE
     weights: Mapping[str, int] = field(default_factory=dict)
     """By the name of the backend; 1 for the others."""
     probing: Probing | None = None
@@ -115,6 +116,8 @@ class BadTargetPort(Refusal):
 
     index: int
     name: str
+    place: int
+    """Of the range in the backend's list."""
     ports: PortRange
 
 
@@ -193,7 +196,8 @@ def check_description(network: Network, listen: IPAddress, asked: AskedDescripti
         _check_target(network, listen, index, backend.name, backend.address)
         bad = _first_bad(backend.port)
         if bad is not None:
-            raise Refused(BadTargetPort(index=index, name=backend.name, ports=bad))
+            place, ports = bad
+            raise Refused(BadTargetPort(index=index, name=backend.name, place=place, ports=ports))
     unknown = next((name for name in asked.weights if name not in names), None)
     if unknown is not None:
         raise Refused(WeightOfNobody(name=unknown))
@@ -223,7 +227,8 @@ def subnet_of(network: Network, address: IPAddress) -> Subnet | None:
     return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
 
 
-def _first_bad(port: TargetPort) -> PortRange | None:
+def _first_bad(port: TargetPort) -> tuple[int, PortRange] | None:
+    """And its place in the list."""
     match port:
         case None:
             ports: Ports = ()
@@ -231,7 +236,7 @@ def _first_bad(port: TargetPort) -> PortRange | None:
             ports = (PortRange(number, number),)
         case ranges:
             ports = ranges
-    return next((each for each in ports if not each.is_valid), None)
+    return next(((place, each) for place, each in enumerate(ports) if not each.is_valid), None)
 
 
 def _check_ports(asked: AskedDescription) -> None:
@@ -260,7 +265,7 @@ def _check_range(index: int, ports: Ports) -> int:
         raise Refused(NoListenPort(index=index))
     bad = _first_bad(ports)
     if bad is not None:
-        raise Refused(BadListenPort(index=index, ports=bad))
+        raise Refused(BadListenPort(index=index, ports=bad[1]))
     return count(ports)
 
 

@@ -17,7 +17,7 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model import taken
 from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, usable_range
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import AllocationPool, FixedIP, Network, PortUse, Subnet
+from fairlead.model.network import AllocationPool, FixedIP, Network, PortUse, Subnet, is_routed
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
@@ -206,7 +206,8 @@ def _check_alone(snapshot: Snapshot, network: Network, uplink: Network, subnet: 
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id or "", ""))
     if balancer is not None and balancer.described is not None and balancer.described.network_id == network.id:
         raise Refused(ListenTaken(address=address, use=_use(balancer.described)))
-    if port_id is not None or address == subnet.gateway or not is_usable(address, subnet.cidr):
+    on_wire = not is_routed(uplink, subnet)  # a route has no broadcast address: nothing is on a link there
+    if port_id is not None or address == subnet.gateway or (on_wire and not is_usable(address, subnet.cidr)):
         raise Refused(ListenOverlaps(address=address))
     if uplink.routes:
         for pool in subnet.allocation_pools:

@@ -74,6 +74,10 @@ BODIES: list[tuple[dict[str, Any], str]] = [
         'Invalid value "http-cookie" for option "fairlead.affinity": must be one of: source-ip',
     ),
     (
+        with_config(fairlead__locality="zone"),
+        'Invalid value "zone" for option "fairlead.locality": must be one of: chassis, none',
+    ),
+    (
         with_config(fairlead__healthcheck__method="ping"),
         'Invalid value "ping" for option "fairlead.healthcheck.method": must be one of: tcp, udp-connect',
     ),
@@ -118,7 +122,7 @@ BODIES: list[tuple[dict[str, Any], str]] = [
     *(
         (
             backends(backend("c", target_port=wrong)),
-            f"Invalid backend port specification in backend specification 0: "
+            f"Invalid backend port specification 0 in backend specification 0: "
             f'Invalid port number "{wrong}", must be between 1 and 65535',
         )
         for wrong in ("0", "65536", "65535-65536", "1-9999999999")

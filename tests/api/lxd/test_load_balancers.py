@@ -14,7 +14,7 @@ from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
 from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.loadbalancer import Locality, Transport
 from fairlead.model.steps import at_once
 
 ONE = f"{LBS}/{LISTEN}"
@@ -169,6 +169,18 @@ def test_options_do_what_they_say(site: Door):
     assert balancer.pools[0].health_monitor is None
 
 
+def test_backends_near_the_client_go_first_at_an_address_of_the_network_itself(site: Door):
+    near = {"fairlead.locality": "chassis"}
+    inside = "/1.0/networks/net/load-balancers/10.0.0.77"
+    make(site, "10.0.0.77", config=near)
+    assert site.good("GET", inside)["config"] == near
+    (balancer,) = site.snapshot.load_balancers.values()
+    assert [pool.locality for pool in balancer.pools] == [Locality.CHASSIS]
+    site.good("PATCH", inside, {"config": {"fairlead.locality": ""}})
+    (balancer,) = site.snapshot.load_balancers.values()
+    assert [pool.locality for pool in balancer.pools] == [Locality.NONE]
+
+
 def test_a_list_is_in_order_and_filtered(site: Door):
     wanted = [f"198.51.100.{number}" for number in (9, 10, 100)]
     for address in reversed(wanted):
@@ -226,8 +238,12 @@ def test_what_changes_nothing_writes_nothing(site: Door):
 def test_an_uplink_has_none_of_its_own(site: Door):
     path = "/1.0/networks/UPLINK/load-balancers"
     body = {**BODY, "listen_address": LISTEN}
-    assert site.bad("POST", path, body) == (400, 'Network driver "physical" does not support load balancers')
-    assert site.good("GET", path) == []
+    told = (400, 'Network driver "physical" does not support load balancers')
+    assert site.bad("POST", path, body) == told
+    for method, where in (("GET", path), ("GET", f"{path}/{LISTEN}"), ("DELETE", f"{path}/{LISTEN}")):
+        assert site.bad(method, where) == told
+    assert site.bad("PUT", f"{path}/{LISTEN}", BODY) == told
+    assert site.bad("GET", f"{path}/{LISTEN}/state") == told
 
 
 def test_a_network_that_is_not_there_has_none(site: Door):

@@ -10,6 +10,7 @@
 | `fairlead.healthcheck.method` | how it is probed | by each port's protocol |
 | `fairlead.algorithm` | how connections are spread | round-robin |
 | `fairlead.affinity` | what keeps a client at one backend: `source-ip` | none |
+| `fairlead.locality` | who goes first: `chassis`, backends on the client's own node | none |
 | `fairlead.weight.BACKEND` | its share; 0 takes no new connections | 1 |
 | `user.*` | anything | |
 
@@ -31,6 +32,7 @@ from fairlead.model.sizes import LARGEST_WEIGHT, MOST_RETRIES
 HEALTHCHECK = "healthcheck"
 OURS = "fairlead."
 METHOD, ALGORITHM, AFFINITY = f"{OURS}healthcheck.method", f"{OURS}algorithm", f"{OURS}affinity"
+LOCALITY = f"{OURS}locality"
 WEIGHT = f"{OURS}weight."
 USER = "user."
 LONGEST_PERIOD = 3_600
@@ -60,6 +62,7 @@ class Options:
 
     algorithm: lb.Algorithm
     persistence: lb.SessionPersistence | None
+    locality: lb.Locality
     weights: Mapping[str, int]
     """By backend."""
     probing: Probing | None
@@ -73,6 +76,7 @@ def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
     return Options(
         algorithm=_ALGORITHMS[algorithm] if algorithm else lb.Algorithm.ROUND_ROBIN,
         persistence=lb.SourceIpPersistence() if AFFINITY in config else None,
+        locality=_LOCALITIES[config.get(LOCALITY, _word(lb.Locality.NONE))],
         weights={name.removeprefix(WEIGHT): int(config[name]) for name in config if name.startswith(WEIGHT)},
         probing=_probing(config, _METHODS[method] if method else None)
         if config.get(HEALTHCHECK, "").lower() in _TRUE
@@ -102,6 +106,7 @@ def choices(abilities: Abilities) -> Mapping[str, Collection[str]]:
     return {
         AFFINITY: _words(abilities.persistence & {lb.PersistenceType.SOURCE_IP}),
         ALGORITHM: _words(abilities.algorithms),
+        LOCALITY: _words(abilities.localities),
         METHOD: _words(abilities.monitors - lb.HTTP_MONITORS),
     }
 
@@ -113,6 +118,8 @@ def imply_options(asked: AskedDescription) -> Mapping[str, str]:
         found[ALGORITHM] = _word(asked.algorithm)
     if asked.persistence is not None:
         found[AFFINITY] = _word(asked.persistence.type)
+    if asked.locality is not lb.Locality.NONE:
+        found[LOCALITY] = _word(asked.locality)
     if (probing := asked.probing) is not None:
         found |= {
             HEALTHCHECK: "true",
@@ -143,6 +150,7 @@ def _word(value: StrEnum) -> str:
 
 
 _ALGORITHMS = {_word(each): each for each in lb.Algorithm}
+_LOCALITIES = {_word(each): each for each in lb.Locality}
 _METHODS = {_word(each): each for each in lb.MonitorType}
 
 

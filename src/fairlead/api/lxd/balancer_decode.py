@@ -46,6 +46,7 @@ def decode_balancer(document: Document, network_id: str, abilities: Abilities) -
         config=tuple(document["config"].items()),
         algorithm=options.algorithm,
         persistence=options.persistence,
+        locality=options.locality,
         weights=options.weights if wrong is None else {},
         probing=options.probing,
     )

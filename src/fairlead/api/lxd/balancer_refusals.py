@@ -55,7 +55,8 @@ def _number(ports: PortRange) -> str:
 
 
 def _bad_target(why: described_checks.BadTargetPort) -> ApiError:
-    return _bad(f"Invalid backend port specification in backend specification {why.index}: {_number(why.ports)}")
+    where = f"backend port specification {why.place} in backend specification {why.index}"
+    return _bad(f"Invalid {where}: {_number(why.ports)}")
 
 
 def _of_nobody(why: described_checks.TargetOfNobody) -> str:

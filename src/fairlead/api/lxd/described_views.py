@@ -113,7 +113,6 @@ class Views:
         """The address may be of the network's own, or one that is led to its uplink; 0.0.0.0 and :: are any."""
         network = self._network(self._services.model.snapshot, request)
         values = await read_body(request)
-        self._check_driver(network)
         made = self._services.new_id()
         document = complete(values, self._sort.nothing)
 
@@ -210,15 +209,13 @@ class Views:
         )
 
     def _network(self, snapshot: Snapshot, request: Request) -> Network:
-        """Raises ApiError 404."""
+        """Raises ApiError: 404; 400 for an uplink, which has those of the networks behind it only."""
         project = caller_of(request).project_id
         with saying("Failed loading network", {}):
-            return find_network(snapshot, project, request.path_params["network"])
-
-    def _check_driver(self, network: Network) -> None:
-        """An uplink has those of the networks behind it only. Raises ApiError 400."""
+            network = find_network(snapshot, project, request.path_params["network"])
         if network.external:
             raise ApiError(400, f"Network driver {quote('physical')} does not support {self._sort.noun}s")
+        return network
 
     def _listen_address(self, text: str) -> Listen:
         """Raises ApiError 400."""
