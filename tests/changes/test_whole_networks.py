@@ -10,10 +10,12 @@ import pytest
 
 from changes.balancing import ARRIVED, ASKER, LATER, after
 from changes.world import ADMIN, OWNER, STRANGER, refusal
+from fairlead.changes import uplinks
 from fairlead.changes.access import NotAllowed
+from fairlead.changes.addresses import NoFreeAddress
 from fairlead.changes.asker import Asker
 from fairlead.changes.draft import Draft
-from fairlead.changes.gateways import GatewayRequest, set_gateway
+from fairlead.changes.gateways import GatewayRequest, JoinedSubnetsOverlap, set_gateway
 from fairlead.changes.network_descriptions import AskedNetwork, Family, RouterAddress, describe, router_of
 from fairlead.changes.networks import NetworkInUse, SegmentTaken
 from fairlead.changes.outside import NotGranted, NotInRoutes, RouteNeeded, UsedOutside
@@ -42,8 +44,10 @@ from fairlead.changes.whole_networks import (
     update_whole,
 )
 from fairlead.compilers import providers
+from fairlead.compilers.ovn import compile_owner
+from fairlead.model.affected import affected
 from fairlead.model.loadbalancer import Backend, Described, LoadBalancer, Use, Vip
-from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, PortUse, Route, Subnet
+from fairlead.model.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, PortUse, Route, Router, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
@@ -454,6 +458,57 @@ def test_of_ipv6_without_ranges_routers_make_their_own_address():
     (router,) = snapshot.routers.values()
     port = snapshot.ports[router.gateway.port_id]  # type: ignore[union-attr]
     assert str(port.fixed_ips[1].address).startswith("2001:db8::f816:3eff:fe")
+
+
+@pytest.mark.parametrize(("first", "later"), [(0, 1), (1, 0)], ids=["IPv6 later", "IPv4 later"])
+@pytest.mark.parametrize("families", [(FOUR, SIX), ()], ids=["with subnets", "with none"])
+def test_what_an_uplink_gets_later_the_networks_behind_it_have_as_those_that_come_then(
+    first: int, later: int, families: tuple[Family, ...]
+):
+    before = made(replace(PLAIN, families=families), with_uplink(replace(UPLINK, families=(WIRES[first],), routes=())))
+    changes = at_once(update_uplink(before, OPERATOR, "up", ids("w"), UPLINK))
+    after_it = apply_changes(before, changes, before.revision + 1)
+    network = after_it.networks["net"]
+    (port,) = (after_it.ports[each.gateway.port_id] for each in after_it.routers.values() if each.gateway)
+    assert [fixed.address.version for fixed in port.fixed_ips] == [4, 6]
+    had = before.ports[port.id].fixed_ips
+    assert [fixed for fixed in port.fixed_ips if fixed in had] == list(had)
+    assert all(any(fixed.address in each.gateway.cidr for each in WIRES) for fixed in port.fixed_ips)
+    assert Owner(Kind.ROUTER, str(network.router_id)) in affected(before, after_it, changes.owners)
+    there = replace(after_it, gateway_chassis=("gw1",))
+    rows = map(str, compile_owner(there, Owner(Kind.ROUTER, str(network.router_id))).values())
+    (row,) = (each for each in rows if each.startswith("Logical_Router_Port") and "gateway_mtu" in each)
+    networks = row.split(" networks=")[1].split()[0].split(",")
+    assert {str(ip_interface(each).ip) for each in networks} == {str(fixed.address) for fixed in port.fixed_ips}
+    assert at_once(update_uplink(after_it, OPERATOR, "up", ids("w"), UPLINK)) == Changes()
+    more = made(replace(PLAIN, name="ovn1"), after_it, "net2")
+    assert len({fixed.address for each in more.routers.values() for fixed in _outside(more, each)}) == 4
+
+
+def _outside(snapshot: Snapshot, router: Router) -> tuple[FixedIP, ...]:
+    return () if router.gateway is None else snapshot.ports[router.gateway.port_id].fixed_ips
+
+
+def test_an_uplink_without_an_address_for_each_network_behind_it_is_refused():
+    before = with_uplink(replace(UPLINK, families=WIRES[:1], routes=()))
+    for name in ("net", "net2"):
+        before = made(replace(PLAIN, name=name), before, name)
+    narrow = replace(UPLINK, families=(WIRES[0], wire("2001:db8::1/64", "2001:db8::10-2001:db8::10")))
+    assert refused(update_uplink(before, OPERATOR, "up", ids("w"), narrow)) == NoFreeAddress(network_id="up")
+    wide = replace(UPLINK, families=(WIRES[0], wire("2001:db8::1/64", "2001:db8::10-2001:db8::11")))
+    assert len(after(before, update_uplink(before, OPERATOR, "up", ids("w"), wide)).routers) == 2
+    inside = replace(UPLINK, families=(WIRES[0], wire("fd42::ff/64")))
+    assert isinstance(refused(update_uplink(before, OPERATOR, "up", ids("w"), inside)), JoinedSubnetsOverlap)
+
+
+def test_so_many_networks_get_an_address_at_once(monkeypatch: pytest.MonkeyPatch):
+    before = with_uplink(replace(UPLINK, families=WIRES[:1], routes=()))
+    for name in ("net", "net2"):
+        before = made(replace(PLAIN, name=name), before, name)
+    monkeypatch.setattr(uplinks, "MOST_ATTACHED", 1)
+    assert refused(update_uplink(before, OPERATOR, "up", ids("w"), UPLINK)) == uplinks.TooManyAttached(most=1)
+    monkeypatch.setattr(uplinks, "MOST_ATTACHED", 2)
+    assert at_once(update_uplink(before, OPERATOR, "up", ids("w"), UPLINK)).puts
 
 
 def test_only_operators_make_and_change_uplinks():

@@ -192,6 +192,13 @@ def choose_fixed_ips(snapshot: Snapshot, holder: Holder, asked: tuple[AskedAddre
     return tuple(answer)
 
 
+def with_missing(snapshot: Snapshot, holder: Holder) -> tuple[FixedIP, ...]:
+    """What the port has, and one more of each family that the network has and the port has not. Raises Refused."""
+    had = {fixed.address.version for fixed in holder.held}
+    more = [_first_free(snapshot, holder, version) for version in _versions(holder.network) if version not in had]
+    return tuple(sorted((*holder.held, *more), key=lambda fixed: fixed.address.version)) if more else holder.held
+
+
 def _unnamed(
     snapshot: Snapshot, holder: Holder, asked: AskedAddress, spare: list[FixedIP], chosen: list[FixedIP]
 ) -> FixedIP:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from fairlead.changes import access
 from fairlead.changes.access import Verb
-from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac, with_missing
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.outside import check_joined
@@ -147,6 +147,21 @@ def _joined(snapshot: Snapshot, router: Router) -> Iterator[tuple[Network, IPNet
         yield from ((snapshot.networks[port.network_id], subnet.cidr) for subnet in subnets_of(snapshot, port))
 
 
+def give_missing(snapshot: Snapshot, router: Router, now: datetime) -> Changes:
+    """An address of each IP version that the external network has by now and the router has not. Raises Refused."""
+    if router.gateway is None:
+        return Changes()
+    port, network = snapshot.ports[router.gateway.port_id], snapshot.networks[router.gateway.network_id]
+    holder = Holder(port_id=port.id, mac=port.mac_address, network=network, held=port.fixed_ips)
+    fixed_ips = with_missing(snapshot, holder)
+    if fixed_ips == port.fixed_ips:
+        return Changes()
+    new = revised(port, replace(port, fixed_ips=fixed_ips), now)
+    had = {subnet.id for subnet in subnets_of(snapshot, port)}
+    check_apart(snapshot, router, [subnet for subnet in subnets_of(snapshot, new) if subnet.id not in had])
+    return Changes(puts=(new,), reads=(Owner(Kind.ROUTER, router.id),))
+
+
 def find_external_network(snapshot: Snapshot, asker: Identity, network_id: str, what: type[Resource]) -> Network:
     """Raises Refused."""
     network = access.find_network(snapshot, asker, network_id)
@@ -260,6 +275,11 @@ def check_new_subnets(snapshot: Snapshot, router: Router, subnets: list[Subnet])
     """The router may join these too. Raises Refused."""
     if len(snapshot.router_interfaces.get(router.id, NO_IDS)) >= MOST_INTERFACES:
         raise Refused(TooManyInterfaces(router_id=router.id, most=MOST_INTERFACES))
+    check_apart(snapshot, router, subnets)
+
+
+def check_apart(snapshot: Snapshot, router: Router, subnets: list[Subnet]) -> None:
+    """None of them overlaps what the router has already. Raises Refused."""
     for old in router_subnets(snapshot, router):
         for new in subnets:
             if old.id == new.id:

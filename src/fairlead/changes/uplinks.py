@@ -12,6 +12,7 @@ from fairlead.changes import access, networks, subnets
 from fairlead.changes.access import Verb
 from fairlead.changes.asker import Asker
 from fairlead.changes.draft import NetworkDraft, NewId
+from fairlead.changes.gateways import give_missing
 from fairlead.changes.network_descriptions import VERSIONS, RouterAddress
 from fairlead.changes.networks import AskedSegment, ports_on
 from fairlead.changes.outside import RouteNeeded, check_reached
@@ -24,6 +25,8 @@ from fairlead.model.writing import Changes
 
 MOST_ROUTES = 64
 """Of one external network. Ours: each may have a subnet."""
+MOST_ATTACHED = 1024
+"""Routers that get an address in one write, when the wire gets another IP version. Ours: each is a document of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,13 @@ class AskedUplink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyUplinkRoutes(Refusal):
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyAttached(Refusal):
+    """More routers than that would get an address of another IP version at once."""
+
     most: int
 
 
@@ -146,6 +156,7 @@ def update_uplink(
     was = describe_uplink(old)
     if any(getattr(asked, name) != getattr(was, name) for name in ("families", "routes", "nameservers")):
         yield from _shape(draft, asked)
+        yield from _attach(draft)
     return draft.changes()
 
 
@@ -220,6 +231,25 @@ def _settle_wire(
         draft.add(subnets.update_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
     else:
         draft.add(subnets.move_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
+
+
+def _attach(draft: NetworkDraft) -> Steps[None]:
+    """The routers of described networks get an address of what the wire has by now, as new ones do: without one nothing
+    of that IP version is led to them. Raises Refused."""
+    attached = 0
+    for network in draft.snapshot.networks.values():
+        yield
+        router = draft.snapshot.routers.get(network.router_id or "")
+        if router is None or router.gateway is None or router.gateway.network_id != draft.network.id:
+            continue
+        given = give_missing(draft.snapshot, router, draft.now)
+        attached += len(given.puts)
+        if attached > MOST_ATTACHED:
+            raise Refused(TooManyAttached(most=MOST_ATTACHED))
+        if given.puts:
+            draft.add(given)
+    if attached:
+        draft.rest_on_absence()  # addresses are free, and nothing joins such a router meanwhile
 
 
 def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:

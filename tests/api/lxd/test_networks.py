@@ -227,6 +227,18 @@ def test_an_uplink_is_shown_as_it_was_said(door: Door, said: Any):
     assert not door.snapshot.networks
 
 
+def test_an_uplink_that_gets_ipv6_later_gives_it_to_the_networks_that_are_there(door: Door):
+    make(door, "UPLINK", {key: text for key, text in UPLINK.items() if "ipv6" not in key}, kind="physical")
+    make(door, "ovn0", OVN)
+    had = config(door)
+    assert "volatile.network.ipv6.address" not in had
+    door.good("PATCH", "/1.0/networks/UPLINK", {"config": UPLINK})
+    address = ip_address(config(door)["volatile.network.ipv6.address"])
+    assert ip_address("2001:db8::10") <= address <= ip_address("2001:db8::ff")
+    assert config(door) == {**had, "volatile.network.ipv6.address": str(address)}
+    assert door.good("GET", "/1.0/networks/ovn0/state")["ovn"]["uplink_ipv6"] == str(address)
+
+
 def test_the_location_is_the_networks(outside: Door):
     answer = outside.send("POST", "/1.0/networks", {"name": "ovn1", "type": "ovn"})
     assert (answer.status_code, answer.headers["location"]) == (201, "/1.0/networks/ovn1")
