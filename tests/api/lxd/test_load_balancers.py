@@ -15,6 +15,7 @@ from fairlead.api.lxd.events import Listener
 from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Locality, Transport
+from fairlead.model.sizes import UDP_CONNECT_DELAY
 from fairlead.model.steps import at_once
 
 ONE = f"{LBS}/{LISTEN}"
@@ -167,6 +168,17 @@ def test_options_do_what_they_say(site: Door):
     assert site.good("GET", ONE)["config"] == {}
     (balancer,) = site.snapshot.load_balancers.values()
     assert balancer.pools[0].health_monitor is None
+
+
+def test_udp_is_probed_less_often_than_tcp_may_be(site: Door):
+    asked = {"healthcheck": "true", "healthcheck.interval": str(UDP_CONNECT_DELAY - 1)}
+    said = 'Failed creating load balancer: Invalid value "2" for option "healthcheck.interval": must be at least 3'
+    make(site, config={**asked, "healthcheck.interval": "1"})
+    assert site.bad("POST", LBS, {**BODY, **SIX, "listen_address": LISTEN6, "config": asked}) == (400, said)
+    make(site, LISTEN6, **SIX, config={**asked, "healthcheck.interval": str(UDP_CONNECT_DELAY)})
+    readme = Path(__file__).parents[3] / "README.md"
+    (row,) = (each for each in readme.read_text().splitlines() if each.startswith("| `healthcheck.interval`"))
+    assert f"at least {UDP_CONNECT_DELAY} with a UDP port" in row
 
 
 def test_backends_near_the_client_go_first_at_an_address_of_the_network_itself(site: Door):
