@@ -14,6 +14,7 @@ from fairlead.api.lxd.events import Listener
 from fairlead.api.lxd.network_encode import encode_network
 from fairlead.model.network import FixedIP, Network, Port, Subnet
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import Quota
 from fairlead.model.status import Applied
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes
@@ -237,6 +238,12 @@ def test_an_uplink_that_gets_ipv6_later_gives_it_to_the_networks_that_are_there(
     assert ip_address("2001:db8::10") <= address <= ip_address("2001:db8::ff")
     assert config(door) == {**had, "volatile.network.ipv6.address": str(address)}
     assert door.good("GET", "/1.0/networks/ovn0/state")["ovn"]["uplink_ipv6"] == str(address)
+
+
+def test_a_network_takes_a_router_and_is_told_so_where_there_is_none_left(ovn: Door):
+    ovn.write(Quota(project_id="default", router=1))
+    more = {"name": "ovn1", "type": "ovn", "config": {"network": "UPLINK"}}
+    assert ovn.bad("POST", "/1.0/networks", more) == (403, "Project quota for routers is exhausted")
 
 
 def test_the_location_is_the_networks(outside: Door):

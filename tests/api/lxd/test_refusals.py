@@ -6,7 +6,9 @@ from types import ModuleType
 
 from fairlead import changes
 from fairlead.api.lxd import errors
+from fairlead.changes.quotas import QuotaExceeded
 from fairlead.changes.refusal import Refusal
+from fairlead.model.quota import Counted
 
 NOT_ASKED = {
     *("catalog", "floatingips", "l7", "l7_checks", "listener_checks", "members", "monitors", "offers", "persistence"),
@@ -29,3 +31,12 @@ def test_there_are_words_for_each():
     names = {each.name for each in iter_modules(changes.__path__)} - NOT_ASKED
     modules = [import_module(f"fairlead.changes.{name}") for name in names]
     assert set[type[Refusal]]().union(*map(refused_by, modules)) <= errors.WORDS.keys()
+
+
+def test_a_quota_is_called_by_what_it_is_of():
+    said = {what: errors.say(QuotaExceeded(over=(what,))).message for what in Counted}
+    assert len(set(said.values())) == len(Counted)
+    assert said[Counted.ROUTER] == "Project quota for routers is exhausted"
+    assert said[Counted.FLOATING_IP] == "Project quota for floating IPs is exhausted"
+    both = errors.say(QuotaExceeded(over=(Counted.POOL, Counted.LISTENER)))
+    assert both.message == "Project quota for listeners (ports of load balancers), pools is exhausted"

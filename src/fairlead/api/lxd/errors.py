@@ -15,14 +15,20 @@ Says = Callable[[Any], ApiError]
 
 _NAMES: Mapping[Counted, str] = {
     Counted.LOAD_BALANCER: "load balancers",
-    Counted.LISTENER: "ports of load balancers",
-    Counted.POOL: "ports of load balancers",
-    Counted.MEMBER: "backends of load balancers",
+    Counted.POOL: "pools",
+    Counted.HEALTH_MONITOR: "health monitors",
+    Counted.MEMBER: "members (backends of load balancers)",
+    Counted.LISTENER: "listeners (ports of load balancers)",
+    Counted.L7POLICY: "L7 policies",
+    Counted.L7RULE: "L7 rules",
     Counted.NETWORK: "networks",
-    Counted.SUBNET: "networks",
-    Counted.ROUTER: "networks",
+    Counted.SUBNET: "subnets",
+    Counted.PORT: "ports",
+    Counted.ROUTER: "routers",
+    Counted.FLOATING_IP: "floating IPs",
 }
-"""What is counted, in the words of who makes load balancers and networks here."""
+"""What is counted, by the name of the quota that an administrator sets; and what that is here, where it has another
+name."""
 
 
 def forbidden() -> ApiError:
@@ -36,7 +42,7 @@ def not_found(what: str) -> ApiError:
 
 
 def _quota(why: quotas.QuotaExceeded) -> ApiError:
-    over = sorted({_NAMES.get(what, what.value.replace("_", " ")) for what in why.over})
+    over = sorted(_NAMES[what] for what in why.over)
     return ApiError(403, f"Project quota for {', '.join(over)} is exhausted")
 
 
