@@ -192,6 +192,7 @@ def too_long(sort: Sort) -> list[Any]:
         {"config": {"user.a": "x" * bodies.LONGEST_VALUE}},
         {"config": {"user.".ljust(bodies.LONGEST_KEY, "x"): "y"}},
         {"config": {f"user.{number}": "y" for number in range(bodies.MOST_KEYS)}},
+        {"config": {f"healthcheck.{number}": "y" for number in range(bodies.MOST_NAMED)}},
         {"ports": [{"protocol": "x" * LONGEST_NAME}]},
         {"ports": [{"listen_port": "8" * LONGEST_TEXT}]},
         {"ports": [{}] * sizes.LISTENERS},
@@ -216,7 +217,7 @@ def one_more(value: Any) -> Any:
         case list():
             return [one_more(value[0])]
         case dict() if len(value) > 1:
-            return {**value, "user.more": "y"}
+            return {**value, next(iter(value)) + ".more": "y"}
         case dict():
             ((name, inner),) = value.items()
             return {name + "x": inner} if name.startswith("user.x") else {name: one_more(inner)}

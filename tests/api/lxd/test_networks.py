@@ -10,6 +10,7 @@ import pytest
 
 from api.lxd.world import CALLERS, Door
 from fairlead.api.door import Services
+from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
 from fairlead.api.lxd.network_encode import encode_network
 from fairlead.model.network import FixedIP, Network, Port, Subnet
@@ -244,6 +245,19 @@ def test_a_network_takes_a_router_and_is_told_so_where_there_is_none_left(ovn: D
     ovn.write(Quota(project_id="default", router=1))
     more = {"name": "ovn1", "type": "ovn", "config": {"network": "UPLINK"}}
     assert ovn.bad("POST", "/1.0/networks", more) == (403, "Project quota for routers is exhausted")
+
+
+@pytest.mark.parametrize("name", ["ovn0", "UPLINK"])
+def test_what_is_shown_may_be_said_again_however_much_the_user_added(ovn: Door, name: str):
+    path = f"/1.0/networks/{name}"
+    ovn.good("PATCH", path, {"config": {f"user.{number}": "x" for number in range(MOST_KEYS)}})
+    shown = ovn.good("GET", path)
+    assert len(shown["config"]) > MOST_KEYS
+    ovn.good("PUT", path, {"config": shown["config"], "description": "again"})
+    assert ovn.good("GET", path)["config"] == shown["config"]
+    code, told = ovn.bad("PUT", path, {"config": {**shown["config"], "user.more": "x"}})
+    assert (code, f"at most {MOST_KEYS} keys" in told) == (400, True)
+    assert ovn.bad("PATCH", path, {"config": {"user.more": "x"}})[0] == 400
 
 
 def test_the_location_is_the_networks(outside: Door):

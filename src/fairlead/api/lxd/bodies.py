@@ -1,6 +1,6 @@
 """Bodies as Go reads them: what is null is as good as not said, and what nobody knows is passed over."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairlead.api.fields import BadField, Field, Parser, Schema, Values, mapping, or_null, read_fields, reads
@@ -9,8 +9,10 @@ from fairlead.api.fields import text as any_text
 LONGEST_KEY = 255
 LONGEST_VALUE = 1024
 """Characters of a key of config, and of what it says."""
-MOST_KEYS = 128
-"""Of one config."""
+MOST_KEYS, MOST_NAMED = 128, 32
+"""Of one config: keys with names of the caller's making (`user.*`, `fairlead.*`), and the API's own. A server shows
+some of these that nobody has said, so they have places of their own: what is shown can be said again."""
+FREE = ("user.", "fairlead.")
 
 
 def struct(fields: Mapping[str, Field]) -> Parser[Values]:
@@ -44,7 +46,7 @@ def flag(default: Any = None) -> Parser[bool]:
 @reads(
     {
         "type": "object",
-        "maxProperties": MOST_KEYS,
+        "maxProperties": MOST_KEYS + MOST_NAMED,
         "propertyNames": {"maxLength": LONGEST_KEY},
         "additionalProperties": or_null({"type": "string", "maxLength": LONGEST_VALUE}),
     }
@@ -52,8 +54,8 @@ def flag(default: Any = None) -> Parser[bool]:
 def config(value: object) -> Mapping[str, str]:
     """Keys with texts; null is an empty one. What an empty one means (take it away) is the resource's to say."""
     found = mapping(value)
-    if len(found) > MOST_KEYS:
-        raise ValueError(f"expected at most {MOST_KEYS} keys")
+    if fault := _too_many(found):
+        raise ValueError(fault)
     read_key, read_value = any_text(LONGEST_KEY), any_text(LONGEST_VALUE)
     try:
         return {read_key(key): "" if each is None else read_value(each) for key, each in sorted(found.items())}
@@ -65,6 +67,14 @@ def merged(stored: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, s
     """A config after a PATCH: what it does not say stays. Raises BadField for more keys than can be said at once: what
     is read could not be written again."""
     found = {**stored, **said}
-    if said and sum(map(bool, found.values())) > MOST_KEYS:
-        raise BadField("config", said, f"expected at most {MOST_KEYS} keys with those that are there")
+    fault = _too_many([key for key, value in found.items() if value])
+    if said and fault:
+        raise BadField("config", said, f"{fault} with those that are there")
     return found
+
+
+def _too_many(keys: Collection[object]) -> str:
+    free = sum(str(key).startswith(FREE) for key in keys)
+    if free > MOST_KEYS:
+        return f"expected at most {MOST_KEYS} keys of {' and '.join(f'{each}*' for each in FREE)}"
+    return f"expected at most {MOST_NAMED} other keys" if len(keys) - free > MOST_NAMED else ""
