@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from api.lxd.keys import base64_of, make_certificate
+from fairlead.api.door import ApiError
 from fairlead.api.lxd import events
 from fairlead.model.trust import Project
 from fairlead.model.writing import Changes
@@ -145,6 +146,48 @@ def test_so_many_listen_and_no_more(play: Callable[..., None], monkeypatch: pyte
                     return
             await asyncio.sleep(0.02)
         pytest.fail("their places stay taken")
+
+    play(story)
+
+
+def test_who_is_restricted_takes_no_place_of_another_projects_and_none_that_is_kept():
+    place = events.Events()
+    with contextlib.ExitStack() as stack:
+
+        def comes(who: str, *projects: str) -> bool:
+            listener = events.Listener(who=who, project=None, restricted=bool(projects), projects=frozenset(projects))
+            with contextlib.suppress(ApiError):
+                stack.enter_context(place.listening(listener))
+                return True
+            return False
+
+        assert all(comes(f"certificate {number}", "shop") for number in range(events.MOST_OF_PROJECT))
+        assert not comes("one more", "shop")
+        assert not comes("of both", "bank", "shop")
+        rest = events.MOST_LISTENERS - events.KEPT - events.MOST_OF_PROJECT
+        assert all(comes(f"other {number}", f"project {number}") for number in range(rest))
+        assert not comes("one more", "bank")
+        assert all(comes(f"operator {number}") for number in range(events.KEPT))
+        assert not comes("one more operator")
+    with contextlib.ExitStack() as stack:
+        assert comes("of both", "bank", "shop")
+
+
+def test_all_certificates_of_a_project_are_counted_together(
+    play: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(events, "MOST_OF_PROJECT", 1)
+    own, _ = identity(tmp_path)
+
+    async def story(place: Served) -> None:
+        await place.place.model.write(lambda _: Changes(puts=(Project(name="shop"), Project(name="bank"))))
+        body = {"certificate": base64_of(make_certificate("client")[0]), "type": "client", "restricted": True}
+        await place.ask_socket("POST", "/1.0/certificates", {**body, "projects": ["shop", "bank"]})
+        async with listen_by(place, own, "?project=shop"), listen(place, "?project=shop"), listen(place):
+            for query in ("?project=shop", "?all-projects=true"):
+                assert (await refused(listen_by(place, own, query)))[0] == 429
+            async with listen_by(place, own, "?project=bank"):
+                pass
 
     play(story)
 

@@ -30,6 +30,9 @@ LONGEST_QUEUE = 256
 """Events that wait for one listener; who is later than that is dropped."""
 MOST_LISTENERS, MOST_OF_ONE = 512, 32
 """At once, of all callers and of one."""
+MOST_OF_PROJECT, KEPT = 64, 128
+"""At once, of all who are restricted to a project, which may have any number of certificates; and of all places those
+that only administrators get."""
 TYPES = frozenset({"lifecycle", "logging", "operation", "network-acl"})
 """That clients ask for. Here things happen when they are answered, so there are `lifecycle` events only."""
 
@@ -50,6 +53,9 @@ class Listener:
     """The user whose it is."""
     project: str | None
     """None for all that they may see."""
+    restricted: bool = False
+    projects: frozenset[str] = frozenset()
+    """Those of which they may hear so, and for which they count, if they are restricted."""
     types: frozenset[str] = TYPES
     queue: "asyncio.Queue[Told]" = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
     dropped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -61,6 +67,7 @@ class Events:
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
         self._of_one = Counter[str]()
+        self._of_project = Counter[str]()
 
     def publish(self, event: JsonObject, whose: str | None) -> None:
         """`whose` is the project that may see it; None for what is only for administrators."""
@@ -75,15 +82,24 @@ class Events:
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[Listener]:
         """Raises ApiError 429."""
-        if len(self._listeners) >= MOST_LISTENERS or self._of_one[listener.who] >= MOST_OF_ONE:
+        if self._is_full(listener):
             raise ApiError(429, "Too many clients listen to events already")
         self._listeners.add(listener)
         self._of_one[listener.who] += 1
+        self._of_project.update(listener.projects)
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
             self._of_one -= Counter({listener.who: 1})
+            self._of_project -= Counter(listener.projects)
+
+    def _is_full(self, listener: Listener) -> bool:
+        return (
+            len(self._listeners) >= MOST_LISTENERS - (KEPT if listener.restricted else 0)
+            or self._of_one[listener.who] >= MOST_OF_ONE
+            or any(self._of_project[each] >= MOST_OF_PROJECT for each in listener.projects)
+        )
 
 
 async def tell(websocket: WebSocket) -> None:
@@ -109,8 +125,20 @@ def _read(websocket: WebSocket) -> Listener:
     if query.get("all-projects", "").lower() in ("true", "1"):
         if query.get("project"):
             raise ApiError(400, "Cannot specify a project when requesting all projects")
-        return Listener(who=caller.user, project=None, types=types)
-    return Listener(who=caller.user, project=caller_of(websocket).project_id, types=types)
+        return _listener(caller, None, types)
+    return _listener(caller, caller_of(websocket).project_id, types)
+
+
+def _listener(caller: Identity, project: str | None, types: frozenset[str]) -> Listener:
+    projects = caller.projects if project is None else frozenset({project})
+    restricted = not caller.is_admin
+    return Listener(
+        who=caller.user,
+        project=project,
+        types=types,
+        restricted=restricted,
+        projects=projects if restricted else frozenset(),
+    )
 
 
 async def _send(websocket: WebSocket, listener: Listener) -> None:
