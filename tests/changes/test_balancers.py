@@ -39,9 +39,10 @@ from fairlead.changes.refusal import Refused
 from fairlead.changes.vips import AskedVip, NoVip, choose_vip
 from fairlead.model.addresses import parse_address
 from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
-from fairlead.model.loadbalancer import ListenerProtocol, MonitorType, PlainMonitor, PoolProtocol, slots_of
+from fairlead.model.loadbalancer import ListenerProtocol, MonitorType, PlainMonitor, PoolProtocol
 from fairlead.model.network import Network, Port, Subnet
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.pool_slots import slots_of
 from fairlead.model.quota import Counted
 from fairlead.model.sizes import LISTENERS
 from fairlead.model.snapshot import Snapshot

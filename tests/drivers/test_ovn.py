@@ -273,7 +273,8 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         services = "".join(f" {vip}={render_backends(vips[vip])}" for vip in sorted(vips))
         fields = ",".join(decode_set(row["selection_fields"]))
         chosen = f" selection_fields={fields}" if fields else ""
-        head = f"Load_Balancer {row['name']} protocol={row['protocol']}{title('Load_Balancer', u)}"
+        protocol = f" protocol={row['protocol']}" if isinstance(row["protocol"], str) else ""  # or the empty set
+        head = f"Load_Balancer {row['name']}{protocol}{title('Load_Balancer', u)}"
         lines.append(f"{head}{services}{chosen}{words(row, 'options')}{words(row, 'ip_port_mappings')}")
         for check in (raw["Load_Balancer_Health_Check"][u] for u in decode_uuids(row["health_check"])):
             head = f"Load_Balancer_Health_Check {check['vip']} load_balancer={row['name']}"

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from ipaddress import ip_network
 
-from fairlead.model.loadbalancer import Member, Pool, with_slots
+from fairlead.model.loadbalancer import Member, Pool
+from fairlead.model.pool_slots import with_slots
 
 
 def upper_half(cidr: str) -> list[dict[str, str]]:

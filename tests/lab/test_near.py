@@ -30,8 +30,7 @@ PATIENCE = 20.0
 def site(lab: Lab) -> Iterator[Site]:
     """A member on each chassis, clients on two networks and outside, one router between all of them."""
     site = open_site(lab)
-    wire = {"provider_network_type": "flat", "provider_physical_network": "physnet", "is_router_external": True}
-    public = site.network("public", "203.0.113.0/24", "2001:db8::/64", **wire)
+    public = site.outside()
     site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
     site.network("firs", "10.0.1.0/24", "fd00:b::/64")
     router = site.router("wood", "oaks-v4", "oaks-v6", "firs-v4", "firs-v6")

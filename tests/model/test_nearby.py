@@ -13,9 +13,10 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.model.chassis import Chassis
 from fairlead.model.facts import CHASSIS, PLUGGED, with_facts
-from fairlead.model.loadbalancer import Pool, slots_near, slots_of
+from fairlead.model.loadbalancer import Pool
 from fairlead.model.nearby import members_near
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.pool_slots import slots_near, slots_of
 from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes

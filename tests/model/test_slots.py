@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol, slots_of
+from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol
+from fairlead.model.pool_slots import slots_of
 from fairlead.model.shares import LARGEST, WORST_RATIO, apportion, choose_size, shortest_table, worst_ratio
 from fairlead.model.slots import SlotTable, deal, lend
 from harness.pools import with_members

@@ -11,6 +11,7 @@ from fairlead.changes.tls_checks import complete_pool_tls
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.network import Subnet
+from fairlead.model.pool_slots import with_slots
 from fairlead.model.port_ranges import TargetPort
 from fairlead.model.snapshot import Snapshot
 
@@ -39,13 +40,13 @@ def complete_pool(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:
     if pool.health_monitor is not None and (known is None or pool.health_monitor is not known.health_monitor):
         check_monitor(known.health_monitor if known else None, pool.health_monitor, pool.protocol)
     if known is None:
-        return lb.with_slots(_numbered(None, pool), ())
+        return with_slots(_numbered(None, pool), ())
     dealt = known.tables is pool.tables and known.slots is pool.slots
     if not dealt or known.next_ordinal != pool.next_ordinal:
         pool = replace(pool, tables=known.tables, slots=known.slots, next_ordinal=known.next_ordinal)
     if pool.members is known.members and pool.goes_by_source == known.goes_by_source:
         return pool
-    return lb.with_slots(_numbered(known, pool), known.members)
+    return with_slots(_numbered(known, pool), known.members)
 
 
 def _numbered(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:

@@ -1,6 +1,6 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -10,9 +10,7 @@ from fairlead.model.addresses import IPAddress, IPNetwork
 from fairlead.model.l7 import L7Policy
 from fairlead.model.network import Resource
 from fairlead.model.port_ranges import Ports, TargetPort, expand, targets
-from fairlead.model.shared_slots import assign_slots
-from fairlead.model.shares import LARGEST, SMALLEST
-from fairlead.model.slots import SlotTable, deal, lend
+from fairlead.model.slots import SlotTable
 
 UNNUMBERED = -1
 
@@ -458,94 +456,6 @@ def target_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[in
 def probed_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
     """Those at which a health monitor looks for it."""
     return target_ports(balancer, pool, member) if member.monitor_port is None else (member.monitor_port,)
-
-
-def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Pool:
-    """The pool with slot tables for its members, if those `before` had the tables that it has.
-
-    Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing. Where the
-    client's address decides, slots are found by rendezvous hashing, in which more slots move clients: such a table has
-    its full size from the beginning.
-    """
-    old = replace(pool, members=pool.members if before is None else tuple(before))
-    smallest = LARGEST if pool.goes_by_source else SMALLEST
-    tables = (
-        deal(_table(old, *tier), _weights(old, *tier), _weights(pool, *tier), _away(pool, *tier), smallest)
-        for tier in TIERS
-    )
-    return replace(pool, tables=tuple(table for table in tables if table.ranks or table.homes), slots=())
-
-
-TIERS = ((4, False), (4, True), (6, False), (6, True))
-"""IP version, and whether backups: the members of a tier share a table, and no other tier sees what happens to them."""
-
-
-def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tuple[int, ...]:
-    """The ordinal of the member of this IP version that each hash value leads to; empty when nobody is left.
-
-    The ordinary ones serve, and the backups when none of these does (Octavia API reference, member `backup`).
-    """
-    for backup in (False, True):
-        weights = _weights(pool, version, backup)
-        living = {m.ordinal: m.weight for m in pool.members if m.ordinal in weights and m.id not in down}
-        if living:
-            return lend(_table(pool, version, backup), living)
-    return ()
-
-
-def slots_near(
-    pool: Pool, version: int, near: Iterable[Member], down: Container[str], everywhere: tuple[int, ...]
-) -> tuple[int, ...]:
-    """The same for clients where the members `near` are: these serve alone as long as one of them does. `everywhere`
-    are the slots of who has none near (`slots_of`).
-
-    An ordinary member anywhere goes before a backup that is near. It is the same table, so in each place too members
-    that come or go take and leave no slot but theirs.
-    """
-    if not everywhere:
-        return ()
-    backup = next(member.backup for member in pool.members if member.ordinal == everywhere[0])
-    living = {
-        m.ordinal: m.weight
-        for m in near
-        if m.address.version == version and m.backup == backup and m.takes_connections and m.id not in down
-    }
-    if not living:
-        return everywhere
-    return tuple(living) if len(living) == 1 else lend(_table(pool, version, backup), living)
-
-
-def _weights(pool: Pool, version: int, backup: bool) -> dict[int, int]:
-    return {m.ordinal: m.weight for m in _tier(pool, version, backup) if m.takes_connections}
-
-
-def _away(pool: Pool, version: int, backup: bool) -> frozenset[int]:
-    return frozenset(m.ordinal for m in _tier(pool, version, backup) if not m.takes_connections)
-
-
-def _tier(pool: Pool, version: int, backup: bool) -> list[Member]:
-    return [member for member in pool.members if member.address.version == version and member.backup == backup]
-
-
-def _table(pool: Pool, version: int, backup: bool) -> SlotTable:
-    for table in pool.tables:
-        if (table.version, table.backup) == (version, backup):
-            return table
-    shared = _from_shared(pool, version, backup) if pool.slots else ()
-    return SlotTable(version=version, backup=backup, ranks=(shared,) if shared else ())
-
-
-def _from_shared(pool: Pool, version: int, backup: bool) -> tuple[int, ...]:
-    """What this tier had of the one table that the pool has."""
-    served = [member for member in _tier(pool, version, backup) if member.takes_connections]
-    if served == _served(pool.members):
-        return pool.slots
-    return assign_slots(pool.slots, {member.ordinal: member.weight for member in served})
-
-
-def _served(members: Sequence[Member]) -> list[Member]:
-    takers = [member for member in members if member.takes_connections]
-    return [member for member in takers if not member.backup] or takers
 
 
 def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import render_endpoint
 from fairlead.model.health import HealthKey
+from fairlead.model.pool_slots import slots_near, slots_of
 from fairlead.model.port_ranges import count, expand, targets
 from fairlead.model.shares import shortest_table
 
@@ -38,7 +39,7 @@ class Tables:
         choices = self._choices(listener, pool, version)
         for choice in choices:
             if id(choice) not in made:
-                slots = lb.slots_near(pool, version, members, choice.gone, choice.slots)
+                slots = slots_near(pool, version, members, choice.gone, choice.slots)
                 own = _shortened(pool, slots) if slots is not choice.slots else None
                 made[id(choice)] = choice.backends if own is None else tuple(map(choice.places.__getitem__, own))
         return [made[id(choice)] for choice in choices]
@@ -94,7 +95,7 @@ class Tables:
     def _table(self, pool: lb.Pool, version: int, gone: frozenset[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         key = (pool.id, version, gone)
         if key not in self._buckets:
-            slots = lb.slots_of(pool, version, gone)
+            slots = slots_of(pool, version, gone)
             self._buckets[key] = slots, _shortened(pool, slots)
         return self._buckets[key]
 
