@@ -8,7 +8,7 @@ MEMORY := $(wildcard /dev/shm)
 # How many examples a test of properties tries: brief, or patient.
 EXAMPLES := brief
 # Processes that run the long tests, each with a lab of its own: one waits for OVN most of the time.
-LABS ?= 3
+LABS ?= 2
 TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
 MARKED := not lab and not siege and not client and not fuzz and not slow
 

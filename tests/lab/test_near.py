@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, central, processes
-from fairlead.lab.databases import until
+from fairlead.lab.databases import ConditionTimedOut, until
 from fairlead.lab.layout import CENTRAL
 from lab.holder import holding
 from lab.site import Balancer, Site, open_site
@@ -23,7 +23,7 @@ CLIENTS = {"oak1": "one", "oak2": "two", "fir1": "one", "fir2": "two"}
 """Each with the member on its chassis; the first two are on the members' own network."""
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,17 @@ def answers(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP)
 
 
 def wait_answers(site: Site, client: str, to: str, members: set[str]) -> None:
-    until(PATIENCE, f"{client} reaches {members}", lambda: answers(site, client, to) == members)
+    seen = set[str]()
+
+    def holds() -> bool:
+        seen.clear()
+        seen.update(answers(site, client, to))
+        return seen == members
+
+    try:
+        until(PATIENCE, f"{client} reaches {members}", holds)
+    except ConditionTimedOut:
+        raise AssertionError(f"{client} reaches {seen}, not {members}") from None
 
 
 @contextmanager
