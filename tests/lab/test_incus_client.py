@@ -266,8 +266,9 @@ def test_names_are_asked_over_udp_and_tcp_and_both_backends_answer(town: Town, v
         stack.enter_context(town.balancer(listen, *lines))
         for place in ("asker", "outside"):
             for way in ("+notcp", "+tcp"):
-                said = town.lab.exec(place, ["dig", f"@{listen}", "+short", "+tries=2", "+time=2", way, *QUESTIONS])
-                answers = said.split()
+                said = town.lab.exec(place, ["dig", f"@{listen}", "+short", "+tries=3", "+time=2", way, *QUESTIONS])
+                # A datagram may be lost while the gateway learns its neighbour: dig says so, and asks again.
+                answers = [line for line in said.splitlines() if not line.startswith(";")]
                 assert (len(answers), set(answers)) == (len(QUESTIONS), {FIRST[4], SECOND[4]}), (place, way, said)
 
 
