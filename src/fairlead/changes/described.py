@@ -17,7 +17,6 @@ from fairlead.changes.described_checks import (
     AskedPort,
     Probing,
     check_description,
-    subnet_of,
 )
 from fairlead.changes.finding import check_may_change
 from fairlead.changes.listen_addresses import Listen, choose_listen, find_uplink
@@ -26,7 +25,7 @@ from fairlead.changes.vips import VipHolder, make_vip_port
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network, Resource
+from fairlead.model.network import Network, Resource, subnet_with
 from fairlead.model.port_ranges import Ports
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -323,7 +322,7 @@ class _Builder:
         backend = self.backends.get(name)
         address = backend.address if backend else self.asked.default_target
         assert address is not None  # noqa: S101 - names were checked; what is no backend is the default target
-        subnet = subnet_of(self.network, address)
+        subnet = subnet_with(self.network, address)
         member = lb.Member(
             **self._resource(before),
             name=name,

@@ -11,7 +11,7 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import loadbalancer as lb
 from fairlead.model import sizes
 from fairlead.model.addresses import IPAddress, is_usable
-from fairlead.model.network import Network, Subnet
+from fairlead.model.network import Network, subnet_with
 from fairlead.model.port_ranges import PortRange, Ports, TargetPort, count, expand
 
 LONGEST_NAME = 255
@@ -215,16 +215,12 @@ def _check_name(names: set[str], index: int, name: str) -> None:
 def _check_target(network: Network, listen: IPAddress, index: int, name: str | None, address: IPAddress) -> None:
     if address.version != listen.version:
         raise Refused(TargetOfOtherVersion(index=index, name=name))
-    subnet = subnet_of(network, address)
+    subnet = subnet_with(network, address)
     if subnet is None:
         raise Refused(TargetOutside(index=index, name=name))
     if not is_usable(address, subnet.cidr):
         last = address == subnet.cidr.broadcast_address
         raise Refused(TargetOfNobody(index=index, name=name, is_broadcast=last))
-
-
-def subnet_of(network: Network, address: IPAddress) -> Subnet | None:
-    return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
 
 
 def _first_bad(port: TargetPort) -> tuple[int, PortRange] | None:

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 from fairlead.changes.addresses import choose_service_address
 from fairlead.changes.asker import Asker
-from fairlead.changes.outside import NotGranted, granted
+from fairlead.changes.outside import NotGranted, granted, is_translated
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import loadbalancer as lb
 from fairlead.model import taken
-from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, usable_range
+from fairlead.model.addresses import IPAddress, IPNetwork, is_usable, overlaps, usable_range
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import AllocationPool, FixedIP, Network, PortUse, Subnet, is_routed
+from fairlead.model.network import AllocationPool, FixedIP, Network, PortUse, Subnet, is_routed, subnet_with
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
@@ -132,7 +132,7 @@ def choose_listen(snapshot: Snapshot, asker: Asker, network: Network, wanted: Li
         routed = yield from _routed_subnets(snapshot, uplink, wanted.version)
         ranges = _listening_ranges(uplink, wanted.version, _grants(snapshot, asker, network, uplink))
         return Place(uplink, (yield from _free(snapshot, uplink, wanted.version, seed, list(ranges), routed)))
-    own = _subnet_of(network, wanted)
+    own = subnet_with(network, wanted)
     if own is not None:
         return Place(network, _inside(snapshot, network, own, wanted))
     uplink = _uplink(snapshot, network)
@@ -169,10 +169,6 @@ def _check_family(network: Network, version: int) -> None:
         raise Refused(FamilyMissing(network=network.name, version=version))
 
 
-def _subnet_of(network: Network, address: IPAddress) -> Subnet | None:
-    return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
-
-
 def _inside(snapshot: Snapshot, network: Network, subnet: Subnet, address: IPAddress) -> FixedIP:
     """An address of the network itself, which nobody has."""
     port = snapshot.ports.get(snapshot.addresses.get((network.id, address), ""))
@@ -191,7 +187,7 @@ def _use(described: lb.Described | None) -> lb.Use:
 def _check_route(asker: Asker, uplink: Network, address: IPAddress) -> Subnet:
     """The subnet of the uplink that has the address. Where nobody says which prefixes are led to the uplink all of its
     subnets are; then it takes its owner to name an address, as it does for a floating IP."""
-    subnet = _subnet_of(uplink, address)
+    subnet = subnet_with(uplink, address)
     if uplink.routes:
         named = any(address in prefix for prefix in uplink.routes)
     else:
@@ -220,11 +216,11 @@ def _routed_subnets(snapshot: Snapshot, uplink: Network, version: int) -> Steps[
     prefixes = [prefix for prefix in (*uplink.routes, *_cidrs(uplink)) if prefix.version == version]
     found = list[IPNetwork]()
     for router_id in snapshot.network_gateways.get(uplink.id, NO_IDS):
-        gateway = snapshot.routers[router_id].gateway
+        router = snapshot.routers[router_id]
         for port_id in snapshot.router_interfaces.get(router_id, NO_IDS):
             for subnet in snapshot.networks[snapshot.ports[port_id].network_id].subnets:
-                translated = gateway and (gateway.enable_snat if subnet.cidr.version == 4 else gateway.enable_snat_ipv6)
-                if not translated and any(subnet.cidr.overlaps(prefix) for prefix in prefixes):
+                seen = not is_translated(router, subnet.cidr.version)
+                if seen and any(overlaps(subnet.cidr, prefix) for prefix in prefixes):
                     found.append(subnet.cidr)
         yield
     return tuple(found)

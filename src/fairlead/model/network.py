@@ -174,6 +174,11 @@ def find_subnet(network: Network, subnet_id: str) -> Subnet | None:
     return next((subnet for subnet in network.subnets if subnet.id == subnet_id), None)
 
 
+def subnet_with(network: Network, address: IPAddress) -> Subnet | None:
+    """The one that the address is in."""
+    return next((subnet for subnet in network.subnets if address in subnet.cidr), None)
+
+
 def is_routed(network: Network, subnet: Subnet) -> bool:
     """Whether the subnet is there for a route alone: it is on no wire, and no port gets an address of it unasked."""
     return subnet.cidr in network.routes and subnet.gateway is None and not subnet.allocation_pools
