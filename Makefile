@@ -9,10 +9,16 @@ MEMORY := $(wildcard /dev/shm)
 EXAMPLES := brief
 # Processes that run the long tests, each with a lab of its own: one waits for OVN most of the time.
 LABS ?= 2
+# Processes that run the quick tests: one more than there are processors, for some wait for a moment.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
-MARKED := not lab and not siege and not client and not fuzz and not slow
+LONG := tests/fuzz tests/lab tests/neutron_lab tests/siege tests/conformance tests/keystone
+MARKED := not lab and not siege and not client and not fuzz and not slow and not neutron
 
-.PHONY: help setup demo down test check quick newest long test-ovn cases mutants fuzz siege tempest bench scale lab clean format
+# What Python has compiled is kept, whatever the environment says: every test process compiles all of it otherwise.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help setup demo demo-octavia down test check quick types newest long test-ovn test-neutron cases mutants fuzz siege tempest bench scale lab clean format killed killed-nodes
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\): ## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -21,8 +27,13 @@ setup: ## install what is missing
 	@scripts/setup lab
 
 demo: ## two compute nodes on this machine, a load balancer made with the stock client, real connections
-	@scripts/setup lab
+	@scripts/setup demo
 	@$(PYTHON_BIN)/python scripts/demo.py
+
+demo-octavia: ## the same inside an OpenStack: a real Keystone, Neutron (ML2/OVN) and Octavia, Fairlead its provider; minutes
+	@scripts/setup lab
+	@scripts/neutron-server
+	@$(PYTHON_BIN)/python -W ignore scripts/demo_octavia.py
 
 down: ## end the demo and remove all of it
 	@$(PYTHON_BIN)/fairlead lab down --name demo
@@ -31,12 +42,14 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	@scripts/setup
 	$(PYTHON_BIN)/ruff format --check --quiet src tests scripts benchmarks
 	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target quick types newest
+
+types: ## types and import contracts
 	$(PYTHON_BIN)/mypy --no-error-summary
 	$(PYTHON_BIN)/lint-imports --no-cache >/dev/null || $(PYTHON_BIN)/lint-imports --no-cache
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target quick newest
 
 quick: ## the unit tests and cases alone
-	PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) $(PYTHON_BIN)/pytest -n auto --dist worksteal -m "$(MARKED)" --ignore=tests/fuzz
+	PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) $(PYTHON_BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(MARKED)" $(LONG:%=--ignore=%)
 
 newest: ## the pure ones of them on the newest Python that is here
 	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) scripts/newest
@@ -51,13 +64,18 @@ test: ## everything, the end-to-end tests in the lab and the mutants of the case
 long: ## the tests that take long; while they wait for OVN, the mutants, which are told in the end
 	@scripts/setup lab
 	@log=$$(mktemp); nice -n 19 $(PYTHON_BIN)/python scripts/mutate.py >$$log 2>&1 & mutants=$$!; \
-		$(PYTHON_BIN)/pytest $(TOGETHER) -m 'lab or client or fuzz or slow or siege'; tests=$$?; \
+		$(PYTHON_BIN)/pytest $(TOGETHER) -m '(lab or client or fuzz or slow or siege) and not tempest'; tests=$$?; \
 		wait $$mutants; mutants=$$?; cat $$log; rm $$log; [ $$tests = 0 ] && [ $$mutants = 0 ]
 
 test-ovn: ## the lab's tests on another OVN: that of ROOT=DIR, or of a Debian release that is made here: OVN=trixie
 	@scripts/setup ovn
 	@root=$${ROOT:-$$(scripts/tree $(OVN))} && chroot "$$root" ovn-northd --version | head -1 && \
 		FAIRLEAD_LAB_ROOT=$$root $(PYTHON_BIN)/pytest $(TOGETHER) -m '$(OVN_TESTS)' $(TESTS)
+
+test-neutron: ## with a real Keystone, Neutron (ML2/OVN) and Octavia in the lab: minutes, needs root
+	@scripts/setup lab
+	@scripts/neutron-server
+	$(PYTHON_BIN)/pytest -m neutron tests/neutron_lab
 
 cases: ## rewrite the expected rows of the case files; read the diff
 	@scripts/setup
@@ -75,18 +93,29 @@ siege: ## all that strangers and tenants were seen to throw at a server, while a
 	@scripts/setup lab
 	SIEGE_SECONDS=30 SIEGE_SHARE=1 SIEGE_EACH=each $(PYTHON_BIN)/pytest -s -m siege
 
-tempest: ## OpenStack's own tests of Octavia's API; tests/conformance/*.txt say how many pass, and why others are skipped
+killed: ## 200 operations on a real Octavia, while its API, agents, Fairlead and ovsdb-server are killed and frozen; minutes
+	@scripts/setup lab
+	OCTAVIA_OPERATIONS=$${OCTAVIA_OPERATIONS:-200} $(PYTHON_BIN)/pytest -s tests/octavia_plugin/test_killed.py
+
+killed-nodes: ## agents and the server killed and frozen at random, under traffic on two nodes; KILLED_SECONDS=600
+	@scripts/setup lab
+	KILLED_SECONDS=$${KILLED_SECONDS:-600} $(PYTHON_BIN)/pytest -s tests/lab/test_killed_nodes.py
+
+tempest: ## OpenStack's own tests of Octavia's API, ours and a real Octavia's, and of Local IPs; tests/conformance/*.txt say how many pass, and why others are skipped
 	@scripts/setup lab
 	$(PYTHON_BIN)/pytest tests/conformance
 
 bench: ## data plane: the VIP beside the direct path, OVN's own load balancer and a proxy; how evenly it spreads
 	@scripts/setup bench
 	$(PYTHON_BIN)/python benchmarks/dataplane.py
+	$(PYTHON_BIN)/python benchmarks/near.py
+	$(PYTHON_BIN)/python benchmarks/moves.py
 	$(PYTHON_BIN)/python benchmarks/evenness.py
 
 scale: ## control plane: up to 10,000 load balancers, with the real OVN; the OVSDB client. 15 minutes, needs root
 	@scripts/setup bench
 	$(PYTHON_BIN)/python benchmarks/scale.py
+	$(PYTHON_BIN)/python benchmarks/agents.py
 
 lab: ## start a lab with a Fairlead server, to try things by hand
 	@scripts/setup lab
@@ -98,5 +127,5 @@ format: ## format the sources
 	$(PYTHON_BIN)/ruff check --fix --quiet src tests scripts benchmarks
 
 clean: ## remove labs, the Python environment and caches
-	@for lab in lab demo test bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
-	rm -rf .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	@for lab in lab demo openstack neutron test bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
+	rm -rf .venv .venv-newest .venv-keystone .venv-neutron .venv-neutron-server .venv-octavia .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

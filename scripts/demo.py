@@ -1,4 +1,5 @@
-"""The demo: two compute nodes on this machine, load balancers made by the stock clients, and who answers whom.
+"""The demo: two compute nodes on this machine, load balancers and a Local IP made by the stock clients, and who answers
+whom.
 
 Everything runs for real: OVN and Open vSwitch in network namespaces, Fairlead's server, the unmodified `openstack` and
 `incus` commands. It can be run again and again; each run begins anew.
@@ -42,6 +43,7 @@ def main() -> int:
         lab.wait_synced()
         everyone = list(CLIENTS)
         show_table(lab, vips, everyone)
+        show_local_ip(lab, client)
         show_both_doors(lab, service, client)
         finish(lab, service, vips, time.monotonic() - started)
     except LabError as error:
@@ -171,6 +173,21 @@ def render_shares(result: TrafficResult) -> str:
     return f"{shares[0]:>12} {shares[1]:>12}  {sum(result.errors.values())}"
 
 
+def show_local_ip(lab: Lab, client: Client) -> None:
+    """One address, and each node's clients meet the replica of their own; the same over IPv6."""
+    say("A Local IP: one address, answered by the replica on the client's own node")
+    for name, asked in (("cache", ""), ("cache6", " --local-ip-address fd00:a::cafe")):
+        client.make(f"local ip create --name {name} --network blue{asked}", "local_ip_address")
+        for member in MEMBERS:
+            client.make(f"local ip association create {name} {member}", "fixed_ip", "host")
+    made = json.loads(client("local ip list -f json", quiet=True))
+    lab.wait_synced()
+    for address in (each["Local IP address"] for each in made):
+        for name, (network, chassis) in CLIENTS.items():
+            result = lab.traffic(name, Traffic(to=address, port=8080, count=CONNECTIONS, concurrency=8))
+            print(f"  {name:<9} {chassis:<9} {network:<8} {f'tcp {address}':<24} {render_shares(result)}", flush=True)
+
+
 def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> None:
     """What one client made the other shows; one that leads ranges of ports is made by the second."""
     say("The same load balancers by LXD's API, and one that is made there: ports 80 and 8000 to 8009 lead to 8080")
@@ -198,6 +215,7 @@ def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: fl
   source {service.openrc}; export PATH={BINARIES}:$PATH
   openstack loadbalancer stats show shop                          # what the nodes have counted
   openstack loadbalancer member set --weight 0 shop-pool web1     # drain a member
+  openstack local ip association list cache                       # who answers on which node
   fairlead lab exec client1 -- curl -s http://{vips["shop"]}/         # who answers?
   fairlead lab trace client3 {vips["shop"]} --tcp 80                  # what OVN does with the packet
   fairlead show shop                                              # the rows in OVN

@@ -6,11 +6,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from fairlead.compilers.haproxy import HAPROXY  # noqa: E402
 from harness.story import PRODUCT, read_story, write_story  # noqa: E402 - the harness is not installed
 from harness.toy import TOYS  # noqa: E402
 
 if __name__ == "__main__":
-    for folder, dataplanes in (("cases", PRODUCT), ("toy", TOYS)):
+    for folder, dataplanes in (("cases", PRODUCT), ("toy", TOYS), ("haproxy", (HAPROXY,))):
         for path in sorted((ROOT / "tests" / folder).glob("*.txt")):
             write_story(read_story(path, dataplanes))
             print(path.relative_to(ROOT))

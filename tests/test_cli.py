@@ -35,6 +35,13 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         ("lab", "up"),
         ("lxd",),
         ("lxd", "token"),
+        ("octavia",),
+        ("octavia", "sync"),
+        ("pool",),
+        ("pool", "set"),
+        ("pool", "show"),
+        ("local-ip", "set"),
+        ("local-ip", "show"),
     ],
 )
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
@@ -66,6 +73,17 @@ def test_a_password_file_is_checked_too(
     (tmp_path / "users").write_text("x:y:z:nonsense\n")
     code, out, err = run(capsys, "server", "--check")
     assert (code, out, "users:1: a line is user:bcrypt hash:project:role" in err) == (1, "", True)
+
+
+def test_no_password_file_is_due_beside_a_keystone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "password").touch(mode=0o600)
+    (tmp_path / "password").write_text("secret")
+    monkeypatch.setenv("FAIRLEAD_SERVER_AUTHENTICATION", "keystone")
+    monkeypatch.setenv("FAIRLEAD_KEYSTONE_URL", "http://127.0.0.1:5000")
+    monkeypatch.setenv("FAIRLEAD_KEYSTONE_PASSWORD_FILE", str(tmp_path / "password"))
+    assert run(capsys, "server", "--check") == (0, "the configuration is right\n", "")
 
 
 @pytest.mark.parametrize("argv", [("plan",), ("show", "web"), ("resync",)])

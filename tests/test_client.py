@@ -57,6 +57,10 @@ def test_what_is_asked_is_json_and_says_who_asks(there: There):
     [
         (409, b'{"error": "not now"}', "not now"),
         (401, b'{"error": {"code": 401, "message": "who are you"}}', "who are you"),
+        (404, b'{"NeutronError": {"type": "X", "message": "no such port", "detail": ""}}', "no such port"),
+        (409, b'{"faultcode": "Client", "faultstring": "immutable", "debuginfo": null}', "immutable"),
+        (400, b'{"error": {"other": 1}}', "other"),
+        (400, b"[]", "400 Bad Request"),
         (500, b"<html>", "500 Internal Server Error"),
         (200, b"<html>", "does not answer"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 import fairlead
 from fairlead.config import BadConfiguration, check_secrets, is_local, read_configuration, render_template
+from fairlead.model.quota import ProbeLimits
 from fairlead.options import SECTIONS, Configuration
 
 
@@ -27,6 +28,19 @@ def test_the_environment_wins_over_the_file(tmp_path: Path):
     assert (configuration.server.listen, configuration.network.mtu) == ("[::1]:2", 1400)
 
 
+def test_who_probes_is_no_limit_of_probes():
+    """A server with the defaults, and one whose agents probe, have the limits that the operator wrote."""
+    for prober in ("ovn", "agents"):
+        given = {"FAIRLEAD_PROBES_BY": prober, "FAIRLEAD_PROBES_PER_SECOND": "7"}
+        assert read_configuration(None, given).probes.limits == ProbeLimits(per_second=7)
+
+
+KEYSTONE = {
+    "FAIRLEAD_SERVER_AUTHENTICATION": "keystone",
+    "FAIRLEAD_KEYSTONE_URL": "http://127.0.0.1:5000/v3",
+    "FAIRLEAD_KEYSTONE_PASSWORD_FILE": __file__,
+}
+"""What is needed, and no more."""
 BAD = [
     ("[sever]\n", {}, "no section 'sever'"),
     ("[server]\nlissen = 'x'\n", {}, "no option server.lissen"),
@@ -37,6 +51,7 @@ BAD = [
     ("", {"FAIRLEAD_NETWORK_MTU": "-1500"}, "network.mtu: from 1280"),
     ("[quota]\ntrunk = 1\n", {}, "no option quota.trunk"),
     ("", {"FAIRLEAD_QUOTA_POOL": "-2"}, "quota.pool: from -1"),
+    ("[probes]\nby = 'me'\n", {}, "probes.by: 'me' is not ovn or agents"),
     ("[probes]\nleast_delay = 0\n", {}, "probes.least_delay: from 1 to 3600 seconds"),
     ("[probes]\nper_second = -2\n", {}, "probes.per_second: from -1"),
     ("[probes]\nper_second_of_port = -2\n", {}, "probes.per_second_of_port: from -1"),
@@ -47,7 +62,7 @@ BAD = [
     ("", {"FAIRLEAD_SERVER_LISTEN": "[::]:80"}, "can be reached from elsewhere"),
     ("", {"FAIRLEAD_SERVER_LISTEN": "lb.example.org:80"}, "can be reached from elsewhere"),
     ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic"}, "server.password_file"),
-    ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "keystone"}, "is not none or http_basic"),
+    ("", {"FAIRLEAD_SERVER_AUTHENTICATION": "ldap"}, "'ldap' is not one of none, http_basic, keystone"),
     ("", {"FAIRLEAD_SERVER_TLS_KEY": "x"}, "go together"),
     ("", {"FAIRLEAD_SERVER_CONNECTIONS": "0"}, "server.connections: from 1"),
     ("", {"FAIRLEAD_SERVER_CONNECTIONS_PER_ADDRESS": "-1"}, "server.connections_per_address: from 1"),
@@ -60,8 +75,26 @@ BAD = [
     (
         "[server]\nauthentication = 'http_basic'\npassword_file = '/x'\nlisten = '0.0.0.0:9876'\n",
         {},
-        "passwords could be read on the way; set server.tls_certificate",
+        "passwords and tokens could be read on the way; set server.tls_certificate",
     ),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": ""}, "keystone.url: '' is not http://HOST:PORT"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "127.0.0.1:5000"}, "keystone.url: '127.0.0.1:5000' is not http://"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://:5000"}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://h:x"}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://[::1"}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://u:p@h:1/v3"}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://h:1/v3?x"}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://h:1/v 3"}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://" + "h" * 64}, "keystone.url: "),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_PUBLIC_URL": "here"}, "keystone.public_url: 'here' is not http://"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://10.0.0.1:5000"}, "the password and all tokens could be read"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_USER": ""}, "keystone.user: it is needed"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_PASSWORD_FILE": ""}, "keystone.password_file: it is needed"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_PASSWORD_FILE": "/nothing"}, "keystone.password_file: /nothing: no such file"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_CA": "/nothing"}, "keystone.ca: /nothing: no such file"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_TOKEN_CACHE_SECONDS": "3601"}, "keystone.token_cache_seconds: from 0 to 3600"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_OUTAGE_SECONDS": "-1"}, "keystone.outage_seconds: from 0 to 86400"),
+    ("", {**KEYSTONE, "FAIRLEAD_SERVER_LISTEN": "0.0.0.0:80"}, "passwords and tokens could be read on the way"),
     ("", {"FAIRLEAD_LXD_SOCKET": "unix.socket"}, "lxd.socket: 'unix.socket' is not unix:PATH"),
     ("", {"FAIRLEAD_LXD_SOCKET": "unix:here"}, "lxd.socket: 'unix:here' is not unix:PATH"),
     ("", {"FAIRLEAD_LXD_SOCKET_MODE": "0666"}, "lxd.socket_mode: '0666' is no mode such as 0660"),
@@ -76,13 +109,16 @@ BAD = [
     ("", {"FAIRLEAD_OVN_SOUTHBOUND": "bar"}, "ovn.southbound: "),
     ("", {"FAIRLEAD_OVN_SOUTHBOUND": "ssl:10.0.0.1:6642"}, "ovn.southbound: ssl needs ovn.private_key"),
     ("", {"FAIRLEAD_OVN_CA": "/nothing"}, "go together"),
+    ("", {"FAIRLEAD_OVN_COUNT_ANSWERS": "true"}, "ovn.count_answers: 'true' is not yes or no"),
+    ("", {"FAIRLEAD_OVN_FOLLOW": "true"}, "ovn.follow: 'true' is not yes or no"),
+    ("", {"FAIRLEAD_OVN_PROBE_INTERVAL": "0"}, "ovn.probe_interval: from 1 to 3600 seconds"),
     ("", {"FAIRLEAD_OVN_MARK": ""}, "ovn.mark: without a mark"),
     ("", {"FAIRLEAD_OVN_CHASSIS_PROBE_INTERVAL": "30"}, "ovn.chassis_probe_interval: 0, or from 1 to half"),
     ("", {"FAIRLEAD_OVN_CHASSIS_TIMEOUT": "9999"}, "ovn.chassis_timeout, which is at most 3600"),
     ("", {"FAIRLEAD_LOG_LEVEL": "loud"}, "log.level: 'loud'"),
     ("", {"FAIRLEAD_PROVIDERS_NAMES": "ovn"}, "providers: 'ovn' is not NAME=IMPLEMENTATION"),
     ("", {"FAIRLEAD_PROVIDERS_NAMES": "o/n=ovn"}, "providers: 'o/n=ovn' is not NAME=IMPLEMENTATION"),
-    ("", {"FAIRLEAD_PROVIDERS_NAMES": "fairlead=octavia"}, "there is no 'octavia'; there is ovn"),
+    ("", {"FAIRLEAD_PROVIDERS_NAMES": "fairlead=octavia"}, "there is no 'octavia'; there is fairlead, ovn"),
     ("", {"FAIRLEAD_PROVIDERS_NAMES": "a=ovn,a=ovn"}, "'a' stands there twice"),
     ("", {"FAIRLEAD_PROVIDERS_NAMES": "amphora=ovn"}, "the default 'fairlead' is none of the names amphora"),
     ("", {"FAIRLEAD_PROVIDERS_DEFAULT": "gold"}, "the default 'gold' is none of the names fairlead, ovn"),
@@ -142,6 +178,39 @@ def test_passwords_are_served_in_the_clear_only_if_that_is_said(tmp_path: Path):
         {"FAIRLEAD_SERVER_TLS_CERTIFICATE": "c", "FAIRLEAD_SERVER_TLS_KEY": "k"},
     ):
         assert read_configuration(None, {**everywhere, **more}).server.listen == "0.0.0.0:9876"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:5000", "http://127.0.0.1:5000/", "http://127.0.0.1:5000/v3/"])
+def test_keystone_may_be_said_with_its_version_or_without(url: str):
+    found = read_configuration(None, {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": url})
+    assert found.keystone.root == "http://127.0.0.1:5000/v3"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"FAIRLEAD_KEYSTONE_URL": "https://id.example.org/identity"},
+        {"FAIRLEAD_KEYSTONE_URL": "http://[::1]:5000"},
+        {"FAIRLEAD_KEYSTONE_URL": "http://localhost:5000"},
+        {"FAIRLEAD_KEYSTONE_URL": "http://10.0.0.1:5000", "FAIRLEAD_SERVER_PASSWORDS_IN_THE_CLEAR": "yes"},
+    ],
+)
+def test_tokens_go_to_a_keystone_of_this_machine_or_by_https_or_if_that_is_said(more: dict[str, str]):
+    assert read_configuration(None, {**KEYSTONE, **more}).server.authentication == "keystone"
+
+
+@pytest.mark.parametrize("option", ["SERVER_PASSWORD_FILE", "KEYSTONE_PASSWORD_FILE"])
+def test_passwords_beside_keystone_are_secrets_too(tmp_path: Path, option: str):
+    path = tmp_path / "password"
+    path.touch(mode=0o600)
+    right = tmp_path / "right"
+    right.touch(mode=0o600)
+    given = {**KEYSTONE, "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(right), f"FAIRLEAD_{option}": str(path)}
+    configuration = read_configuration(None, given)
+    check_secrets(configuration)
+    path.chmod(0o644)
+    with pytest.raises(BadConfiguration, match=f"{path}: everybody"):
+        check_secrets(configuration)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o601])

@@ -16,7 +16,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.options import Configuration, OvnOptions
 from fairlead.server.listening import open_socket
-from fairlead.server.ovn import PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
+from fairlead.server.ovn import NETWORKS_UNHEARD, PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
 from fairlead.server.process import refuse_strangers
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
@@ -85,6 +85,22 @@ def test_silence_counts_while_somebody_waits_for_what_is_observed(
         options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
         now = OvnControl(OVN, model, options).condition()
         assert (now.unheard > 0, now.unheard_of) == (bool(what), what)
+        await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("follow", "what"), [("yes", NETWORKS_UNHEARD), ("no", "")])
+def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tmp_path: Path, follow: str, what: str):
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda snapshot, owner: None)
+        whole = some_balancer("0", "p")
+        balancer = replace(whole, pools=(), listeners=())
+        await model.write(lambda _: Changes(puts=(balancer,)))
+        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock", follow=follow))
+        now = OvnControl(OVN, model, options).condition()
+        assert (now.unheard > 0, now.unheard_of, now.follows) == (bool(what), what, False)
         await store.close()
 
     asyncio.run(run())

@@ -10,25 +10,32 @@ import json
 import os
 import sys
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead import __version__
 from fairlead.client import Server, ServerError, is_url
-from fairlead.config import BadConfiguration, check_secrets, read_configuration, render_template
-from fairlead.options import Configuration
+
+if TYPE_CHECKING:  # where Octavia runs there is not all that these need
+    from fairlead.options import Configuration
 
 DIFFERENT = 3
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 
   fairlead server            serve the APIs and keep OVN as they say
-  fairlead agent             on a compute node: count for statistics
+  fairlead agent             on a compute node: count for statistics, announce Local IPs
   fairlead plan              what would change in OVN now; writes nothing
   fairlead show web          rows of one owner beside what OVN has
   fairlead resync            believe nothing, look at every owner again
+  fairlead health            who is probed, by whom, and what is known of each member
   fairlead trace             what OVN would do with a packet, and who decides
   fairlead network load-balancer ...   load balancers in the words of `incus`
+  fairlead pool set web --locality chassis   what `openstack` has no option for; also `fairlead local-ip`
+  fairlead octavia sync      compare what Octavia has with Fairlead, where Fairlead is its provider
+  fairlead chassis list      the nodes and their agents; enroll, revoke
+  fairlead octavia adopt web   take over a load balancer of Octavia's stock provider
   fairlead lxd token laptop  let a client of LXD's or Incus' API in
   fairlead config            every option, as a file
   fairlead lab up            several OVN compute nodes on this machine
@@ -41,8 +48,10 @@ class Failure(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    if words and words[0] == "network":
-        return _network(words[1:])
+    if words and words[0] in _LANGUAGES:
+        return _LANGUAGES[words[0]](words[1:])
+    from fairlead.config import BadConfiguration
+
     parser = _make_parser()
     arguments = parser.parse_args(words)
     try:
@@ -62,8 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
+    from fairlead.chassis_command import add_parser as add_chassis
     from fairlead.lab.command import add_parser as add_lab
     from fairlead.lxd_command import add_parser as add_lxd
+    from fairlead.tenant_cli import add_parsers as add_tenants
 
     parser = argparse.ArgumentParser(
         prog="fairlead", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -74,7 +85,10 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_agent(commands)
     _add_operator_commands(commands)
     _add_trace(commands)
+    add_chassis(commands, _add_server_address, _ask)
     add_lxd(commands, _add_server_address, _ask)
+    add_tenants(commands)
+    commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
     commands.add_parser("network", help="load balancers of LXD's and Incus's kind: `network load-balancer --help`")
     config = commands.add_parser("config", help="print every option with its meaning and default, as a file")
     config.set_defaults(run=_config)
@@ -91,10 +105,17 @@ def _add_server(commands: Any) -> None:
 def _add_agent(commands: Any) -> None:
     agent = commands.add_parser(
         "agent",
-        help="on a compute node: count what its switch does for virtual addresses, and tell the server",
-        epilog="Statistics need it; load balancing does not. Options: section [agent] of the configuration.",
+        help="on a compute node: count what its switch does for virtual addresses, and announce Local IPs",
+        epilog="Statistics need it, and Local IPs that take the place of a port; load balancing does not."
+        " Options: section [agent] of the configuration.",
     )
     _add_configuration(agent)
+    agent.add_argument(
+        "--enroll",
+        metavar="FILE",
+        help="the file with a token of `fairlead chassis enroll`, - for standard input: get this"
+        " node's certificate, and end",
+    )
     agent.add_argument("--once", action="store_true", help="print what the switch has counted, as JSON; tell nobody")
     agent.set_defaults(run=_agent)
 
@@ -120,13 +141,16 @@ def _add_operator_commands(commands: Any) -> None:
     plan.set_defaults(run=_plan)
     show = commands.add_parser("show", help="rows of one owner beside what OVN has", epilog=differs)
     show.add_argument(
-        "owner", help="name or id of a load balancer, network, router or port, or kind/id as in loadbalancer/3fc8..."
+        "owner",
+        help="name or id of a load balancer, Local IP, network, router or port, or kind/id as in loadbalancer/3fc8...",
     )
     show.set_defaults(run=_show)
     resync = commands.add_parser("resync", help="believe nothing, look at every owner again, and mend what differs")
     resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
     resync.set_defaults(run=_resync)
-    for command in (plan, show, resync):
+    health = commands.add_parser("health", help="who is probed, by whom, and what is known of each member")
+    health.set_defaults(run=_health)
+    for command in (plan, show, resync, health):
         _add_server_address(command)
 
 
@@ -154,7 +178,9 @@ and a last line that says which load balancer, listener and members it leads to,
         epilog="Of several members ovn-trace follows one, whichever; Open vSwitch chooses by a hash of the real packet."
         "\nExit code 3 when the packet does not arrive. Needs ovn-trace (Debian's ovn-common) and OVN's databases.",
     )
-    trace.add_argument("--from", dest="sender", required=True, metavar="PORT", help="id of the port that sends")
+    trace.add_argument(
+        "--from", dest="sender", required=True, metavar="PORT", help="the port that sends: its id in OVN, or its name"
+    )
     trace.add_argument("--to", required=True, metavar="ADDRESS:PORT", help="where to; for icmp an address alone")
     trace.add_argument("--protocol", choices=("tcp", "udp", "sctp", "icmp"), default="tcp", help="(tcp)")
     trace.add_argument("--source", metavar="ADDRESS", help="the sender's address, if it has several or OVN knows none")
@@ -167,6 +193,8 @@ and a last line that says which load balancer, listener and members it leads to,
 
 
 def _server(arguments: argparse.Namespace) -> int:
+    from fairlead.config import check_secrets, read_configuration
+
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
         check_secrets(configuration)
@@ -176,11 +204,11 @@ def _server(arguments: argparse.Namespace) -> int:
     return run_server(configuration)
 
 
-def _check_password_file(configuration: Configuration) -> None:
+def _check_password_file(configuration: "Configuration") -> None:
     """Raises Failure for one that a server would not start with."""
     from fairlead.api.auth import BadPasswordFile, read_password_file
 
-    if configuration.server.authentication == "none":
+    if not configuration.server.password_file:  # none, or Keystone alone
         return
     try:
         read_password_file(Path(configuration.server.password_file))
@@ -188,7 +216,7 @@ def _check_password_file(configuration: Configuration) -> None:
         raise Failure(str(error)) from None
 
 
-def run_server(configuration: Configuration) -> int:
+def run_server(configuration: "Configuration") -> int:
     import uvloop
 
     from fairlead.api.auth import BadPasswordFile
@@ -206,9 +234,11 @@ def run_server(configuration: Configuration) -> int:
 
 
 def _agent(arguments: argparse.Namespace) -> int:
-    from fairlead.drivers.ovn.counters import SwitchError
+    from fairlead.config import check_secrets, read_configuration
+    from fairlead.drivers.ovn.vswitch import SwitchError
     from fairlead.logs import start_logging
     from fairlead.node import process
+    from fairlead.node.identity import NoIdentity
 
     configuration = read_configuration(arguments.config, os.environ)
     check_secrets(configuration)
@@ -216,14 +246,30 @@ def _agent(arguments: argparse.Namespace) -> int:
         print("the configuration is right")
         return 0
     options = configuration.agent
+    if arguments.enroll:
+        return _enroll(arguments.enroll, Path(options.identity))
     start_logging(configuration.log.level, configuration.log.format)
     try:
         if arguments.once:
             print(json.dumps(asyncio.run(process.read_once(options)), indent=2))
         else:
-            asyncio.run(process.serve(options, process.read_servers(options)))
-    except (SwitchError, OSError) as error:
+            asyncio.run(process.serve(options))
+    except (SwitchError, NoIdentity, OSError) as error:
         raise Failure(str(error)) from None
+    return 0
+
+
+def _enroll(file: str, path: Path) -> int:
+    """Raises Failure."""
+    from fairlead.api.enrolment import LONGEST_TOKEN, read_token
+    from fairlead.node.identity import NoIdentity, enrol
+
+    try:
+        text = sys.stdin.read(LONGEST_TOKEN + 1) if file == "-" else Path(file).read_text()
+        identity = asyncio.run(enrol(read_token(text), path))
+    except (NoIdentity, ValueError, OSError) as error:
+        raise Failure(str(error)) from None
+    print(f"{path}: chassis {identity.chassis}, until {identity.not_after:%Y-%m-%d}")
     return 0
 
 
@@ -237,7 +283,20 @@ def _network(words: Sequence[str]) -> int:
         return 1
 
 
+def _octavia(words: Sequence[str]) -> int:
+    """In Octavia's environment, which has little of what the others need."""
+    from fairlead.octavia_plugin import command
+
+    return command.main(words)
+
+
+_LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"network": _network, "octavia": _octavia}
+"""Commands that read their words themselves."""
+
+
 def _config(_: argparse.Namespace) -> int:
+    from fairlead.config import render_template
+
     print(render_template())
     return 0
 
@@ -302,8 +361,17 @@ def _resync(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _health(arguments: argparse.Namespace) -> int:
+    from fairlead.health_command import render
+
+    rows = _ask(arguments, "GET", "/operator/health")["health"]
+    print(json.dumps(rows, indent=2) if arguments.json else render(rows, datetime.now(UTC)))
+    return 0
+
+
 def _trace(arguments: argparse.Namespace) -> int:
     from fairlead import tracing
+    from fairlead.config import BadConfiguration, read_configuration
     from fairlead.dataplane.ovn_trace import Echo, Untraceable
     from fairlead.drivers.ovn import tracer
     from fairlead.drivers.ovsdb.client import Tls
@@ -352,7 +420,8 @@ def _ask(arguments: argparse.Namespace, method: str, path: str, body: object = N
     try:
         return _server_of(arguments).ask(method, path, body)
     except ServerError as error:
-        raise Failure(str(error)) from None
+        hint = " (FAIRLEAD_USER and FAIRLEAD_PASSWORD, of server.password_file)" if error.status == 401 else ""
+        raise Failure(f"{error}{hint}") from None
 
 
 if __name__ == "__main__":

@@ -12,22 +12,30 @@ from dataclasses import fields
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fairlead.client import is_url
 from fairlead.compilers.providers import parse_names
 from fairlead.drivers.ovsdb.remotes import Remote, SslRemote, parse_remotes
 from fairlead.logs import FORMATS
+from fairlead.model.agent import LONGEST_HEARTBEAT
 from fairlead.model.parting import LONGEST_PARTING
 from fairlead.model.quota import LARGEST_QUOTA, UNLIMITED
 from fairlead.model.statistics import LONGEST_INTERVAL
 from fairlead.options import (
+    LONGEST_CERTIFICATE_DAYS,
     LONGEST_CHASSIS_TIMEOUT,
+    LONGEST_OUTAGE,
     LONGEST_TOKEN,
+    LONGEST_TOKEN_CACHE,
+    PROBERS,
     SECTIONS,
     SHORTEST_TOKEN,
     AgentOptions,
     Configuration,
+    KeystoneOptions,
     LxdOptions,
+    NodesOptions,
     OvnOptions,
     ProbeOptions,
     QuotaOptions,
@@ -36,8 +44,8 @@ from fairlead.options import (
 from fairlead.store.opening import check_url
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
-AUTHENTICATIONS = ("none", "http_basic")
-LONGEST_DELAY = 3600
+AUTHENTICATIONS = ("none", "http_basic", "keystone")
+LONGEST_DELAY = LONGEST_PROBE_INTERVAL = 3600
 MOST_CONNECTIONS = 100_000
 OTHERS = 0o007
 """Bits of a file's mode that are about everybody; a group may have a key, as Debian's ssl-cert has."""
@@ -88,9 +96,11 @@ def check_secrets(configuration: Configuration) -> None:
     """What nobody but this program may read, and what only it may change. Raises BadConfiguration."""
     server, agent, ovn = configuration.server, configuration.agent, configuration.ovn
     for name, path in (
-        ("server.password_file", server.password_file if server.authentication == "http_basic" else ""),
+        ("server.password_file", server.password_file if server.authentication != "none" else ""),
+        ("keystone.password_file", configuration.keystone.password_file),
         ("server.tls_key", server.tls_key),
         ("lxd.key", configuration.lxd.key),
+        ("nodes.authority", configuration.nodes.authority),
         ("ovn.private_key", ovn.private_key),
         ("agent.password_file", agent.password_file),
     ):
@@ -182,19 +192,24 @@ def _check(configuration: Configuration) -> None:
     server = configuration.server
     if server.authentication not in AUTHENTICATIONS:
         raise BadConfiguration(
-            f"server.authentication: '{server.authentication}' is not {' or '.join(AUTHENTICATIONS)}"
+            f"server.authentication: '{server.authentication}' is not one of {', '.join(AUTHENTICATIONS)}"
         )
     if server.authentication == "none" and not is_local(server.listen):
         raise BadConfiguration(
             f"server.listen: {server.listen} can be reached from elsewhere, and server.authentication is none;"
-            " set it to http_basic, or listen on loopback or a unix socket"
+            " set it to http_basic or keystone, or listen on loopback or a unix socket"
         )
     if server.authentication == "http_basic" and not server.password_file:
         raise BadConfiguration("server.password_file: http_basic needs one")
     if bool(server.tls_certificate) != bool(server.tls_key):
         raise BadConfiguration("server.tls_certificate and server.tls_key go together")
+    if server.client_ca and not (server.tls_certificate and server.password_file):
+        raise BadConfiguration("server.client_ca needs server.tls_certificate, server.tls_key and server.password_file")
     _check_callers(server)
+    if server.authentication == "keystone":
+        _check_keystone(configuration.keystone, server.passwords_in_the_clear == "yes")
     _check_lxd(configuration.lxd)
+    _check_nodes(configuration.nodes)
     _check_ovn(configuration.ovn)
     for name in ("mtu", "external_mtu"):
         if not 1280 <= getattr(configuration.network, name) <= 65535:
@@ -219,11 +234,28 @@ def _check(configuration: Configuration) -> None:
 
 
 def _check_probes(options: ProbeOptions) -> None:
+    if options.by not in PROBERS:
+        raise BadConfiguration(f"probes.by: '{options.by}' is not {' or '.join(PROBERS)}")
     if not 1 <= options.least_delay <= LONGEST_DELAY:
         raise BadConfiguration(f"probes.least_delay: from 1 to {LONGEST_DELAY} seconds")
     for name in ("per_second", "per_second_of_port"):
         if not UNLIMITED <= getattr(options, name) <= LARGEST_QUOTA:
             raise BadConfiguration(f"probes.{name}: from {UNLIMITED} (any number) to {LARGEST_QUOTA}")
+
+
+def _check_nodes(nodes: NodesOptions) -> None:
+    if nodes.listen:
+        split_listen(nodes.listen, "nodes.listen")
+    if not all(each.startswith("https://") for each in nodes.reached_at):
+        raise BadConfiguration(f"nodes.addresses: '{nodes.addresses}' is not https://HOST:PORT")
+    if nodes.socket and not (nodes.socket.startswith("unix:/") and nodes.of_socket):
+        raise BadConfiguration("nodes.socket: unix:PATH, of a path from the root; nodes.socket_chassis says for whom")
+    if not SHORTEST_TOKEN <= nodes.token_seconds <= LONGEST_TOKEN:
+        raise BadConfiguration(f"nodes.token_seconds: from {SHORTEST_TOKEN} to {LONGEST_TOKEN}")
+    if not 1 <= nodes.certificate_days <= LONGEST_CERTIFICATE_DAYS:
+        raise BadConfiguration(f"nodes.certificate_days: from 1 to {LONGEST_CERTIFICATE_DAYS}")
+    if not 1 <= nodes.connections <= MOST_CONNECTIONS:
+        raise BadConfiguration(f"nodes.connections: from 1 to {MOST_CONNECTIONS}")
 
 
 def _check_lxd(lxd: LxdOptions) -> None:
@@ -247,14 +279,48 @@ def _check_lxd(lxd: LxdOptions) -> None:
         raise BadConfiguration(f"lxd.token_seconds: from {SHORTEST_TOKEN} to {LONGEST_TOKEN}")
 
 
+def _check_keystone(options: KeystoneOptions, in_the_clear: bool) -> None:
+    for name in ("url", "public_url"):
+        if not _is_service_url(url := getattr(options, name)) and (url or name == "url"):
+            raise BadConfiguration(f"keystone.{name}: '{url}' is not http://HOST:PORT or https://HOST:PORT/PATH")
+    where = urlsplit(options.url)
+    if where.scheme == "http" and not in_the_clear and not is_local(f"{where.hostname}:{where.port or 80}"):
+        raise BadConfiguration(
+            f"keystone.url: {options.url}: the password and all tokens could be read on the way; let it be https, or"
+            " set server.passwords_in_the_clear to yes"
+        )
+    for name in ("user", "project", "user_domain", "project_domain", "password_file"):
+        if not getattr(options, name):
+            raise BadConfiguration(f"keystone.{name}: it is needed to ask Keystone about tokens")
+    for name in ("password_file", "ca"):
+        if (path := getattr(options, name)) and not Path(path).is_file():
+            raise BadConfiguration(f"keystone.{name}: {path}: no such file")
+    for name, most in (("token_cache_seconds", LONGEST_TOKEN_CACHE), ("outage_seconds", LONGEST_OUTAGE)):
+        if not 0 <= getattr(options, name) <= most:
+            raise BadConfiguration(f"keystone.{name}: from 0 to {most}")
+
+
+def _is_service_url(url: str) -> bool:
+    """Of a server, without anything that is not sent to it, or is secret."""
+    try:
+        where = urlsplit(url)
+        port = where.port
+        (where.hostname or "").encode("idna")
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and " " not in url
+    more = where.query or where.fragment or where.username or where.password
+    return plain and is_url(url) and bool(where.hostname) and port != 0 and not more
+
+
 def _check_callers(options: ServerOptions) -> None:
     if options.passwords_in_the_clear not in ("no", "yes"):
         raise BadConfiguration(f"server.passwords_in_the_clear: '{options.passwords_in_the_clear}' is not yes or no")
-    readable = options.authentication == "http_basic" and not options.tls_certificate and not is_local(options.listen)
+    readable = options.authentication != "none" and not options.tls_certificate and not is_local(options.listen)
     if readable and options.passwords_in_the_clear == "no":
         raise BadConfiguration(
-            f"server.listen: {options.listen} can be reached from elsewhere, and passwords could be read on the way;"
-            " set server.tls_certificate and server.tls_key, or server.passwords_in_the_clear to yes"
+            f"server.listen: {options.listen} can be reached from elsewhere, and passwords and tokens could be read on"
+            " the way; set server.tls_certificate and server.tls_key, or server.passwords_in_the_clear to yes"
         )
     for name in ("connections", "connections_per_address"):
         if not 1 <= getattr(options, name) <= MOST_CONNECTIONS:
@@ -279,6 +345,8 @@ def _check_agent(options: AgentOptions) -> None:
         raise BadConfiguration("agent.user and agent.password_file go together")
     if not 1 <= options.interval <= LONGEST_INTERVAL:
         raise BadConfiguration(f"agent.interval: from 1 to {LONGEST_INTERVAL} seconds")
+    if not 1 <= options.heartbeat <= LONGEST_HEARTBEAT // 1000:
+        raise BadConfiguration(f"agent.heartbeat: from 1 to {LONGEST_HEARTBEAT // 1000} seconds")
     if options.most_connections < 0:
         raise BadConfiguration("agent.most_connections: 0 or more")
     for name in ("password_file", "ca"):
@@ -297,6 +365,10 @@ def _remotes(name: str, text: str) -> tuple[Remote, ...]:
 def _check_ovn(options: OvnOptions) -> None:
     if not 0 <= options.parting <= LONGEST_PARTING:
         raise BadConfiguration(f"ovn.parting: from 0 to {LONGEST_PARTING} seconds")
+    if not 1 <= options.probe_interval <= LONGEST_PROBE_INTERVAL:
+        raise BadConfiguration(f"ovn.probe_interval: from 1 to {LONGEST_PROBE_INTERVAL} seconds")
+    if options.count_answers not in ("yes", "no"):
+        raise BadConfiguration(f"ovn.count_answers: '{options.count_answers}' is not yes or no")
     remotes = {name: _remotes(name, getattr(options, name)) for name in ("northbound", "southbound")}
     if options.chassis_probe_interval and not (
         0 < options.chassis_probe_interval <= options.chassis_timeout / 2 <= LONGEST_CHASSIS_TIMEOUT / 2
@@ -305,6 +377,8 @@ def _check_ovn(options: OvnOptions) -> None:
             "ovn.chassis_probe_interval: 0, or from 1 to half of ovn.chassis_timeout, which is at most"
             f" {LONGEST_CHASSIS_TIMEOUT}: one answer that is lost kills nobody"
         )
+    if options.follow not in ("no", "yes"):
+        raise BadConfiguration(f"ovn.follow: '{options.follow}' is not yes or no")
     if not options.mark:
         raise BadConfiguration("ovn.mark: without a mark our rows could not be told from those of others")
     files = {name: getattr(options, name) for name in ("private_key", "certificate", "ca")}

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairlead.changes.proxy_places import MOST as MOST_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
 from fairlead.model.parting import LONGEST_PARTING
-from fairlead.model.quota import PROBE_LIMITS
+from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
+
+AGENTS = "agents"
+PROBERS = ("ovn", AGENTS)
+"""Who may probe."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -30,17 +35,25 @@ class ServerOptions:
         "127.0.0.1:9876", "HOST:PORT, [IPv6]:PORT or unix:PATH. Other than loopback only with authentication."
     )
     authentication: str = _option(
-        "none", "none (everybody is administrator; loopback and unix sockets only) or http_basic."
+        "none",
+        "none (everybody is administrator; loopback and unix sockets only), http_basic, or keystone (see there).",
     )
     password_file: str = _option(
         "",
-        "For http_basic: lines of user:bcrypt hash:project:role,role; roles are admin, member, reader, and for load"
-        " balancers Octavia's own, such as load-balancer_observer. That of an agent ends in service:chassis,chassis.",
+        "For http_basic, and with keystone for agents and operators: lines of user:bcrypt hash:project:role,role; roles"
+        " are admin, member, reader, and for load balancers Octavia's own, such as load-balancer_observer. That of an"
+        " agent ends in service:chassis,chassis.",
     )
-    tls_certificate: str = _option("", "PEM file: serve https. Passwords of http_basic are readable without.")
+    tls_certificate: str = _option("", "PEM file: serve https. Passwords and tokens are readable without.")
     tls_key: str = _option("", "PEM file of its private key.")
+    client_ca: str = _option(
+        "",
+        "PEM file: who shows a certificate of this authority is the user of the password file that its common name"
+        " names, if that line has the word `certificate` instead of a hash. Others come in as without.",
+    )
     passwords_in_the_clear: str = _option(
-        "no", "yes: serve passwords without TLS where others can reach it. Whoever is on the way reads them."
+        "no",
+        "yes: passwords and tokens come in, and go to Keystone, without TLS where others on the way can read them.",
     )
     hosts: str = _option(
         "",
@@ -64,6 +77,38 @@ class ServerOptions:
     @property
     def trusted_proxies(self) -> tuple[str, ...]:
         return _names(self.proxies)
+
+
+LONGEST_TOKEN_CACHE, LONGEST_OUTAGE = 3600, 86_400
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeystoneOptions:
+    """For server.authentication = "keystone": who is asked what a caller's token is worth."""
+
+    url: str = _option("", "http://HOST:PORT or https://HOST:PORT/identity: Keystone, with or without /v3 at the end.")
+    ca: str = _option("", "PEM file that vouches for its certificate; the system's own authorities without.")
+    public_url: str = _option("", "Where callers who bring no token are sent (WWW-Authenticate). Empty: url.")
+    user: str = _option("fairlead", "Who asks Keystone; the role is service, in any project.")
+    password_file: str = _option("", "The file that has that user's password and nothing else.")
+    project: str = _option("service", "The project of that user, by name.")
+    user_domain: str = _option("Default", "Its name; that of the user.")
+    project_domain: str = _option("Default", "Its name; that of the project.")
+    token_cache_seconds: int = _option(
+        60,
+        f"0 to {LONGEST_TOKEN_CACHE}: so long a token is believed without asking; one that is revoked is refused then.",
+    )
+    outage_seconds: int = _option(
+        300,
+        f"0 to {LONGEST_OUTAGE}: so much longer a token goes on that was good, while Keystone does not answer; never"
+        " beyond its end.",
+    )
+
+    @property
+    def root(self) -> str:
+        """Of the Identity API v3, without a slash at the end."""
+        return f"{self.url.rstrip('/').removesuffix('/v3')}/v3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +148,35 @@ class LxdOptions:
         return int(self.socket_mode, 8)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOptions:
+    """Where agents come in by certificates that this deployment makes for them (`fairlead chassis enroll`)."""
+
+    listen: str = _option("", "HOST:PORT or [IPv6]:PORT, for agents alone, over TLS. Empty: none.")
+    addresses: str = _option(
+        "", "https://HOST:PORT with commas: where agents reach the servers, as tokens say it. Empty: nodes.listen."
+    )
+    authority: str = _option(
+        "",
+        "PEM file, the certificate and the key of the deployment's authority for nodes (0600), the same one on each"
+        " server. Empty: it is made, and kept beside the store.",
+    )
+    token_seconds: int = _option(3600, "For which a token is good that nobody has used.")
+    certificate_days: int = _option(90, "For which an agent's certificate is good; it is renewed after two thirds.")
+    connections: int = _option(4000, "At once, of agents; each has two.")
+    socket: str = _option("", "unix:PATH for an agent on this machine. Empty: none.")
+    socket_chassis: str = _option("", "For which chassis whoever may open the socket speaks, with commas.")
+
+    @property
+    def reached_at(self) -> tuple[str, ...]:
+        return _names(self.addresses) or ((f"https://{self.listen}",) if self.listen else ())
+
+    @property
+    def of_socket(self) -> tuple[str, ...]:
+        return _names(self.socket_chassis)
+
+
+LONGEST_CERTIFICATE_DAYS = 825
 SHORTEST_TOKEN, LONGEST_TOKEN = 60, 90 * 86_400
 """Seconds."""
 
@@ -153,14 +227,28 @@ class OvnOptions:
         " outside: then what is left of their connections ends.",
     )
 
+    probe_interval: int = _option(
+        60,
+        "Seconds of a database's silence after which it is asked whether it lives; after as many more there is another"
+        " connection. One that compacts, or writes out all it has, is silent for many seconds.",
+    )
+    follow: str = _option(
+        "yes",
+        "yes: load balancers may be on networks that Neutron (ML2/OVN), LXD or Incus writes into the same OVN; no.",
+    )
     chassis_probe_interval: int = _option(
         15,
         "Seconds. While a health monitor watches, chassis are asked so often whether they live (NB_Global:nb_cfg, as"
         " Neutron does, and not while somebody else asks); each time costs ovn-northd a look at everything. 0: never.",
     )
     chassis_timeout: int = _option(
-        45, "Seconds. A chassis that answers so much later than others is dead, and so are monitored members on it."
+        45, "Seconds. A chassis that answers so much later than others is dead, and so is whatever is monitored on it."
     )
+    count_answers: str = _option("no", "yes: rows of OVN count what listeners answer (`bytes_out`), for agents; no.")
+
+    @property
+    def follows(self) -> bool:
+        return self.follow == "yes"
 
     @property
     def gateways(self) -> tuple[str, ...]:
@@ -192,22 +280,36 @@ class QuotaOptions:
     l7rule: int = _quota(1000, "L7 rules")
     network: int = _quota(100, "Networks")
     subnet: int = _quota(100, "Subnets")
-    port: int = _quota(500, "Ports, those of VIPs and of routers' interfaces too,")
+    port: int = _quota(500, "Ports, those of VIPs, Local IPs and routers' interfaces too,")
     router: int = _quota(10, "Routers")
     floatingip: int = _quota(50, "Floating IPs")
+    local_ip: int = _quota(100, "Local IPs")
+    local_ip_association: int = _quota(1000, "Replicas of Local IPs (associations with ports)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOptions:
     """What health monitors may ask: each member is probed once in its monitor's delay, by the node that has it."""
 
+    by: str = _option(
+        "ovn",
+        "ovn: ovn-controller probes, whether a TCP or UDP port is open. agents: `fairlead agent` does, in every way,"
+        " and has to run on each node with members; nobody probes where it does not.",
+    )
+
     least_delay: int = _option(PROBE_LIMITS.least_delay, "Seconds: the least delay of a health monitor.")
     per_second: int = _option(
-        PROBE_LIMITS.per_second, "Probes a second of all members of a project together; -1 is any number."
+        PROBE_LIMITS.per_second, "Probes a second of all members and replicas of a project together; -1 is any number."
     )
     per_second_of_port: int = _option(
         PROBE_LIMITS.per_second_of_port, "Probes a second that one port gets, of all its services; -1 is any number."
     )
+
+    @property
+    def limits(self) -> ProbeLimits:
+        return ProbeLimits(
+            least_delay=self.least_delay, per_second=self.per_second, per_second_of_port=self.per_second_of_port
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,11 +322,17 @@ class ProviderOptions:
         " stay.",
     )
     default: str = _option(DEFAULT_NAME, "The name that a load balancer gets if none is asked for.")
+    proxies: int = _option(
+        MOST_PROXIES,
+        "Of a network, where listeners need some: each is on a node of its own, and has an address of each subnet's"
+        " IP version.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """`fairlead agent`, on a compute node: it counts for statistics. A server reads none of this."""
+    """`fairlead agent`, on a compute node: it counts for statistics, and announces Local IPs. A server reads none of
+    this."""
 
     servers: str = _option("http://127.0.0.1:9876", "http://HOST:PORT or https://HOST:PORT; several with commas.")
     user: str = _option(
@@ -234,10 +342,29 @@ class AgentOptions:
     )
     password_file: str = _option("", "The file that has the password and nothing else.")
     ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")
+    identity: str = _option(
+        "/var/lib/fairlead/agent-identity.pem",
+        "The file (0600) with this node's key and certificate, of `fairlead agent --enroll`. Where it is there the"
+        " servers are those of the token's deployment, and no user is needed.",
+    )
+    heartbeat: int = _option(
+        5, "Seconds: so often it says that it lives. One that leaves out three is stale: others probe what is here."
+    )
     interval: int = _option(10, "Seconds from look to look. What was counted between a look and a change is lost.")
-    state: str = _option("/var/lib/fairlead/agent.json", "The file in which the sums outlive a restart.")
+    state: str = _option(
+        "/var/lib/fairlead/agent.json",
+        "The file in which the sums outlive a restart; what was announced is in another one beside it.",
+    )
     bridge: str = _option("br-int", "The integration bridge.")
     run_dir: str = _option("/var/run/openvswitch", "Where the sockets of Open vSwitch are.")
+    probe_namespace: str = _option(
+        "fairlead-probes", "The network namespace (ip-netns) from which members are probed; the agent makes it."
+    )
+    proxy_namespaces: str = _option(
+        "fairlead-proxy", "How the names of the network namespaces (ip-netns) begin in which proxies of networks run."
+    )
+    proxies: str = _option("/run/fairlead/proxies", "The folder of proxies' files, on a tmpfs: keys may be there.")
+    haproxy: str = _option("/usr/sbin/haproxy", "HAProxy, 2.6 or newer; the user haproxy runs it.")
     most_connections: int = _option(
         200_000, "With more tracked at once those open are not counted: the switch stands still while it lists them."
     )
@@ -261,7 +388,9 @@ class LogOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     server: ServerOptions = ServerOptions()
+    keystone: KeystoneOptions = KeystoneOptions()
     lxd: LxdOptions = LxdOptions()
+    nodes: NodesOptions = NodesOptions()
     store: StoreOptions = StoreOptions()
     ovn: OvnOptions = OvnOptions()
     network: NetworkOptions = NetworkOptions()
@@ -274,7 +403,9 @@ class Configuration:
 
 SECTIONS: Mapping[str, Any] = {
     "server": ServerOptions,
+    "keystone": KeystoneOptions,
     "lxd": LxdOptions,
+    "nodes": NodesOptions,
     "store": StoreOptions,
     "ovn": OvnOptions,
     "network": NetworkOptions,

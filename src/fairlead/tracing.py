@@ -34,6 +34,7 @@ def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
 class Names:
     """Of what decided, as far as it is Fairlead's and a server tells."""
 
+    local_ip_id: str = ""
     balancer_id: str = ""
     balancer: str = ""
     listener_id: str = ""
@@ -45,6 +46,8 @@ class Names:
 def find_names(answer: Answer, port: int, protocol: str, server: Server | None) -> Names:
     """The row's mark has the load balancer's id, and that of an ACL its listener's; the rest is the server's to say."""
     kind, _, balancer = answer.row.get("fairlead:owner", "").partition("/")
+    if kind == "local-ip":
+        return Names(local_ip_id=balancer)
     if kind != "loadbalancer":
         return Names()
     _, comma, key = answer.row.get("fairlead:key", "").partition(",")
@@ -89,6 +92,8 @@ def summarize(answer: Answer, names: Names) -> str:
     if names.balancer_id:
         whose = f"load balancer {_called(names.balancer, names.balancer_id)}"
         whose += f", listener {_called(names.listener, names.listener_id)}" if names.listener_id else ""
+    if names.local_ip_id:
+        whose = f"Local IP {names.local_ip_id}"
     stage = verdict.step.stage if verdict.step else "the first stage"
     match verdict.outcome:
         case Outcome.BALANCED:
@@ -97,6 +102,7 @@ def summarize(answer: Answer, names: Names) -> str:
             return f"{whose}: refused, because no member takes connections"
         case Outcome.REFUSED:
             who = f"allowed_cidrs of {whose}" if names.balancer_id else whose
+            who = f"the fallback of {whose}" if names.local_ip_id else who
             return f"dropped by {who} (in {stage})"
         case Outcome.NO_LISTENER:
             return "refused: a router has this address, and nobody listens on that port"

@@ -30,12 +30,12 @@ def test_a_question_is_read_as_it_was_written(place: CountingPlace, text: str, a
 
 
 def test_a_report_is_read_as_it_was_written():
-    figures = Figures(connections=1, errors=2, bytes_in=3, active=4)
+    figures = Figures(connections=1, errors=2, bytes_in=3, bytes_out=5, active=4)
     method, path, body = render_report("node one/2", 10, {"web": figures})
     assert (method, path) == ("PUT", "/agent/chassis/node%20one%2F2")
     read = REPORT(json.loads(json.dumps(body)))
     assert read["interval"] == 10
-    assert read["listeners"] == {"web": {"connections": 1, "errors": 2, "bytes_in": 3, "active": 4}}
+    assert read["listeners"] == {"web": {"connections": 1, "errors": 2, "bytes_in": 3, "bytes_out": 5, "active": 4}}
 
 
 @pytest.mark.parametrize("text", ["", "here", "port:x", "datapath:", "datapath:x"])

@@ -143,12 +143,13 @@ def test_while_no_node_tells_there_are_no_figures(play):
 def test_figures_are_summed_over_nodes_and_listeners(play):
     async def story(scene: Scene) -> None:
         await scene.tell("node1", at0={"connections": 5, "bytes_in": 100, "active": 1}, at1={"errors": 2})
-        await scene.tell("node2", at0={"connections": 7, "errors": 1})
+        await scene.tell("node2", at0={"connections": 7, "errors": 1, "bytes_out": 50})
         front = await scene.stats(f"listeners/{scene.listeners[0]}")
         assert front == {
             **ZEROS,
             "active_connections": 1,
             "bytes_in": 100,
+            "bytes_out": 50,
             "request_errors": 1,
             "total_connections": 12,
         }

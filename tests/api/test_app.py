@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fairlead.api.app import make_app
-from fairlead.api.auth import ROLES, LoginAttempt, anybody
+from fairlead.api.auth import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, anybody
 from fairlead.api.door import Services
 from fairlead.api.identity import known_projects
 from fairlead.api.octavia import make_door
@@ -95,6 +95,70 @@ def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, co
     assert answer.status_code == code
 
 
+FORMATS = {
+    "/load-balancer/v2.0/lbaas/loadbalancers": lambda body: (body["faultcode"], body["faultstring"]),
+    "/network/v2.0/networks": lambda body: (body["NeutronError"]["type"], body["NeutronError"]["message"]),
+    "/1.0/networks": lambda body: (body["type"], body["error"]),
+    "/operator/plan": lambda body: ("", body["error"]),
+    "/agent/sightings": lambda body: ("", body["error"]),
+    "/nothing": lambda body: ("", body["error"]),
+    "/metrics": lambda body: ("", body["error"]),
+}
+
+
+@pytest.mark.parametrize("path", FORMATS)
+@pytest.mark.parametrize(
+    ("error", "status", "kinds", "words"),
+    [
+        (
+            NobodyToAsk(1.5),
+            503,
+            {"Server", "HTTPServiceUnavailable", "error", ""},
+            "The identity service does not answer",
+        ),
+        (SpeaksForNone(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token is for no project."),
+    ],
+)
+def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
+    tmp_path: Path, path: str, error: Exception, status: int, kinds: set[str], words: str
+):
+    async def authenticate(attempt: LoginAttempt) -> Identity | None:
+        assert attempt.token == "t"
+        raise error
+
+    async def story() -> httpx.Response:
+        async with inside(make_door, tmp_path, "") as place:
+            now = Condition(connected=True, writes=True)
+            app = make_app(_services(place), kept_by(place.reconciler, now), authenticate).all
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+                return await client.get(path, headers={"x-auth-token": "t"})
+
+    answer = asyncio.run(story())
+    kind, said = FORMATS[path](answer.json())
+    assert (answer.status_code, kind in kinds) == (status, True)
+    assert said.startswith(words)
+    assert answer.headers.get("retry-after") == ("2" if status == 503 else None)
+    assert answer.headers["x-openstack-request-id"] == "req-1"
+
+
+def test_who_has_said_nothing_is_told_where_to_log_in(tmp_path: Path):
+    async def nobody(_: LoginAttempt) -> Identity | None:
+        return None
+
+    async def story(**options: str) -> httpx.Response:
+        async with inside(make_door, tmp_path, "") as place:
+            now = Condition(connected=True, writes=True)
+            app = make_app(_services(place), kept_by(place.reconciler, now), nobody, **options).all  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
+                return await client.get("/network/v2.0/networks")
+
+    assert asyncio.run(story()).headers["www-authenticate"] == 'Basic realm="fairlead"'
+    challenge = 'Keystone uri="http://k:5000/v3"'
+    answer = asyncio.run(story(challenge=challenge))
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, challenge)
+    assert answer.json()["error"]["code"] == 401
+
+
 def test_figures_are_for_administrators(tmp_path: Path):
     now = Condition(connected=True, writes=True)
     assert asyncio.run(get(tmp_path / "1", "/metrics", caller=None, now=now)).status_code == 401
@@ -111,9 +175,31 @@ def test_figures_are_for_administrators(tmp_path: Path):
         'fairlead_compile_seconds_count{dataplane="ovn",kind="network"} 1.0',
         'fairlead_apply_seconds_count{dataplane="ovn",kind="network"} 1.0',
         'fairlead_unsettled_seconds{dataplane="ovn"} 0.0',
+        "fairlead_announcing_nodes 0.0",
+        "fairlead_listening_nodes 0.0",
     ):
         assert line in text
     assert 'kind="quota"' not in text
+
+
+def test_what_is_followed_of_others_is_counted(tmp_path: Path):
+    followed = {("neutron", "port"): 24, ("neutron", "network"): 6, ("lxd", "network"): 2}
+    now = Condition(connected=True, writes=True, follows=True, followed=followed, unreadable=3, hindrances=("no",))
+    text = asyncio.run(get(tmp_path / "1", "/metrics", caller=ADMIN, now=now)).text
+    for line in (
+        'fairlead_following{dataplane="ovn"} 1.0',
+        'fairlead_followed{dataplane="ovn",kind="port",writer="neutron"} 24.0',
+        'fairlead_followed_unreadable_rows{dataplane="ovn"} 3.0',
+        'fairlead_hindrances{dataplane="ovn"} 1.0',
+    ):
+        assert line in text
+    figures = asyncio.run(get(tmp_path / "2", "/operator/statistics", caller=ADMIN, now=now)).json()
+    assert figures["dataplanes"]["ovn"]["followed"] == {
+        "heard": True,
+        "unreadable": 3,
+        "hindrances": ["no"],
+        "documents": {"lxd": {"network": 2}, "neutron": {"network": 6, "port": 24}},
+    }
 
 
 def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):

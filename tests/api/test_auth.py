@@ -7,6 +7,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
+from api.lxd.keys import make_certificate
 from fairlead.api import auth, pace
 from fairlead.api.auth import (
     FAILURES,
@@ -17,6 +18,7 @@ from fairlead.api.auth import (
     LoginAttempt,
     TooManyChecks,
     anybody,
+    common_name,
     read_password_file,
 )
 from fairlead.store.fair_semaphore import Gone
@@ -166,3 +168,21 @@ def test_users_that_are_read_again_count_at_once(users, tmp_path: Path):
         assert await outcome(check, attempt("root", "secret")) == "right"
 
     asyncio.run(story())
+
+
+def test_who_shows_a_certificate_has_no_password(tmp_path: Path):
+    der, _ = make_certificate()
+    name = common_name(der)
+    path = tmp_path / "users"
+    path.write_text(f"{name}:certificate:shop:member\nann:{HASH}:shop:member\n")
+    check = HttpBasic(read_password_file(path))
+    found = asyncio.run(check(LoginAttempt(certificate=der)))
+    assert found is not None
+    assert found.user == name
+    for password in (b"", b"certificate", b"nobody"):
+        said = basic(name.encode() + b":" + password)
+        assert asyncio.run(check(LoginAttempt(authorization=said, certificate=der))) is None
+    path.write_text(f"{name}:{HASH}:shop:member\n")
+    with_password = HttpBasic(read_password_file(path))
+    assert asyncio.run(with_password(LoginAttempt(certificate=der))) is None, "a certificate is not their way in"
+    assert asyncio.run(check(LoginAttempt(certificate=b"none"))) is None

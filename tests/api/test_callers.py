@@ -3,7 +3,8 @@
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Place:
         self.busy = 0
         self.go_on = asyncio.Event()
         self.observed: list[tuple[str, str, int]] = []
+        self.took: dict[str, float] = {}
         self.changes = "loadbalancer/1"
 
         async def view(request: Request) -> Response:
@@ -48,6 +50,12 @@ class Place:
             changed.append(self.changes)
             return json_response(await read_body(request) if request.method == "POST" else {})
 
+        async def wait(request: Request) -> Response:
+            request.scope["waited"].append(1000.0)
+            self.busy += 1
+            await self.go_on.wait()
+            return json_response({})
+
         async def error(_: Request, error: Exception) -> Response:
             assert isinstance(error, ApiError)
             return json_response({"error": error.message}, error.status)
@@ -56,6 +64,7 @@ class Place:
         routes = [
             Operation("GET", "/it", view, gives={}),
             Operation("POST", "/it", view, gives={}, takes=anything),
+            Operation("GET", "/news", wait, gives={}, waits=True),
             Route("/healthz", lambda _: Response("well")),
         ]
         app = Starlette(routes=routes, exception_handlers={ApiError: error})
@@ -70,7 +79,8 @@ class Place:
             raise TooManyChecks(7)
         return EVE if attempt.authorization == "eve" else self.who
 
-    def observe(self, path: str, method: str, status: int, _: float) -> None:
+    def observe(self, path: str, method: str, status: int, took: float) -> None:
+        self.took[path] = took
         self.observed.append((path, method, status))
 
 
@@ -269,3 +279,42 @@ def test_of_who_may_change_nothing_no_body_is_read(tmp_path: Path, make_door: An
         assert (await place.client.post(path, content=body())).status_code == 403
 
     inside_play(make_door, tmp_path, story)
+
+
+def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
+    async def story(place: Place) -> None:
+        waiting = [asyncio.create_task(place.client.get("/news")) for _ in range(AT_ONCE)]
+        await until(lambda: place.busy == AT_ONCE)
+        served = asyncio.create_task(place.client.get("/it"))
+        await until(lambda: place.busy == AT_ONCE + 1)
+        place.go_on.set()
+        assert (await served).status_code == 200
+        await asyncio.gather(*waiting)
+        assert place.took["/news"] < 0 < place.took["/it"]
+
+    play(story)
+
+
+def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
+    """The sender has so many bodies in all, whatever became of them: none more is read."""
+    begun: list[int] = []
+
+    async def story(place: Place) -> None:
+        arrived = asyncio.Event()
+
+        async def slow(number: int) -> AsyncIterator[bytes]:
+            begun.append(number)
+            yield b"{"
+            await arrived.wait()
+            yield b"}"
+
+        place.go_on.set()
+        first = [asyncio.create_task(place.client.post("/it", content=slow(n))) for n in range(AT_ONCE + 3)]
+        await until(lambda: len(begun) == AT_ONCE)
+        place.who = replace(ANN, user="amy")
+        assert (await place.client.post("/it", json={})).status_code == 200
+        assert len(begun) == AT_ONCE
+        arrived.set()
+        assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
+
+    play(story)

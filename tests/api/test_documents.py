@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 
-from fairlead.api import agents, lxd, network, octavia, operator
+from fairlead.api import agents, lxd, network, octavia, operator, plugin
 from fairlead.api.auth import anybody
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
@@ -27,7 +27,7 @@ from harness.api import Inside, play
 from harness.documented import Documented
 from harness.served import make_whole
 
-DOORS = ("network", "load-balancer", "operator", "agent", "1.0")
+DOORS = ("network", "load-balancer", "operator", "agent", "1.0", "plugin")
 
 ALIASES = {octavia.MACHINES_ALIAS: octavia.MACHINES, **dict.fromkeys(octavia.ALIASES, octavia.PREFIX)}
 
@@ -45,6 +45,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette
             operator.make_door(services, place.reconciler),
             agents.make_door(services),
             lxd.make_door(services),
+            plugin.make_door(services),
         )
         transport = httpx.ASGITransport(app=whole)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:

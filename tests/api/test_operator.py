@@ -6,7 +6,8 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 from harness.probes import observe
-from store.test_health import DOCUMENTS, ENDPOINT, VM2, WEB
+from harness.story import parse_model
+from store.test_health import DOCUMENTS, ENDPOINT, MODEL, VM2, WEB
 
 
 def test_who_is_down_is_shown_with_where_it_is_and_why():
@@ -29,3 +30,13 @@ def test_whether_a_member_answers_is_unknown_until_somebody_says_it():
     ]
     assert (len(_unknown(snapshot, WEB)), _down(snapshot, WEB)) == (1, {})
     assert _unknown(snapshot, VM2) == _unknown(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
+
+
+def test_replicas_are_shown_by_their_ports():
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
+    local_ip = "port vm1 net1 10.0.0.11 name=db\nlocal-ip lip net1 10.0.0.200 monitor=TCP+port=80 +vm1 +vm2"
+    documents, _ = parse_model(f"{MODEL}\n{local_ip}", {})
+    snapshot, _ = observe(apply_changes(snapshot, Changes(puts=tuple(documents.values())), 2), {ENDPOINT: Health.ERROR})
+    lip = Owner(Kind.LOCAL_IP, "lip")
+    assert _down(snapshot, lip) == {"vm1 10.0.0.11 'db'": Health.ERROR.value}
+    assert _unknown(snapshot, lip) == {"vm2 10.0.0.12": Health.UNPROBED.value}

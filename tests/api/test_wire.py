@@ -25,7 +25,9 @@ LARGE = 2**20
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers how much it was sent; `/early` before it was."""
+    """Answers how much it was sent; `/early` before it was, and `/news` when nobody waits any longer."""
+    if scope["path"] == "/news":
+        await scope["extensions"]["fairlead.over"]["event"].wait()
     size, more = 0, scope["path"] != "/early"
     while more:
         message = await receive()
@@ -114,6 +116,24 @@ async def ask(connect: Any, request: bytes) -> bytes:
 def test_what_is_not_body_is_bounded(request_bytes: bytes):
     async def story(_: Acceptor, connect: Any) -> None:
         assert not (await ask(connect, request_bytes)).startswith(b"HTTP/1.1 200")
+
+    play(story)
+
+
+@pytest.mark.parametrize("ends", ["server", "client"])
+def test_who_waits_for_news_hears_of_the_end(ends: str):
+    async def story(place: Acceptor, connect: Any) -> None:
+        reader, writer = await connect()
+        writer.write(GET.replace(b"/ ", b"/news "))
+        await until(lambda: any(each.protocol.cycle for own in place.clients.by_address.values() for each in own))
+        (protocol,) = (each.protocol for own in place.clients.by_address.values() for each in own)
+        assert not protocol.over.is_set()
+        if ends == "server":
+            protocol.shutdown()
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        else:
+            writer.close()
+        await until(protocol.over.is_set)
 
     play(story)
 
@@ -290,8 +310,8 @@ def test_on_a_unix_socket_users_are_told_apart(tmp_path: Path):
     play(story, path=tmp_path / "s")
 
 
-def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
-    """Over TLS: uvicorn itself knows of a connection only when the handshake is done."""
+def own_tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of the server, and of a client that trusts it."""
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj",
@@ -302,6 +322,12 @@ def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
     context.load_cert_chain(certificate, key)
     client = ssl.create_default_context(cafile=str(certificate))
     client.check_hostname = False
+    return context, client
+
+
+def test_hands_that_are_never_shaken_count_too(tmp_path: Path):
+    """Over TLS: uvicorn itself knows of a connection only when the handshake is done."""
+    context, client = own_tls(tmp_path)
 
     async def story(place: Acceptor, connect: Any) -> None:
         silent = [await connect() for _ in range(20)]

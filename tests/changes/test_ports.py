@@ -14,8 +14,8 @@ from fairlead.changes.ports import (
     NewPort,
     PortChange,
     PortInUse,
-    PortServesMonitors,
     PortServesNetwork,
+    PortServesUnasked,
     UseIsGiven,
     create_port,
     delete_port,
@@ -105,7 +105,9 @@ def test_a_port_that_serves_changes_only_with_what_it_serves():
     serves = PortServesNetwork(port_id="port", use=PortUse.ROUTER_INTERFACE)
     assert refusal(delete_port, world(port=serving), GUEST, serving) == serves
     probing = replace(PORT, device_owner=PortUse.PROBE.value)
-    assert refusal(delete_port, world(port=probing), GUEST, probing) == PortServesMonitors(port_id="port")
+    assert refusal(delete_port, world(port=probing), GUEST, probing) == PortServesUnasked(
+        port_id="port", use=PortUse.PROBE
+    )
 
 
 def test_who_is_neither_its_owner_nor_the_networks_changes_no_port():

@@ -18,6 +18,7 @@ from fairlead.model.loadbalancer import (
     Algorithm,
     AppCookiePersistence,
     ClientAuthentication,
+    DownMember,
     Http,
     HttpCookiePersistence,
     HttpMonitor,
@@ -35,6 +36,7 @@ from fairlead.model.loadbalancer import (
     SourceIpPersistence,
 )
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 from harness.language import BEGINNING, parse_model
 from harness.story import EMPTY, WORDS, tell_feature
@@ -50,7 +52,7 @@ PERSISTENCE = {
 COMMON: Any = {"project_id": "demo", "created_at": BEGINNING}
 
 
-def refusal(listener: dict[str, Any], pool: dict[str, Any]) -> Feature | str | None:
+def refusal(listener: dict[str, Any], pool: dict[str, Any], empty: Snapshot = EMPTY) -> Feature | str | None:
     """What the compiler refuses in a load balancer with a listener and a pool of this kind."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
@@ -59,7 +61,7 @@ def refusal(listener: dict[str, Any], pool: dict[str, Any]) -> Feature | str | N
         listeners=(replace(balancer.listeners[0], **listener),),
         pools=(replace(balancer.pools[0], **pool),),
     )
-    snapshot = apply_changes(EMPTY, Changes(puts=(*{**DOCUMENTS, WEB: changed}.values(),)), 1)
+    snapshot = apply_changes(empty, Changes(puts=(*{**DOCUMENTS, WEB: changed}.values(),)), 1)
     try:
         compile_owner(snapshot, WEB)
     except Unsupported as refused:
@@ -78,6 +80,7 @@ CHOICES: list[tuple[str, Iterable[StrEnum], frozenset[Any], Callable[[Any], tupl
     ("pool.protocol", PoolProtocol, ABILITIES.pool_protocols, lambda value: ({}, {"protocol": value})),
     ("pool.algorithm", Algorithm, ABILITIES.algorithms, lambda value: ({}, {"algorithm": value})),
     ("pool.locality", Locality, ABILITIES.localities, lambda value: ({}, {"locality": value})),
+    ("pool.down_member", DownMember, ABILITIES.down_members, lambda value: ({}, {"down_member": value})),
     (
         "pool.persistence",
         PersistenceType,
@@ -97,6 +100,18 @@ def test_each_value_is_refused_just_if_the_provider_does_not_have_it(
     attribute: str, value: StrEnum, can: bool, asked: tuple[dict[str, Any], dict[str, Any]]
 ):
     assert refusal(*asked) == (None if can else Feature(attribute, value.value))
+
+
+@pytest.mark.parametrize("kind", MonitorType)
+def test_agents_probe_in_every_way_and_more_often_than_once_a_second(kind: MonitorType):
+    agents = replace(EMPTY, agents_probe=True)
+    assert refusal({}, {"health_monitor": monitor(kind)}, agents) is None
+    assert refusal({}, {"health_monitor": replace(monitor(kind), delay_ms=100)}, agents) is None
+
+
+def test_agents_cut_the_connections_of_members_that_are_down():
+    agents = replace(EMPTY, agents_probe=True)
+    assert [refusal({}, {"down_member": each}, agents) for each in DownMember] == [None, None]
 
 
 SAID: dict[str, Any] = {
@@ -127,6 +142,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "listener.l7policies": ({"l7policies": (L7Policy(id="p", action=Reject(), **COMMON),)}, {}),
     "listener.connection_limit": ({"connection_limit": 5}, {}),
     "pool.persistence.granularity": ({}, {"persistence": SourceIpPersistence(granularity=BEGINNING)}),  # type: ignore[arg-type]
+    "pool.health_monitor.delay_ms": ({}, {"health_monitor": replace(monitor(MonitorType.TCP), delay_ms=100)}),
     **{f"listener.tls.{name}": ({"tls": value}, {}) for name, value in _saying(ListenerTls).items()},
     **{f"listener.http.{name}": ({"http": value}, {}) for name, value in _saying(Http).items()},
     **{f"pool.tls.{name}": ({}, {"tls": value}) for name, value in _saying(PoolTls).items()},
@@ -163,6 +179,7 @@ def test_octavia_has_a_word_for_each_of_them():
         "pool protocol X",
         "lb_algorithm X",
         "locality X",
+        "down_member X",
         "session_persistence X",
         "health monitors of type X",
     }

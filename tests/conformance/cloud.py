@@ -56,17 +56,18 @@ barbican = true
 
 [network]
 project_networks_reachable = true
+public_network_id = {public}
 
 [load_balancer]
-provider = ovn
-enabled_provider_drivers = fairlead:{description},ovn:{description}
+provider = {provider}
+enabled_provider_drivers = {providers}
 RBAC_test_type = {rbac}
 test_with_ipv6 = {ipv6}
 log_user_roles = false
 default_ipv6_subnetpool =
-build_interval = 0.1
-lb_build_interval = 0.1
-check_interval = 0.1
+build_interval = {interval}
+lb_build_interval = {interval}
+check_interval = {interval}
 build_timeout = 60
 lb_build_timeout = 60
 check_timeout = 60
@@ -77,10 +78,12 @@ availability_zone3 = {zone}3
 [loadbalancer-feature-enabled]
 not_implemented_is_error = {all}
 l7_protocol_enabled = {all}
-terminated_tls_enabled = true
+terminated_tls_enabled = {tls}
 prometheus_listener_enabled = true
 l4_protocol = TCP
 """
+DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("fairlead", "ovn"))
+"""The providers of Fairlead's own door."""
 FLAVOR_CAPABILITIES = {
     "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
     " ACTIVE_STANDBY - Two amphora per load balancer."
@@ -92,17 +95,34 @@ ZONE_CAPABILITIES = {
 """Keys of the profiles in the tests, in the words of the plug-in's defaults. The provider `ovn` has none of its own."""
 
 
-def write_configuration(folder: Path, address: str, *, rbac: str, ipv6: bool, everything: bool) -> None:
-    """`everything`: the provider can do all that there is in Octavia's API, and 501 is a failure."""
+def write_configuration(
+    folder: Path,
+    address: str,
+    *,
+    rbac: str,
+    ipv6: bool,
+    everything: bool,
+    public: str = "",
+    providers: tuple[str, ...] = DESCRIBED,
+    tls: bool = True,
+    interval: float = 0.1,
+) -> None:
+    """`everything`: the provider can do all that there is in Octavia's API, and 501 is a failure. `public` is an
+    external network. The last of the providers is used. `tls`: certificates are found in what plays Barbican.
+    `interval`: seconds between two looks at what is on its way."""
     values = {
         "folder": folder,
         "address": address,
         "password": PASSWORD,
-        "description": IMPLEMENTATIONS["ovn"].description,
+        "provider": providers[-1].partition(":")[0],
+        "providers": ",".join(providers),
         "rbac": rbac,
         "ipv6": ipv6,
         "all": everything,
+        "tls": tls,
+        "interval": interval,
         "zone": "zone",
+        "public": public,
     }
     (folder / CONFIGURATION_FILE).write_text(CONFIGURATION.format(**values))
 
@@ -143,8 +163,8 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
 
 
 @contextmanager
-def keystone(fairlead: str, counted: frozenset[str]) -> Iterator[str]:
-    """Its address. A node has told Fairlead that it counts, and has counted nothing yet."""
+def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Iterator[str]:
+    """Its address; `octavia` is that of a real one. A node has told Fairlead that it counts: nothing, until now."""
     body = {"interval": 3600, "listeners": {}}
     headers = {"authorization": basic(PROJECTS[0], frozenset({"admin"}))}
     httpx.put(f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=headers).raise_for_status()
@@ -155,7 +175,7 @@ def keystone(fairlead: str, counted: frozenset[str]) -> Iterator[str]:
         @asynccontextmanager
         async def app() -> AsyncIterator[ASGIApp]:
             async with httpx.AsyncClient(timeout=60) as client:
-                yield make_app(Keystone(fairlead=fairlead, address=address, counted=counted), client)
+                yield make_app(Keystone(fairlead=fairlead, address=address, octavia=octavia, counted=counted), client)
 
         with serving(app, listening):
             yield address

@@ -65,6 +65,8 @@ class Keystone:
     """The address of the server."""
     address: str
     """Its own, for the catalog."""
+    octavia: str = ""
+    """The address of a real one, to which what is of load balancers goes instead."""
     counted: frozenset[str] = KEYSTONE_ROLES
     """The roles that count for load balancers: Keystone's, or Octavia's older ones. For networks it is Keystone's."""
     stock: list[str] = field(default_factory=lambda: list(reversed(PROJECTS)))
@@ -128,6 +130,16 @@ class Keystone:
             {"role": {"id": role}, "user": {"id": user}, "scope": {"project": {"id": project}}}
             for role in self._held(project, user)
         ]
+
+    def way(self, token: str, path: str) -> tuple[str, dict[str, str]]:
+        """Where a request goes, and the headers that say who calls."""
+        prefix = SERVICES["load-balancer"]
+        if not (self.octavia and path.startswith(prefix)):
+            return self.fairlead + path, {"authorization": self.authorization(token, path)}
+        project, user = self.tokens[token]
+        names = (self.roles[role]["name"] for role in self._held(project, user))
+        headers = {"x-project-id": project, "x-user-id": user, "x-roles": ",".join(names)}
+        return self.octavia + path.removeprefix(prefix), headers
 
     def authorization(self, token: str, path: str) -> str:
         """What Fairlead is told instead of the token."""
@@ -223,11 +235,11 @@ def make_app(keystone: Keystone, client: httpx.AsyncClient) -> Starlette:
 
     async def forward(request: Request) -> Response:
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
-        headers["authorization"] = keystone.authorization(request.headers["x-auth-token"], request.url.path)
+        address, who = keystone.way(request.headers["x-auth-token"], request.url.path)
         answer = await client.request(
             request.method,
-            f"{keystone.fairlead}{request.url.path}?{request.url.query}",
-            headers=headers,
+            f"{address}?{request.url.query}",
+            headers={**headers, **who},
             content=await request.body(),
         )
         kept = {name: value for name, value in answer.headers.items() if name not in ("content-length", "connection")}

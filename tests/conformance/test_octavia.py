@@ -3,35 +3,32 @@
 Each run has a file beside this one that says, for each module, how many tests pass, and how many are skipped for which
 reason; nothing may fail. Most reasons are Fairlead's own words of what the provider `ovn` cannot do (501), as the tests
 expect of a provider that is not Octavia's own. So they are run again against a provider that refuses nothing: there the
-doors are tested in all that the API has, and a 501 is a failure. `REWRITE=1` writes the files anew; read the diff.
+doors are tested in all that the API has, and a 501 is a failure. And the short
+ones are run against a real Octavia, whose only provider is Fairlead: there Octavia's API answers, and asks Fairlead.
+`REWRITE=1` writes the files anew; read the diff.
 
 Only what needs machines of Nova (the tests of traffic) is not here: real connections are the business of tests/lab.
 """
 
 import importlib.util
-import json
 import os
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-from conformance.cloud import CONFIGURATION_FILE, on_anything, on_ovn, write_configuration
+from conformance.cloud import DESCRIBED, on_anything, on_ovn, write_configuration
 from conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
+from conformance.octavia_cloud import on_octavia
+from conformance.running import Outcome, summary, tempest
 from fuzz.machine import SCHEMA, SERVER
+from octavia_plugin.cloud import PROVIDERS
 
 pytestmark = pytest.mark.client
 
 HERE = Path(__file__).parent
-Outcome: TypeAlias = tuple[str, str, str]
-"""Test, what came of it, reason."""
 PACKAGE = "octavia_tempest_plugin.tests"
 MEMBERS = ("api.v2.test_member.MemberAPITest1", "api.v2.test_member.MemberAPITest2")
 LONG = (*MEMBERS, *(f"api.v2.test_{name}" for name in ("healthmonitor", "pool", "listener")))
@@ -56,9 +53,11 @@ COMPUTE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`everything`: against the provider that refuses nothing. `roles` count: Keystone's, or Octavia's older ones."""
+    """`everything`: against the provider that refuses nothing. `octavia`: against a real Octavia with Fairlead in it.
+    `roles` count: Keystone's, or Octavia's older ones."""
 
     everything: bool = False
+    octavia: bool = False
     roles: frozenset[str] = KEYSTONE_ROLES
     ipv6: bool = True
     modules: tuple[str, ...] = (*LONG, *SCENARIOS, *SHORT)
@@ -68,16 +67,21 @@ RUNS = {
     "ovn": Run(),
     "ovn-ipv4": Run(ipv6=False, modules=MEMBERS),
     "everything": Run(everything=True),
+    "octavia": Run(octavia=True, modules=SHORT),
+    "octavia-short": Run(octavia=True, modules=("api.v2.test_load_balancer",)),
     "older-roles": Run(everything=True, roles=OCTAVIA_ROLES, modules=SHORT),
 }
 """With IPv6 the tests of members ask for IPv4 members behind an IPv6 VIP, which OVN cannot do."""
+CAPABILITIES = {
+    "api.v2.test_flavor_capabilities.FlavorCapabilitiesAPITest.test_flavor_capabilities_list": NO_KEYS,
+    "api.v2.test_availability_zone_capabilities.AvailabilityZoneCapabilitiesAPITest"
+    ".test_availability_zone_capabilities_list": NO_KEYS,
+}
+MINUTES = ("octavia",)
+"""Runs of `make tempest` alone."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
-    "ovn": {
-        **COMPUTE,
-        "api.v2.test_flavor_capabilities.FlavorCapabilitiesAPITest.test_flavor_capabilities_list": NO_KEYS,
-        "api.v2.test_availability_zone_capabilities.AvailabilityZoneCapabilitiesAPITest"
-        ".test_availability_zone_capabilities_list": NO_KEYS,
-    },
+    "ovn": {**COMPUTE, **CAPABILITIES},
+    "octavia": CAPABILITIES,
     "everything": COMPUTE,
 }
 """Tests that are not run, and why."""
@@ -91,18 +95,24 @@ def _wanted() -> None:
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
 
 
-@pytest.mark.parametrize("called", RUNS)
+@pytest.mark.parametrize(
+    "called", [pytest.param(each, marks=pytest.mark.tempest if each in MINUTES else ()) for each in RUNS]
+)
 def test_octavias_own_tests(called: str, tmp_path: Path):
     run = RUNS[called]
     left_out = LEFT_OUT.get(called, {})
-    with (on_anything if run.everything else on_ovn)(tmp_path, run.roles) as address:
+    place = on_anything if run.everything else on_octavia if run.octavia else on_ovn
+    providers = (PROVIDERS,) if run.octavia else DESCRIBED
+    with place(tmp_path, run.roles) as address:
 
         def work(module: str) -> list[Outcome]:
             folder = tmp_path / module
             folder.mkdir()
             rbac = "advanced" if run.roles is OCTAVIA_ROLES else "keystone_default_roles"
-            write_configuration(folder, address, rbac=rbac, ipv6=run.ipv6, everything=run.everything)
-            return _tempest(folder, module, [f"{PACKAGE}.{test}" for test in left_out])
+            more = {"ipv6": run.ipv6, "everything": run.everything, "providers": providers, "tls": not run.octavia}
+            more["interval"] = 0.5 if run.octavia else 0.1
+            write_configuration(folder, address, rbac=rbac, **more)
+            return tempest(folder, PACKAGE, module, left_out)
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = [outcome for outcomes in pool.map(work, run.modules) for outcome in outcomes]
@@ -111,35 +121,5 @@ def test_octavias_own_tests(called: str, tmp_path: Path):
     outcomes = [*found, *((test, "left out", reason) for test, reason in left_out.items())]
     expected = HERE / f"{called}.txt"
     if os.environ.get("REWRITE"):
-        expected.write_text(_summary(outcomes))
-    assert _summary(outcomes) == expected.read_text()
-
-
-def _tempest(folder: Path, module: str, left_out: list[str]) -> list[Outcome]:
-    """With the configuration in the folder."""
-    program = [sys.executable, str(HERE / "run.py"), f"{PACKAGE}.{module}", "--", *left_out]
-    environment = {**os.environ, "TEMPEST_CONFIG": CONFIGURATION_FILE, "TEMPEST_CONFIG_DIR": str(folder)}
-    environment.pop("PYTHONPATH", None)
-    ended = subprocess.run(program, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-    log = (folder / "tempest.log").read_text()[-5000:] if (folder / "tempest.log").exists() else ""
-    assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}{log}"
-    outcomes = [json.loads(line) for line in ended.stdout.splitlines()]
-    return [(test.removeprefix(f"{PACKAGE}."), outcome, reason) for test, outcome, reason in outcomes]
-
-
-def module_of(test: str) -> str:
-    """scenario.v2.test_pool.PoolScenarioTest.test_x -> scenario.v2.test_pool"""
-    return ".".join(test.split(".")[:3])
-
-
-def _summary(outcomes: Iterable[Outcome]) -> str:
-    """How many tests of each module had which outcome for which reason."""
-    counted = Counter(
-        (module_of(test), outcome, reason.splitlines()[0] if reason else "") for test, outcome, reason in outcomes
-    )
-    lines = []
-    for module, group in groupby(sorted(counted.items()), key=lambda entry: entry[0][0]):
-        lines.append(module)
-        for (_, outcome, reason), number in group:
-            lines.append(f"    {number:3} {outcome}{': ' if reason else ''}{reason}")
-    return "\n".join(lines) + "\n"
+        expected.write_text(summary(outcomes))
+    assert summary(outcomes) == expected.read_text()

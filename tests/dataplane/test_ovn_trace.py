@@ -142,7 +142,9 @@ def neighbour(mac: str, *addresses: str, router: bool = False) -> Neighbour:
 SWITCH = (
     neighbour("vm", "10.0.0.11", "fd00::11"),
     neighbour("gateway", "10.0.0.1/24", "fd00::1/64", router=True),
-    neighbour("vip-router", "10.0.0.100/24", "fe80::1/64", router=True),
+    neighbour("owner", "10.0.0.250"),
+    neighbour("vip-router", "10.0.0.0/24", "10.0.0.100/24", "fe80::1/64", "fd00::/64", router=True),
+    neighbour("vip-router", "10.0.0.250", router=True),
 )
 
 
@@ -153,6 +155,7 @@ SWITCH = (
         ("10.0.0.100", "10.0.0.100", "vip-router"),
         ("10.0.0.1", "10.0.0.1", "gateway"),
         ("192.0.2.9", "10.0.0.1", "gateway"),
+        ("10.0.0.250", "10.0.0.250", "vip-router"),  # a Local IP
         ("fd00::11", "fd00::11", "vm"),
         ("2001:db8::1", "fd00::1", "gateway"),
         ("10.0.0.200", "10.0.0.200", "gateway"),  # a VIP that a tenant's router answers for

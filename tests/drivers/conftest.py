@@ -8,8 +8,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+
+from harness.haproxy_site import Site
+from harness.machines import machine
 
 SERVER = Path("/usr/sbin/ovsdb-server")
 SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
@@ -94,3 +98,16 @@ def clustered(tmp_path: Path, servers: list[Server]) -> Server:
     servers.append(Server(tmp_path))
     servers[0].start()
     return servers[0]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """In a folder whose name is short enough for sockets in it (unix(7))."""
+    with TemporaryDirectory() as folder:
+        yield Site(Path(folder) / "p")
+
+
+@pytest.fixture
+def machines() -> Iterator[tuple[int, int]]:
+    with machine("m1") as one, machine("m2") as two:
+        yield one.port, two.port

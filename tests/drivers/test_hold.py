@@ -3,37 +3,41 @@
 import asyncio
 import gc
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import thread_time
 from typing import Any
 
+import msgspec
 import pytest
 
 from drivers.conftest import SCHEMA, Server, until
 from fairlead.api.loop_lag import LONG
 from fairlead.dataplane.ovn import LoadBalancer, VirtualService, by_key
-from fairlead.dataplane.rows import NO_ROWS, diff
+from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.rows import NO_ROWS, Rows, diff
 from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
+from fairlead.drivers.ovn.encoder import Encoder
+from fairlead.drivers.ovn.marks import Mark
 from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb.client import Client, Settings
-from fairlead.drivers.ovsdb.protocol import LARGE_MESSAGE, Framer, LateRows, in_parts, without_collector
+from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, LateRows, in_parts
+from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, without_collector
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.facts import HEALTH, Fact
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.owner import Kind, Owner
-from harness.hold import held
+from fairlead.resting import in_steps
+from harness.hold import as_in_a_server, held
 
 OWNERS, ENDPOINTS = 1500, 4000
 
 
 @pytest.fixture(autouse=True)
-def _frozen() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+def _collector() -> Iterator[None]:
+    with as_in_a_server():
+        yield
 
 
 def test_the_northbound_database_is_read(server: Server):
@@ -104,10 +108,89 @@ def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
     late = message.params[2]
     assert isinstance(late["A"], LateRows)
     assert {table: dict(each) for table, each in late.items()} == tables
-    parts = list(in_parts(late, 1000))
+    parts = [part for part in in_parts(late, 1000) if part]
     assert parts[0] == {"A": {"gone": {"delete": None}}}
     assert [sum(map(len, part.values())) for part in parts] == [1, *[1000] * 5, 1]
     assert {uuid for part in parts for each in part.values() for uuid in each} == {*rows, "b"}
+
+
+@pytest.mark.parametrize("first", [[True, "txn"], [], None])
+def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
+    """Of a monitor that goes on, of one that begins, and of a transaction, whose rows are no <table-updates>."""
+    rows = {f"u{number}": {"initial": {"name": "x" * 100}} for number in range(5000)}
+    tables = {"A": rows, "B": {"b": {"initial": {}}}}
+    results: dict[bool, object] = {True: [*(first or []), tables] if first else tables, False: [{"rows": [rows]}]}
+    sent = {"id": 7, "result": results[first is not None], "error": None}
+    (message,) = Framer().feed(msgspec.json.encode(sent))
+    assert isinstance(message, Reply)
+    found = message.result
+    if first is None:
+        assert (found, message.id, message.error) == (sent["result"], 7, None)
+        return
+    late = found[-1] if first else found
+    assert isinstance(late["A"], LateRows)
+    assert ({table: dict(each) for table, each in late.items()}, message.id, message.error) == (tables, 7, None)
+    assert not first or found[:2] == first
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 18, 1 << 24])
+def test_a_large_message_is_the_same_wherever_the_network_cut_it(size: int):
+    """Tables that end at a cut, or have nothing; texts with braces; what comes before and after the tables."""
+    rows = {f"u{number}": {"initial": {"name": f'}}{{"{number}' + "x" * 190}} for number in range(3000)}
+    some, others = dict([*rows.items()][:1000]), dict([*rows.items()][1000:])
+    tables = {"A": some, "B": {}, "C": others, "D": {"d": {"delete": None}}}
+    sent: list[dict[str, object]] = [
+        {"error": None, "id": 7, "result": [True, "txn", tables]},
+        {"id": 8, "result": tables, "error": None},
+        {"id": None, "method": "update3", "params": ["data", "txn", tables]},
+        {"id": 9, "result": tables, "error": {"error": "x", "details": {"A": {}}}},
+        {"id": 10, "result": [{"rows": [each]} for each in rows.values()], "error": None},
+        {"id": 11, "result": [{"A": rows}, {"B": rows}], "error": None},
+    ]
+    data = b"".join(map(msgspec.json.encode, sent))
+    framer = Framer()
+    found = [message for at in range(0, len(data), size) for message in framer.feed(data[at : at + size])]
+    assert [plain(each) for each in found] == [
+        plain(Notification(method=each["method"], params=each["params"]))  # type: ignore[arg-type]
+        if "method" in each
+        else plain(Reply(id=each["id"], result=each["result"], error=each["error"]))
+        for each in sent
+    ]
+
+
+def plain(value: object) -> object:
+    """Without what is decoded late."""
+    match value:
+        case Reply():
+            return plain([value.id, value.result, value.error])
+        case Notification():
+            return plain([value.method, value.params])
+        case Mapping():
+            return {name: plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case _:
+            return value
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_ports_are_framed_and_parted_in_short_steps():
+    words = [["neutron:cidrs", "10.0.0.1/24"], ["neutron:device_id", "y" * 36], ["neutron:port_name", "z" * 900]]
+    row = msgspec.json.encode({"initial": {"name": "x" * 36, "external_ids": ["map", words]}})
+    ports = b",".join(b'"u%d":%b' % (number, row) for number in range(100_000))
+    text = b'{"id":5,"result":[false,"txn",{"Logical_Switch_Port":{%b}}],"error":null}' % ports
+    framer, longest, parts = Framer(), 0.0, 0
+    with without_collector():
+        for at in range(0, len(text), 1 << 18):
+            began = thread_time()
+            found = list(framer.feed(text[at : at + (1 << 18)]))
+            longest = max(longest, thread_time() - began)
+        (message,) = found
+        began = thread_time()
+        for part in in_parts(message.result[2], 200):  # type: ignore[union-attr]
+            longest, parts = max(longest, thread_time() - began), parts + bool(part)
+            began = thread_time()
+    assert (parts, longest < LONG) == (500, True), longest
 
 
 def test_no_look_for_garbage_is_long_after_many_steps():
@@ -132,3 +215,25 @@ def test_no_look_for_garbage_is_long_after_many_steps():
     finally:
         gc.callbacks.remove(clock)
     assert max(looks, default=0.0) < LONG
+
+
+@pytest.mark.parametrize("before", ["nothing", "others"])
+def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
+    """Of eight pools: as many as one load balancer may have members near each of its clients."""
+
+    def values(port: int) -> Rows:
+        texts = tuple(f"10.0.0.{number}:{port}" for number in range(125))
+        places = ((f"chassis{number}", f"pool{pool}") for number in range(1000) for pool in range(8))
+        rows = (ChassisVariable(chassis=chassis, name=name, values=texts) for chassis, name in places)
+        return {row.key: row for row in rows}
+
+    change = diff(values(80), values(81) if before == "others" else NO_ROWS)
+    encoder = Encoder(mark=Mark("test"), lock="test", owner=Owner(Kind.LOAD_BALANCER, "lb"), uuid_of=str)
+
+    async def story() -> None:
+        with as_in_a_server(), held() as hold:  # the rows are as old as the model
+            transaction = await asyncio.create_task(in_steps(encoder.encode_in_steps(change)))
+        assert len(transaction.operations) > 1000
+        assert hold.longest < LONG
+
+    asyncio.run(story())

@@ -7,9 +7,11 @@ import socket
 import string
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,11 +35,13 @@ from fairlead.dataplane.ovn import (
     RouterGroup,
     StaticRoute,
     SwitchGroup,
+    SwitchPortAddress,
     VirtualService,
     by_key,
     pairs,
 )
 from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.ovn_rules import LogicalRouterPolicy
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, Update, diff
 from fairlead.drivers.fake import FakeDriver
@@ -58,6 +62,9 @@ from fairlead.drivers.ovsdb.values import (
     encode_set,
     encode_uuid,
 )
+from fairlead.model.addresses import derive_mac
+from fairlead.model.foreign import ForeignNetwork, ForeignPort, ForeignRouter, is_foreign
+from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.status import Where
 from fairlead.model.writing import owners_with_rows
@@ -77,11 +84,13 @@ TABLES = (
     "Gateway_Chassis",
     "NAT",
     "Logical_Router_Static_Route",
+    "Logical_Router_Policy",
     "Load_Balancer",
     "Load_Balancer_Health_Check",
     "Load_Balancer_Group",
     "Port_Group",
     "ACL",
+    "QoS",
     "Chassis_Template_Var",
 )
 
@@ -133,13 +142,16 @@ class Observer:
     def __init__(self, server: Server) -> None:
         columns = ("external_ids", "name", "enabled")
         chosen = {
-            "Logical_Switch": (*columns[:2], "ports", "load_balancer", "load_balancer_group", "other_config"),
+            "Logical_Switch": (*columns[:2], "ports", "qos_rules", "load_balancer_group", "other_config"),
             "Logical_Switch_Port": (*columns, "type", "addresses", "port_security", "options", "tag", "tag_request"),
-            "Logical_Router": (*columns, "ports", "static_routes", "nat", "load_balancer_group", "options"),
+            "Logical_Router": (
+                *(*columns, "ports", "static_routes", "nat", "load_balancer_group", "options", "policies"),
+            ),
             "Logical_Router_Port": (*columns, "mac", "networks", "gateway_chassis", "options"),
             "Gateway_Chassis": (*columns[:2], "chassis_name", "priority", "options"),
             "NAT": ("external_ids", "type", "external_ip", "logical_ip", "external_mac", "logical_port", "options"),
             "Logical_Router_Static_Route": ("external_ids", "ip_prefix", "nexthop", "policy", "options"),
+            "Logical_Router_Policy": ("external_ids", "priority", "match", "action", "nexthop", "nexthops", "options"),
             "Load_Balancer": (
                 *(*columns[:2], "protocol", "vips", "selection_fields", "options"),
                 *("health_check", "ip_port_mappings"),
@@ -147,7 +159,8 @@ class Observer:
             "Load_Balancer_Health_Check": ("external_ids", "vip", "options"),
             "Load_Balancer_Group": ("name", "load_balancer"),
             "Port_Group": (*columns[:2], "ports", "acls"),
-            "ACL": ("external_ids", "direction", "priority", "match", "action"),
+            "ACL": ("external_ids", "direction", "priority", "match", "action", "options"),
+            "QoS": ("external_ids", "direction", "priority", "match", "action", "bandwidth"),
             "Chassis_Template_Var": ("external_ids", "chassis", "variables"),
         }
         self.changes: list[Json] = []
@@ -228,20 +241,42 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
     def name_of(table: str, identity: str) -> str:
         return str(raw[table][identity]["name"])
 
+    def called(table: str, identity: str) -> str:
+        """As rows of ours say it."""
+        name = name_of(table, identity)
+        return name if marks[table][identity].get("fairlead") == MARK.deployment else f"{name}@{identity}"
+
     lines = [f"Load_Balancer_Group {name}" for name in groups.values()]
     for identity, name in groups.items():
         members = decode_uuids(raw["Load_Balancer_Group"][identity]["load_balancer"])
         lines += [f"Load_Balancer_Group {name} += {name_of('Load_Balancer', member)}" for member in members]
     for switch, row in ours("Logical_Switch"):
         lines.append(f"Logical_Switch {row['name']}{title('Logical_Switch', switch)}{words(row, 'other_config')}")
-        lines += [f"Logical_Switch {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
+    for switch, row in raw["Logical_Switch"].items():
+        switch_name, held = called("Logical_Switch", switch), decode_uuids(row["load_balancer_group"])
+        lines += [f"Logical_Switch {switch_name} += {groups[u]}" for u in held if u in groups]
+        for u in decode_uuids(row["qos_rules"]):
+            qos, name = raw["QoS"][u], split_text(marks["QoS"][u]["fairlead:key"])[1]
+            head = f"QoS {name} switch={switch_name} priority={qos['priority']} {qos['direction']}"
+            lines.append(f"{head} rate={decode_map(qos['bandwidth'])['rate']} {qos['match']!r}")
         for u in decode_uuids(row["ports"]):
             port = raw["Logical_Switch_Port"][u]
+            if marks["Logical_Switch_Port"][u].get("fairlead") != MARK.deployment:
+                continue
             kind = f" type={port['type']}" if port["type"] else ""
+            given = {mark.removeprefix("fairlead:address:") for mark in marks["Logical_Switch_Port"][u]}
             texts = "".join(
-                f" {column}={text!r}" for column in ("addresses", "port_security") for text in decode_set(port[column])
+                f" {column}={text!r}"
+                for column in ("addresses", "port_security")
+                for text in decode_set(port[column])
+                if column == "port_security" or text not in given
             )
-            head = f"Logical_Switch_Port {port['name']} switch={row['name']}{title('Logical_Switch_Port', u)}"
+            lines += [
+                f"Logical_Switch_Port {port['name']} += {text}"
+                for text in decode_set(port["addresses"])
+                if text in given
+            ]
+            head = f"Logical_Switch_Port {port['name']} switch={switch_name}{title('Logical_Switch_Port', u)}"
             tags = ("tag", "tag_request")
             tag = "".join(f" {column}={text}" for column in tags for text in decode_set(port[column]))
             lines.append(head + kind + texts + words(port, "options") + tag + state(port))
@@ -249,10 +284,16 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         lines.append(
             f"Logical_Router {row['name']}{title('Logical_Router', router)}{state(row)}{words(row, 'options')}"
         )
-        lines += [f"Logical_Router {row['name']} += {groups[u]}" for u in decode_uuids(row["load_balancer_group"])]
         for route in (raw["Logical_Router_Static_Route"][u] for u in decode_uuids(row["static_routes"])):
             parts = [row["name"], *decode_set(route["policy"]), route["ip_prefix"], "via", route["nexthop"]]
             lines.append(" ".join(["Logical_Router_Static_Route", *parts]))
+        for u in decode_uuids(row["policies"]):
+            policy, name = (
+                raw["Logical_Router_Policy"][u],
+                split_text(marks["Logical_Router_Policy"][u]["fairlead:key"])[1],
+            )
+            head = f"Logical_Router_Policy {name} router={row['name']} priority={policy['priority']} {policy['action']}"
+            lines.append(" ".join([head, *decode_set(policy["nexthops"]), repr(policy["match"])]))
         for u in decode_uuids(row["nat"]):
             nat, name = raw["NAT"][u], split_text(marks["NAT"][u]["fairlead:key"])[1]
             lines.append(f"NAT {name} router={row['name']} {nat['type']} {nat['external_ip']} {nat['logical_ip']}")
@@ -268,6 +309,9 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
             rest = f"{state(port)}{words(port, 'options')}"
             lines.append(f"{head} router={row['name']} mac={port['mac']} networks={own}{rest}")
             lines += [f"{head} += {text}" for text in decode_set(port["networks"]) if text in given]
+    for router, row in raw["Logical_Router"].items():
+        held = [groups[u] for u in decode_uuids(row["load_balancer_group"]) if u in groups]
+        lines += [f"Logical_Router {called('Logical_Router', router)} += {group}" for group in held]
     for u, row in ours("Load_Balancer"):
         vips = {vip: tuple(text.split(",")) if text else () for vip, text in decode_map(row["vips"]).items()}
         services = "".join(f" {vip}={render_backends(vips[vip])}" for vip in sorted(vips))
@@ -275,18 +319,20 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         chosen = f" selection_fields={fields}" if fields else ""
         protocol = f" protocol={row['protocol']}" if isinstance(row["protocol"], str) else ""  # or the empty set
         head = f"Load_Balancer {row['name']}{protocol}{title('Load_Balancer', u)}"
-        lines.append(f"{head}{services}{chosen}{words(row, 'options')}{words(row, 'ip_port_mappings')}")
+        gone = marks["Load_Balancer"][u].get("fairlead:instead-of", "").replace(",", "/")
+        instead = f" instead_of={gone}" if gone else ""
+        lines.append(f"{head}{services}{chosen}{words(row, 'options')}{words(row, 'ip_port_mappings')}{instead}")
         for check in (raw["Load_Balancer_Health_Check"][u] for u in decode_uuids(row["health_check"])):
             head = f"Load_Balancer_Health_Check {check['vip']} load_balancer={row['name']}"
             lines.append(f"{head}{words(check, 'options')}")
     for _, row in ours("Port_Group"):
         head = f"Port_Group {row['name']}"
         lines.append(head)
-        lines += [f"{head} += {name_of('Logical_Switch_Port', u)}" for u in decode_uuids(row["ports"])]
+        lines += [f"{head} += {called('Logical_Switch_Port', u)}" for u in decode_uuids(row["ports"])]
         for u in decode_uuids(row["acls"]):
             acl, name = raw["ACL"][u], split_text(marks["ACL"][u]["fairlead:key"])[1]
             head = f"ACL {name} group={row['name']} priority={acl['priority']}"
-            lines.append(f"{head} {acl['direction']} {acl['action']} {acl['match']!r}")
+            lines.append(f"{head} {acl['direction']} {acl['action']} {acl['match']!r}{words(acl, 'options')}")
     for row in raw["Chassis_Template_Var"].values():
         lines += [
             f"Chassis_Template_Var {row['chassis']} += {name}={render_backends(tuple(text.split(',')))}"
@@ -319,6 +365,15 @@ def without_our_variables(row: Json) -> Json:
     return {**row, "variables": encode_map(variables), "external_ids": encode_map(words), "_version": None}
 
 
+ELEMENTS = (
+    ("Logical_Switch", "ports", "Logical_Switch_Port"),
+    ("Logical_Switch", "qos_rules", "QoS"),
+    ("Logical_Switch", "load_balancer_group", "Load_Balancer_Group"),
+    ("Logical_Router", "load_balancer_group", "Load_Balancer_Group"),
+)
+"""The sets of others in which ours are: table, column, and the table of what is in it."""
+
+
 def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Json]]:
     """The rows without our mark."""
 
@@ -327,9 +382,45 @@ def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Jso
             return str(decode_map(row["external_ids"]).get("fairlead"))
         return (*split_text(row["name"]), "")[1]
 
-    others = {table: {u: row for u, row in rows.items() if mark(row) != MARK.deployment} for table, rows in raw.items()}
+    def without_ours(table: str, row: Json) -> Json:
+        """And without our elements in their sets."""
+        ours = {
+            column: {u for u in decode_uuids(row[column]) if u in raw[of] and mark(raw[of][u]) == MARK.deployment}
+            for holder, column, of in ELEMENTS
+            if table == holder
+        }
+        left = {
+            column: sorted(set(decode_uuids(row[column])) - elements) for column, elements in ours.items() if elements
+        }
+        kept = {"_version": None} if ours else {}
+        return {**row, **{column: ["set", [["uuid", u] for u in uuids]] for column, uuids in left.items()}, **kept}
+
+    others = {
+        table: {u: without_ours(table, row) for u, row in rows.items() if mark(row) != MARK.deployment}
+        for table, rows in raw.items()
+    }
     shared = others["Chassis_Template_Var"]
     return {**others, "Chassis_Template_Var": {u: without_our_variables(row) for u, row in shared.items()}}
+
+
+def written_by_others(story: Story) -> list[Json]:
+    """What Neutron has in the database all the time: its networks, its routers and the ports of its networks."""
+    documents = (each for state in story.states for each in state.documents.values() if is_foreign(each))
+    found = {each.row: each for each in documents}.values()
+    operations: list[Json] = []
+    for each in found:
+        name, _, identity = each.row.partition("@")
+        row: dict[str, Json] = {"name": name, "external_ids": encode_map({"neutron:revision_number": "1"})}
+        if isinstance(each, ForeignNetwork):
+            ports = [port.row for port in found if isinstance(port, ForeignPort) and port.network_id == each.id]
+            row["ports"] = ["set", [encode_uuid(port.partition("@")[2]) for port in ports]]
+            operations.append({"op": "insert", "table": "Logical_Switch", "uuid": identity, "row": row})
+        elif isinstance(each, ForeignRouter):
+            operations.append({"op": "insert", "table": "Logical_Router", "uuid": identity, "row": row})
+        elif isinstance(each, ForeignPort):
+            row["type"] = "router" if each.use in (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY) else ""
+            operations.append({"op": "insert", "table": "Logical_Switch_Port", "uuid": identity, "row": row})
+    return operations
 
 
 FOREIGN = (
@@ -420,16 +511,21 @@ class NorthboundWorld(World):
 # Stories
 
 
+def memory(driver: Watched) -> dict[str, Any]:
+    return {name: deepcopy(kept) for name, kept in vars(driver._replica).items() if name not in ("_mark", "variables")}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 def test_every_story(story: Story, server: Server) -> None:
     async def tell() -> None:
         async with Observer(server) as observer, Watched(server.remote) as driver:
-            await observer.write(*FOREIGN)
+            await observer.write(*FOREIGN, *written_by_others(story))
             others = others_than_ours(await observer.raw())
             await driver.wait_ready(10)
             assert driver.said == ["ready"]
             assert await driver.read_all() == {}
+            remembered = memory(driver)
             for way in walks(story.states).values():
                 world = NorthboundWorld(driver, observer)
                 for state in way:
@@ -438,12 +534,14 @@ def test_every_story(story: Story, server: Server) -> None:
                         await world.check_afresh(server.remote)
                     assert others_than_ours(await observer.raw()) == others
             left = await observer.raw()
-            assert {**left, "Chassis_Template_Var": {}} == {**others, "Chassis_Template_Var": {}}
+            assert {table: rows.keys() for table, rows in left.items() if table != "Chassis_Template_Var"} == {
+                table: rows.keys() for table, rows in others.items() if table != "Chassis_Template_Var"
+            }
+            assert not any(line.partition(" ")[0] in TABLES for line in raw_lines(left)), "an element is left"
             assert others_than_ours(left) == others
             assert not any(our_variables(row) for row in left["Chassis_Template_Var"].values())
             assert await driver.read_all() == {}
-            kept = {name: kept for name, kept in vars(driver._replica).items() if name not in ("_mark", "variables")}
-            assert not any(kept.values()), "memory that leaks"
+            assert memory(driver) == remembered, "memory that leaks"
             assert not any(
                 row.texts.keys() - {"theirs"} or row.marks for row in driver._replica.variables.rows.values()
             )
@@ -486,6 +584,8 @@ floating f1 public=203.0.113.50 r1=vm1:10.0.0.11
 probes net1 10.0.0.2
 watched vip=10.0.0.30 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080
 local vip=10.0.0.40 on=net1 tcp:80{near}=a/10.0.0.11:8080,d/10.0.0.14:8080
+port vm9 net1 10.0.0.200
+local-ip lip net1 10.0.0.200 port=vm9 +vm1
 plugged chassis1 vm1
 plugged chassis2
 """
@@ -507,7 +607,8 @@ def make_state(model: str) -> State:
     return replace(state, expected={NORTHBOUND: render_rows(state.snapshot())})
 
 
-NEAR = Owner(Kind.NEAR_NETWORK, "net1")
+NEAR, LOCAL_IP = Owner(Kind.NEAR_NETWORK, "net1"), Owner(Kind.LOCAL_IP, "lip")
+VIP_LSP, HELD_ADDRESS = ("Logical_Switch_Port", "vip-net1"), f"{derive_mac('net1')} 10.0.0.200"
 LOCAL = Owner(Kind.LOAD_BALANCER, "local")
 _LOCAL_ROWS = [
     row for row in OVN.compile(make_state(MODEL).snapshot(), LOCAL).values() if isinstance(row, ChassisVariable)
@@ -573,10 +674,30 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
         ],
         {WEB, SIX},
     ),
+    "an address to answer for goes": ([mutate(VIP_LSP, ["addresses", "delete", HELD_ADDRESS])], {LOCAL_IP}),
+    "an address to answer for loses its mark": (
+        [mutate(VIP_LSP, ["external_ids", "delete", f"fairlead:address:{HELD_ADDRESS}"])],
+        {LOCAL_IP, VIPS},
+    ),
+    "an address to answer for comes": (
+        [mutate(VIP_LSP, ["addresses", "insert", "02:00:00:00:00:01 10.0.0.9"])],
+        {VIPS},
+    ),
+    "an address to answer for changes hands": (
+        [
+            mutate(
+                VIP_LSP,
+                ["external_ids", "delete", f"fairlead:address:{HELD_ADDRESS}"],
+                ["external_ids", "insert", encode_map({f"fairlead:address:{HELD_ADDRESS}": "local-ip/other"})],
+            )
+        ],
+        {LOCAL_IP, Owner(Kind.LOCAL_IP, "other")},
+    ),
+    "all addresses of a port go": ([change(VIP_LSP, addresses=["set", []])], {VIPS, LOCAL_IP}),
     "a router port gets other networks": ([change(LRP, networks="10.0.0.7/24", mac="02:00:00:00:00:01")], {ROUTER}),
     "a switch goes, with its ports": (
         [delete(SWITCH)],
-        {NET, PORT, VIPS, NEAR, Owner(Kind.PORT, "r1-net1")},
+        {NET, PORT, VIPS, NEAR, Owner(Kind.PORT, "r1-net1"), Owner(Kind.PORT, "vm9"), LOCAL_IP},
     ),
     "a router is emptied": (
         [change(("Logical_Router", "r1"), ports=["set", []], static_routes=["set", []])],
@@ -603,6 +724,7 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     ),
     "a port is in two switches": ([mutate(SWITCH2, ["ports", "insert", uuid(LSP)])], {PORT}),
     "an ACL goes": ([mutate(PORT_GROUP, ["acls", "delete", uuid(ACL)])], {WEB}),
+    "an ACL gets an option": ([change(ACL, options=encode_map({"apply-after-lb": "true"}))], {WEB}),
     "an ACL lets pass": ([change(ACL, action="allow")], {WEB}),
     "an ACL looks the other way": ([change(ACL, direction="to-lport")], {WEB}),
     "a port leaves its group": (
@@ -634,7 +756,7 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
     ),
     "the variables of a chassis go": (
         [{"op": "delete", "table": "Chassis_Template_Var", "where": [["chassis", "==", "chassis1"]]}],
-        {LOCAL},
+        {LOCAL, LOCAL_IP},
     ),
     "a port group goes, with its ACLs": ([delete(PORT_GROUP)], {VIPS, WEB}),
     "words that mean nothing to us": (
@@ -660,7 +782,7 @@ MISCHIEF: dict[str, tuple[Sequence[Json], set[Owner]]] = {
                 ["external_ids", "insert", encode_map({"fairlead:key": "Logical_Switch_Port"})],
             )
         ],
-        {PORT, Owner(Kind.LOAD_BALANCER, f"orphan-{MARK.uuid(LSP)}")},
+        {PORT, LOCAL_IP, Owner(Kind.LOAD_BALANCER, f"orphan-{MARK.uuid(LSP)}")},
     ),
     "a key without a name": (
         [
@@ -920,6 +1042,10 @@ BASE: dict[Owner, tuple[OvnRow, ...]] = {
         PortAddress(port="lrp", network="10.0.0.10/24"),
         ChassisVariable(chassis="chassis1", name="near", values=("10.0.0.11:80", "10.0.0.12:80")),
     ),
+    LOCAL_IP: (
+        SwitchPortAddress(port="vm1", address="02:00:00:00:00:01 10.0.0.9"),
+        LogicalRouterPolicy(name="lip", router="r1", priority=7, match="ip4", action="reroute", nexthops=("10.0.0.9",)),
+    ),
 }
 STRANGER = Owner(Kind.ROUTER, "r2")
 NOTHING_THERE = Diff(creates={}, updates={}, deletes={})
@@ -991,6 +1117,25 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
         MissingReference,
         "Logical_Router_Port lrp still has networks of others",
     ),
+    "an address of no switch port": (
+        LOCAL_IP,
+        creates(SwitchPortAddress(port="no", address="02:00:00:00:00:01 10.0.0.9")),
+        MissingReference,
+        "refers to Logical_Switch_Port no",
+    ),
+    "a switch port with an address of somebody goes": (
+        PORT,
+        deletes(*BASE[PORT]),
+        MissingReference,
+        "Logical_Switch_Port vm1 still has addresses of others",
+    ),
+    "a policy of no router": (
+        LOCAL_IP,
+        creates(LogicalRouterPolicy(name="p", router="no", priority=1, match="ip4", action="drop")),
+        MissingReference,
+        "refers to Logical_Router no",
+    ),
+    "an address to answer for of another": (API, creates(BASE[LOCAL_IP][0]), DriverError, "local-ip/lip has"),
     "a group with members goes": (VIPS, deletes(*BASE[VIPS]), MissingReference, "still has load_balancer"),
     "a load balancer goes and leaves its membership": (
         WEB,
@@ -1127,6 +1272,21 @@ def random_rows(owner: Owner, dice: random.Random) -> Rows:
                     enabled=pick([True, False]),
                 )
             )
+        case Kind.LOCAL_IP:
+            rows = some(
+                *(
+                    SwitchPortAddress(port=pick(["p1", "p2"]), address=f"02:00:00:00:00:01 {address}")
+                    for address in ("10.0.0.9", "10.0.0.10")
+                ),
+                LogicalRouterPolicy(
+                    name=f"{name} a",
+                    router=pick(["r1", "r2"]),
+                    priority=pick([1, 2]),
+                    match=pick(["ip4", "ip6"]),
+                    action="reroute",
+                    nexthops=pick([(), ("10.0.0.1",)]),
+                ),
+            )
         case Kind.VIP_NETWORK:
             rows = some(
                 LoadBalancerGroup(name=name),
@@ -1161,6 +1321,7 @@ def random_rows(owner: Owner, dice: random.Random) -> Rows:
 def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
     dice = random.Random(seed)
     kinds = {Kind.NETWORK: "n", Kind.ROUTER: "r", Kind.PORT: "p", Kind.VIP_NETWORK: "v", Kind.LOAD_BALANCER: "b"}
+    kinds[Kind.LOCAL_IP] = "l"
     owners = [Owner(kind, f"{letter}{number}") for kind, letter in kinds.items() for number in (1, 2)]
 
     async def outcome(driver: FakeDriver | OvnDriver, owner: Owner, change: Diff) -> type[Exception] | None:
@@ -1648,6 +1809,15 @@ EXCLUSIVE = st.one_of(
     st.builds(LogicalRouterPort, name=NAME, router=NAME, mac=TEXT, networks=SET.filter(bool), enabled=st.booleans()),
     st.builds(StaticRoute, router=NAME, ip_prefix=TEXT, nexthop=TEXT),
     st.builds(
+        LogicalRouterPolicy,
+        name=NAME,
+        router=NAME,
+        priority=st.integers(0, 32767),
+        match=TEXT,
+        action=TEXT,
+        nexthops=SET,
+    ),
+    st.builds(
         LoadBalancer,
         name=NAME,
         protocol=TEXT,
@@ -1665,7 +1835,7 @@ def test_what_is_encoded_decodes_to_the_same(row: OvnRow) -> None:
     columns = msgspec.json.decode(msgspec.json.encode(encode_columns(row)))  # type: ignore[arg-type]
     holder = next((getattr(row, name) for name in ("switch", "router", "load_balancer") if hasattr(row, name)), "")
     assert decode_row(row.key, columns, holder) == row
-    texts = dict.fromkeys(("name", "type", "mac", "ip_prefix", "nexthop", "vip"), "")
+    texts = dict.fromkeys(("name", "type", "mac", "ip_prefix", "nexthop", "vip", "match", "action"), "")
     sent = {
         column: value for column, value in columns.items() if value not in (["set", []], ["map", []], texts.get(column))
     }
@@ -1705,6 +1875,8 @@ def test_odd_names_survive_the_database(name: str, server: Server) -> None:
             SwitchGroup(switch=name, group=name),
             RouterGroup(router=name, group=name),
             PortAddress(port=name, network=name + "/24"),
+            SwitchPortAddress(port=name, address=name + " 10.0.0.1"),
+            LogicalRouterPolicy(name=name, router=name, priority=1, match=name, action="drop"),
         )
         owner = Owner(Kind.ROUTER, name)
         async with Watched(server.remote) as driver:

@@ -10,12 +10,13 @@ import pytest
 from fairlead.drivers.ovn.counters import (
     Count,
     Switch,
-    SwitchError,
     SwitchSettings,
     parse_connections,
     parse_flows,
+    parse_metered,
     parse_zones,
 )
+from fairlead.drivers.ovn.vswitch import SwitchError, Tools
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService, parse_place
@@ -107,6 +108,22 @@ def test_flows_that_have_the_service_in_a_register_are_read_too():
     ]
 
 
+METERED_FLOWS = """\
+ cookie=0x71, duration=4.25s, table=48, n_packets=20, n_bytes=1720, idle_age=1, priority=1000,tcp,metadata=0x1,nw_src=10.0.0.94,tp_src=80 actions=meter:1,resubmit(,49)
+ cookie=0x72, duration=4.5s, table=48, n_packets=9, n_bytes=900, idle_age=1, priority=1000,udp6,metadata=0x1f,ipv6_src=fd00:a::10,tp_src=0x1f40/0xffc0 actions=meter:1,resubmit(,49)
+ cookie=0x73, duration=4.5s, table=48, n_packets=9, n_bytes=900, priority=3002,ip,reg15=0x2,metadata=0x1 actions=meter:2,resubmit(,49)
+ cookie=0x74, duration=4.5s, table=48, n_packets=9, n_bytes=900, priority=1000,tcp,metadata=0x1,nw_src=10.0.0.94,tp_src=81 actions=resubmit(,49)
+"""
+"""The third is a limit of somebody else, the fourth no meter."""
+
+
+def test_answers_are_read_of_flows_that_meter_a_service():
+    assert list(parse_metered(METERED_FLOWS, 100.0)) == [
+        (service("datapath:1", "tcp", "10.0.0.94", 80), Count(value=1720, cookie=0x71, created=95.75)),
+        (service("datapath:31", "udp", "fd00:a::10", 8000), Count(value=900, cookie=0x72, created=95.5)),
+    ]
+
+
 def test_zones_are_called_as_ovn_controller_calls_them():
     assert parse_zones(ZONES) == NAMES
 
@@ -129,7 +146,7 @@ def tool(folder: Path, name: str, script: str) -> None:
 @pytest.fixture
 def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switch:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return Switch(SwitchSettings(bridge="br-int", run_dir=tmp_path, most_connections=10), lambda: 0.0)
+    return Switch(SwitchSettings(bridge="br-int", most_connections=10), Tools(tmp_path), lambda: 0.0)
 
 
 def test_a_switch_that_does_not_answer_is_said_with_the_words_of_its_tool(switch: Switch, tmp_path: Path):
@@ -141,7 +158,7 @@ def test_a_switch_that_does_not_answer_is_said_with_the_words_of_its_tool(switch
 def test_a_tool_that_is_not_there_is_named(switch: Switch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SwitchError, match="ovs-vsctl: No such file or directory"):
-        asyncio.run(switch.chassis())
+        asyncio.run(Tools(tmp_path).chassis())
 
 
 def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Path):

@@ -11,7 +11,8 @@ import pytest
 
 from drivers.conftest import SCHEMA, Server, until
 from fairlead.drivers.interface import Unreachable
-from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings, _Tables
+from fairlead.drivers.ovn.southbound import DATABASE, SouthboundReader, SouthboundSettings
+from fairlead.drivers.ovn.southbound_tables import SouthboundTables
 from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings, Timing
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
@@ -304,7 +305,7 @@ def test_rows_that_cannot_be_read_are_left_out_and_counted(
 
 def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
     """OVN 26.03 probes with ICMP too; the database of this test knows no such word."""
-    tables, row = _Tables(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
+    tables, row = SouthboundTables(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
     good = {"ip": "10.0.0.12", "logical_port": "vm2", "port": 80, "protocol": "tcp", "status": "online"}
     assert tables.change({"Service_Monitor": {"a": {"initial": row}, "b": {"initial": good}}}) == {OTHER}
     assert tables.health(OTHER, None) is Health.ONLINE
@@ -313,7 +314,7 @@ def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
 
 def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
     """Somebody wrote the same address in another form; both go."""
-    tables = _Tables(0.0)
+    tables = SouthboundTables(0.0)
     ours = {"ip": "fd00::11", "logical_port": "vm1", "port": 80, "protocol": "tcp", "status": "online"}
     theirs = {**ours, "ip": "fd00:0::11", "status": "offline"}
     (endpoint,) = tables.change({"Service_Monitor": {"a": {"initial": ours}, "b": {"insert": theirs}}})
@@ -422,6 +423,32 @@ def chassis(name: str) -> Json:
 def encap(name: str) -> Json:
     row = {"type": "geneve", "ip": f"10.9.9.{name[1:]}", "chassis_name": name}
     return {"op": "insert", "table": "Encap", "uuid-name": f"encap_{name}", "row": row}
+
+
+def cms_options(name: str, **config: str) -> Json:
+    pairs = [[key.replace("_", "-"), value] for key, value in {"datapath_type": "netdev", **config}.items()]
+    row = {"other_config": ["map", pairs]}
+    return {"op": "update", "table": "Chassis", "where": [["name", "==", name]], "row": row}
+
+
+def test_in_which_zones_a_chassis_is(southbound: Server) -> None:
+    """As ovn-controller passes it on: the whole text each time, and other options beside it."""
+
+    async def story(south: Southbound) -> None:
+        def zones() -> dict[str, frozenset[str]]:
+            return {name: each.zones for name, each in south.snapshot.chassis.items() if name in ("n1", "n2")}
+
+        said = "enable-chassis-as-gw, availability-zones=az1: az2 :,availability-zones=no"
+        await south.write(encap("n1"), chassis("n1"), encap("n2"), chassis("n2"))
+        await south.write(cms_options("n1", ovn_cms_options=said))
+        await until(lambda: zones() == {"n1": {"az1", "az2"}, "n2": frozenset()})
+        await south.write(cms_options("n1", ovn_cms_options=said, iface_types="geneve"))
+        await south.write(cms_options("n2", ovn_cms_options="availability-zones=az2"))
+        await until(lambda: zones() == {"n1": {"az1", "az2"}, "n2": {"az2"}})
+        await south.write(cms_options("n1", ovn_cms_options="availability-zones=az3"), cms_options("n2"))
+        await until(lambda: zones() == {"n1": {"az3"}, "n2": frozenset()})
+
+    run(southbound, story)
 
 
 async def on(south: Southbound, port: str, uuid: str | None) -> None:

@@ -30,6 +30,7 @@ from fairlead.drivers.ovsdb.client import (
     Tls,
 )
 from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, TransactionError
+from fairlead.drivers.ovsdb.link import KEEPALIVE, Link
 from fairlead.drivers.ovsdb.protocol import NO_TXN, Framer, Notification, Reply, TableMonitor, assert_lock
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import (
@@ -384,6 +385,22 @@ def test_a_stopped_server_is_noticed(server: Server) -> None:
             await client.wait_connected(5)
 
     run(story())
+
+
+def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is_busy() -> None:
+    async def story() -> dict[tuple[int, int], int]:
+        loop = asyncio.get_running_loop()
+        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        link = Link(60.0, lambda link, notification: None, lambda link, reason: None)
+        transport, _ = await loop.create_connection(lambda: link, *silent.sockets[0].getsockname())
+        connection = transport.get_extra_info("socket")
+        found = {each: connection.getsockopt(*each) for each in KEEPALIVE}
+        link.leave("that was all")
+        await link.ended.wait()
+        silent.close()
+        return found
+
+    assert asyncio.run(story()) == KEEPALIVE
 
 
 def test_a_callback_that_raises_is_loud_and_begins_afresh(clustered: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -20,6 +21,7 @@ LISTS = {
     "port": "/network/v2.0/ports",
     "router": "/network/v2.0/routers",
     "floatingip": "/network/v2.0/floatingips",
+    "local_ip": "/network/v2.0/local_ips",
     "loadbalancer": "/load-balancer/v2.0/lbaas/loadbalancers",
     "listener": "/load-balancer/v2.0/lbaas/listeners",
     "pool": "/load-balancer/v2.0/lbaas/pools",
@@ -33,7 +35,10 @@ LISTS = {
 }
 KEYS = {"availability_zone": "name", "quota": "project_id"}
 """Where the name of a thing is not its id."""
-KINDS = {path.rsplit("/", 1)[1]: kind for kind, path in LISTS.items()} | {"network-ip-availabilities": "network"}
+KINDS = {path.rsplit("/", 1)[1]: kind for kind, path in LISTS.items()} | {
+    "network-ip-availabilities": "network",
+    "local-ips": "local_ip",
+}
 TAGS = ["a", "b c", "d/e", "ü"]
 REFERENCES = {
     "network_id": "network",
@@ -42,6 +47,8 @@ REFERENCES = {
     "vip_subnet_id": "subnet",
     "floating_network_id": "outside",
     "port_id": "port",
+    "local_port_id": "port",
+    "fixed_port_id": "port",
     "vip_port_id": "port",
     "loadbalancer_id": "loadbalancer",
     "listener_id": "listener",
@@ -61,7 +68,7 @@ LEFT_OUT = frozenset(
      "tls_container_ref", "tls_enabled", "tenant_id", "project_id", "request_sriov", "connection_limit",
      "gateway_ip", "allocation_pools", "host_routes", "dns_nameservers", "ipv6_ra_mode", "ipv6_address_mode",
      "ip_version", "mtu", "persistence_granularity", "vip_address", "domain_name", "expected_codes", "http_method",
-     "http_version", "url_path"}
+     "http_version", "url_path", "local_port_id", "local_ip_address"}
 )  # fmt: skip
 """Attributes that OVN refuses, or that fit to nothing when they are drawn alone: mostly left out."""
 REFUSED = "/l7policies"
@@ -80,6 +87,8 @@ class World:
         self.ids: Mapping[str, list[str]] = {}
         self.members: list[tuple[str, str]] = []
         """(pool, member)"""
+        self.associations: list[tuple[str, str]] = []
+        """(Local IP, port)"""
         self.interfaces: Mapping[str, str] = {}
         """router -> one of its ports"""
         self.cidrs: list[tuple[str, str]] = []
@@ -90,6 +99,8 @@ class World:
             "cidr": lambda random: f"10.{random.randrange(250)}.{random.randrange(250)}.0/24",
             "address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
             "ip_address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
+            "local_ip_address": lambda random: f"10.0.{random.randrange(2)}.{random.randrange(200, 250)}",
+            "fixed_ip": lambda random: None,
             "protocol": lambda random: random.choice(["TCP", "UDP", "TCP", "HTTPS"]),
             "lb_algorithm": lambda random: random.choice(["ROUND_ROBIN", "SOURCE_IP", "SOURCE_IP_PORT"]),
             "provider": lambda random: "ovn",
@@ -127,6 +138,12 @@ class World:
             for plural in ("load-balancers", "forwards"):
                 answer = self._client.get(f"/1.0/networks/{network}/{plural}").json()
                 self.listening += answer["metadata"] or ()
+        self.associations = []
+        for local_ip in found["local_ip"][:20]:
+            answer = self._client.get(f"{LISTS['local_ip']}/{local_ip}/port_associations", params={"limit": 20}).json()
+            self.associations += [(local_ip, each["fixed_port_id"]) for each in answer["port_associations"]]
+        kept = self._client.get("/plugin/statuses").json()["loadbalancers"]
+        self.ids = {**self.ids, "kept": [each["id"] for each in kept]}
         self.members = []
         for pool in found["pool"][:20]:
             answer = self._client.get(f"{LISTS['pool']}/{pool}/members", params={"limit": 20}).json()
@@ -144,6 +161,7 @@ class World:
                 about = {"cidr": cidr, "ip_version": prefix.version, "allocation_pools": [pool]}
                 self._post("subnet", network_id=network, **about)
             self._post("port", network_id=network)
+            self._post("local_ip", network_id=network)
             self._post("router", name=f"seed{number}")
             self.refresh()
             self._post("loadbalancer", **self._tree(Random(number)))
@@ -158,11 +176,20 @@ class World:
         self.refresh()
 
     def revive(self, random: Random) -> None:
-        """Load balancers again where all have been deleted: about none there is little to say."""
+        """Load balancers and Local IPs again where all have been deleted: about none there is little to say."""
+        if len(self.associations) < FEWEST and self.ids["port"]:
+            self._associate(self._client.get(f"{LISTS['port']}/{self._one('port', random)}").json()["port"])
         if len(self.ids["loadbalancer"]) < FEWEST and self.ids["subnet"]:
             body = {"loadbalancer": self._tree(random)}
             if self._client.post(LISTS["loadbalancer"], json=body).is_success:
                 self.refresh()
+
+    def _associate(self, port: Mapping[str, Any]) -> None:
+        """With a new Local IP, if it is a machine's; else it is refused."""
+        made = self._client.post(LISTS["local_ip"], json={"local_ip": {"network_id": port["network_id"]}})
+        if made.is_success:
+            path = f"{LISTS['local_ip']}/{made.json()['local_ip']['id']}/port_associations"
+            self._client.post(path, json={"port_association": {"fixed_port_id": port["id"]}})
 
     def _post(self, kind: str, **attributes: Any) -> Any:
         answer = self._client.post(LISTS[kind], json={kind: attributes})
@@ -175,9 +202,14 @@ class World:
             return dict(drawn)
         kind = KINDS.get(template.split("/{", maxsplit=1)[0].rsplit("/", 1)[1], "")
         known: dict[str, Any] = {"id": self._one(kind, random), "alias": "router", "tag": random.choice(TAGS)}
+        if template.startswith(("/loadbalancers/", "/statuses/")):  # of the door for plug-ins
+            known["id"] = self._one("kept", random)
         if "{pool_id}" in template:
             pool, member = random.choice(self.members or [("", "")])
             known |= {"pool_id": pool or self._one("pool", random), "id": member}
+        if "{port_id}" in template:
+            local_ip, port = random.choice(self.associations or [("", "")])
+            known |= {"id": local_ip or known["id"], "port_id": port or self._one("port", random)}
         if "{l7policy_id}" in template:
             known["l7policy_id"] = self._one("l7policy", random)
         if "{owner}" in template:
@@ -210,6 +242,27 @@ class World:
         """A body for LXD's door; None where there is none to be thought of."""
         cidrs = [cidr for each, cidr in self.cidrs if each == network and ip_network(cidr).num_addresses > 200]
         return described.body(operation.method, operation.path, cidrs, random)
+
+    def given(self, path: str, parameters: Mapping[str, Any], random: Random) -> Any:
+        """A load balancer as a plug-in gives it: with ids of its own, and again under its own."""
+        tree = self._tree(random)
+        pools = [self._with_id(pool, random) for pool in tree["pools"]]
+        for pool in pools:
+            if "healthmonitor" in pool:
+                pool["healthmonitor"] = self._with_id(pool["healthmonitor"], random)
+        listeners = []
+        for listener in tree["listeners"]:
+            pool = self._with_id(listener["default_pool"], random)
+            pool["members"] = [self._with_id(member, random) for member in pool["members"]]
+            pools.append(pool)
+            rest = {name: value for name, value in listener.items() if name != "default_pool"}
+            listeners.append(self._with_id({**rest, "default_pool_id": pool["id"]}, random))
+        whole = {"project_id": "fuzz", "vip_subnet_id": tree["vip_subnet_id"], "name": tree["name"]}
+        whole = self._with_id({**whole, "listeners": listeners, "pools": pools}, random)
+        return {"loadbalancer": {**whole, "id": parameters["id"]} if "{id}" in path else whole}
+
+    def _with_id(self, value: Mapping[str, Any], random: Random) -> dict[str, Any]:
+        return {**value, "id": str(UUID(int=random.getrandbits(128), version=4))}
 
     def body(self, drawn: Any, random: Random) -> Any:
         return drawn if random.random() < KEEP_WILD else self._tame(drawn, random)

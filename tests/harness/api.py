@@ -19,7 +19,7 @@ from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.ovn import OVN
-from fairlead.dataplane.interface import Compile
+from fairlead.dataplane.interface import Compile, in_one_step
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
@@ -102,7 +102,7 @@ async def inside(
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
     driver = FakeDriver(references)
-    dataplane = replace(OVN, compile=compile_owner)
+    dataplane = replace(OVN, compile_in_steps=in_one_step(compile_owner))
     reconciler = Reconciler(dataplane=dataplane, driver=driver, snapshot=lambda: model.snapshot, clock=lambda: 0.0)
     model.subscribe(reconciler.mark)
     place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver, services=None)  # type: ignore[arg-type]
@@ -115,6 +115,7 @@ async def inside(
         external_mtu=1500,
         resync_owner=reconciler.read_again,
         news=place.news,
+        follow=reconciler.follow,
         node_counts=place.node_counts,
         reachable=lambda: place.reachable,
         patience=PATIENCE,

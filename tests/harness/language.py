@@ -12,42 +12,74 @@
     probes net1 10.0.0.2
     web vip=203.0.113.10 on=public at=r1 for=net1 tcp:80+8080-8090=a/10.0.0.11,b/10.0.0.12:90+9080-9090 any:=a/10.0.0.11
     web vip=10.0.0.10 on=net1 parted=tcp/10.0.0.13:8080 tcp:80=-
+    web vip=10.0.0.10 on=net1 taken tcp:80=-
     web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:8080 udp:53{monitor=UDP-CONNECT+delay=5+off}=-
     down web a
     network net1 shared project=city mtu=1300 10.0.0.0/24
     plugged chassis1 vm1 vm2
+    zones chassis1 az1 az2
+    network net1 by=neutron 10.0.0.0/24
+    router r1 by=neutron net1=10.0.0.1
+    agents probe
+    answers counted
+    covers net1 10.0.0.3
+    covering chassis1 net1
+    web vip=10.0.0.10 on=net1 provider=fairlead http:80{proxy=2000}=a/10.0.0.11:8080
+    proxy chassis1 net1 10.0.0.60 fd00::60
+    serves chassis1 net1 2000
 
-Every document but `probes`, `down` and `plugged` may say whose it is, `project=NAME`, and what its tenant calls it,
-`name=NAME`; what says nothing is of the project demo, and has no name.
-A pool with `near` among its options leads clients to members on their chassis first; `plugged` may name a chassis
-without a port.
+What has `by=neutron` others wrote, and with a network or a router its ports: it has no rows here, and its own row is
+called `neutron-<name>@<UUID>`.
+A listener with `proxy=PORT` leads to proxies of the VIP's network, each of which is at this port of the addresses that
+`proxy` says; `serves` are the ports at which one takes connections. Load balancers of the provider `fairlead` may. What
+else may be said of such a listener, and of its policies, is in `harness/l7_language.py`.
+Every document but `probes`, `covers`, `covering`, `down`, `plugged`, `zones`, `agents` and `answers` may say whose it
+is, `project=NAME`, and what its tenant calls it, `name=NAME`; what says nothing is of the project demo, and has no
+name.
+A pool with `near` among its options leads clients to members on their chassis first, then to those in their zone; one
+with `near=zone` to the latter at once; one with `reset` cuts the connections of members that go down.
+`plugged` may name a chassis without a port, `zones` says in which zones one is.
 A member is `name/endpoint`, `*weight`, `~` when it is a backup, and `!` at the end when it is disabled; `-` is a pool
 with no member, and a listener without `=` has no pool. VIPs after the first are additional ones. Slot tables come from
-the states before, as they would in the store. `probes` names the address from which members on its subnet are probed;
+the states before, as they would in the store. `probes` names the address from which members on its subnet are probed,
+`covers` the one from which another node probes them, and `covering` the chassis that does so, with the networks;
 Several ports are `80+81+8080-8090`; a member without a port is at the one that the client connected to; `any:=` is
 whatever no other listener is for. `for=NETWORK` is a load balancer that was described as a whole, for this network.
 `at=ROUTER`: the gateway of this router has the VIPs.
 `@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say, of a member (`a`)
-or of one of its ports (`a:81`); a member with a
+or of one of its ports (`a:81`), or of a replica of a Local IP, by its port; a member with a
 monitor and without a port is down too.
+`prepared` and `taken` say how far it is that another provider had before.
 `parted` is a member that was removed lately. `plugged` names a chassis and the ports that it has. The provider of a
 load balancer is `ovn` if it does not say `provider=NAME`. Routers may leave through the chassis gw1 and gw2.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
+from fairlead.model.foreign import (
+    ForeignFloatingIP,
+    ForeignNetwork,
+    ForeignPort,
+    ForeignRouter,
+    Writer,
+)
+from fairlead.model.foreign_probing import DEVICE
 from fairlead.model.health import HealthKey
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
     HTTP_MONITORS,
     Algorithm,
     Described,
+    DownMember,
     HealthMonitor,
     HttpMonitor,
+    Kept,
     Listener,
     ListenerProtocol,
     LoadBalancer,
@@ -57,13 +89,14 @@ from fairlead.model.loadbalancer import (
     Parted,
     PlainMonitor,
     Pool,
-    PoolProtocol,
     SourceIpPersistence,
+    Takeover,
     Transport,
     Use,
     Vip,
     find_pool,
 )
+from fairlead.model.local_ip import Association, Fallback, LocalIP, Mode, ReplicaMonitor
 from fairlead.model.network import (
     AllocationPool,
     ExternalGateway,
@@ -78,16 +111,28 @@ from fairlead.model.network import (
     SegmentType,
     Subnet,
 )
-from fairlead.model.owner import Owner
+from fairlead.model.observed_proxy import Proxy
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.port_ranges import PortRange, Ports, TargetPort
-from fairlead.model.probes import probe_port_id
+from fairlead.model.probes import cover_port_id, probe_port_id
+from fairlead.model.proxies import proxy_port_id
 from fairlead.model.snapshot import Aggregate
+from harness.l7_language import l7_listener, l7_pool, pool_protocol, with_policy
 from harness.pools import with_members
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON = {"project_id": "demo", "created_at": BEGINNING}
 LISTENER = re.compile(r"^(\w+):(\d[\d+-]*|)(?:\{([^}]*)\})?(?:=(.*))?$")
 MEMBER = re.compile(r"^(\w+)/(\[[^]]+\]|[\d.]+)(?::(\d[\d+-]*))?(?:@(\[[^]]+\]|[\d.]+):(\d+))?(?:\*(\d+))?(~?)(!?)$")
+
+LOCALITIES = {"near": Locality.CHASSIS, "near=zone": Locality.ZONE}
+
+FOREIGN_CLASSES: dict[type, Any] = {
+    Network: ForeignNetwork,
+    Router: ForeignRouter,
+    Port: ForeignPort,
+    FloatingIP: ForeignFloatingIP,
+}
 
 Documents = dict[Owner, Aggregate]
 
@@ -101,6 +146,36 @@ def parse_chassis(text: str) -> frozenset[str]:
     return frozenset(chassis for _, chassis, *_ in _plugged(text))
 
 
+def parse_zones(text: str) -> dict[str, frozenset[str]]:
+    """Chassis -> its zones, of those that are in any."""
+    words = (line.split() for line in text.splitlines() if line.startswith("zones "))
+    return {chassis: frozenset(zones) for _, chassis, *zones in words}
+
+
+def parse_proxies(text: str) -> dict[str, Proxy]:
+    """Port of a proxy -> what it serves."""
+    lines = (line.split() for line in text.splitlines() if line.startswith("serves "))
+    return {
+        proxy_port_id(network, chassis): Proxy(serving=frozenset(map(int, ports)))
+        for _, chassis, network, *ports in lines
+    }
+
+
+def parse_agents_probe(text: str) -> bool:
+    """Whether they do, and not OVN."""
+    return "agents probe" in text.splitlines()
+
+
+def parse_counts_answers(text: str) -> bool:
+    return "answers counted" in text.splitlines()
+
+
+def parse_covering(text: str) -> dict[str, str]:
+    """Network -> the chassis that probes from there who is elsewhere."""
+    words = (line.split() for line in text.splitlines() if line.startswith("covering "))
+    return {network: chassis for _, chassis, *networks in words for network in networks}
+
+
 def _plugged(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.startswith("plugged ")]
 
@@ -112,7 +187,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
         kind, *all_words = line.split()
         said = dict(word.split("=", 1) for word in all_words if word.startswith(("project=", "name=")))
         attributes = {{"project": "project_id"}.get(word, word): text for word, text in said.items()}
-        words = [word for word in all_words if not word.startswith(("project=", "name="))]
+        words = [word for word in all_words if not word.startswith(("project=", "name=", "by="))]
+        theirs = "by=neutron" in all_words
         match kind:
             case "network":
                 made: Iterator[Aggregate] = iter([_network(*words)])
@@ -122,18 +198,44 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
                 made = iter([_port(documents, *words)])
             case "probes":
                 made = iter([_probes(documents, *words)])
+            case "covers":
+                made = iter([_probes(documents, *words, covers=True)])
             case "floating":
                 made = _floating_ip(documents, *words)
+            case "local-ip":
+                made = _local_ip(documents, *words)
             case "down":
-                found = {_health_key(words[0], word) for word in words[1:]}
+                is_local_ip = Owner(Kind.LOCAL_IP, words[0]) in documents
+                found = {word if is_local_ip else _health_key(words[0], word) for word in words[1:]}
                 down[words[0]] = down.get(words[0], frozenset()) | found
                 continue
-            case "plugged":
-                continue  # `parse_plugged`
+            case "policy":
+                of = Owner(Kind.LOAD_BALANCER, words[0])
+                made = iter([with_policy(_known_balancer(documents, of), words[1:], COMMON)])
+            case "proxy":
+                made = iter([_proxy(documents, *words)])
+            case "plugged" | "zones" | "agents" | "answers" | "serves" | "covering":
+                continue  # read by functions of their own, `parse_plugged` for one
             case _:
                 made = _balancer(documents, before, kind, words)
-        documents |= {owner_of(each): each for each in (replace(each, **attributes) for each in made)}
+        found = [replace(each, **attributes) for each in made]
+        found = [_foreign(each) if theirs or _is_on_foreign(documents, each) else each for each in found]
+        documents |= {owner_of(each): each for each in found}
     return documents, down
+
+
+def _is_on_foreign(documents: Documents, document: Aggregate) -> bool:
+    return isinstance(document, Port) and isinstance(
+        documents.get(Owner(Kind.NETWORK, document.network_id)), ForeignNetwork
+    )
+
+
+def _foreign(document: Aggregate) -> Aggregate:
+    """As it is when Neutron has written it."""
+    values = {field.name: getattr(document, field.name) for field in fields(document)}
+    row = str(uuid5(NAMESPACE_DNS, values["id"]))
+    name = values["id"] if isinstance(document, Port) else f"neutron-{values['id']}"
+    return FOREIGN_CLASSES[type(document)](**values, row=f"{name}@{row}", writer=Writer.NEUTRON)
 
 
 def _network(name: str, *words: str) -> Network:
@@ -157,8 +259,8 @@ def _network(name: str, *words: str) -> Network:
             subnets.append(Subnet(id=word, cidr=routes[-1], gateway=None, allocation_pools=(), **COMMON))
             continue
         cidr = parse_network(word)
-        pool = AllocationPool(start=cidr[2], end=cidr[-2])
-        subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=(pool,), **COMMON))
+        pools = (AllocationPool(start=cidr[2], end=cidr[-2]),) if cidr.num_addresses > 4 else ()
+        subnets.append(Subnet(id=word, cidr=cidr, gateway=cidr[1], allocation_pools=pools, **COMMON))
     return Network(
         id=name,
         mtu=next((int(word[4:]) for word in words if word.startswith("mtu=")), 1442),
@@ -234,6 +336,58 @@ def _floating_ip(documents: Documents, name: str, where: str, target: str = "") 
     )
 
 
+def _local_ip(documents: Documents, name: str, network: str, address: str, *words: str) -> Iterator[Aggregate]:
+    """`port=NAME` has the address, or one that is made for it; `+NAME` is a replica, with its first address of the same
+    IP version, or with `+NAME/ADDRESS`; `monitor=TCP+port=80+delay=5` is how replicas are probed. The rest are the mode
+    and the fallback."""
+    fixed = _fixed(documents, network, parse_address(address))
+    port_id = next((word.removeprefix("port=") for word in words if word.startswith("port=")), None)
+    if port_id is None:
+        port_id = f"{name}-{network}"
+        yield _held(documents, port_id, network, address, PortUse.LOCAL_IP, name)
+    yield LocalIP(
+        id=name,
+        network_id=network,
+        port_id=port_id,
+        address=fixed.address,
+        mode=next((mode for mode in Mode if mode in words), Mode.TRANSLATE),
+        fallback=next((fallback for fallback in Fallback if fallback in words), Fallback.FORWARD),
+        associations=tuple(
+            _association(documents, fixed.address.version, word[1:]) for word in words if word.startswith("+")
+        ),
+        health_monitor=next((_replica_monitor(word[8:]) for word in words if word.startswith("monitor=")), None),
+        **COMMON,
+    )
+
+
+def _replica_monitor(text: str) -> ReplicaMonitor:
+    kind, *words = text.split("+")
+    return ReplicaMonitor(type=MonitorType(kind), **{key: int(value) for key, _, value in _pairs(words)})
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    return (word.partition("=") for word in words)
+
+
+def _association(documents: Documents, version: int, text: str) -> Association:
+    port_id, _, address = text.partition("/")
+    port = next(item for item in documents.values() if isinstance(item, Port) and item.id == port_id)
+    fixed = next(fixed.address for fixed in port.fixed_ips if fixed.address.version == version)
+    return Association(port_id=port_id, address=parse_address(address) if address else fixed, created_at=BEGINNING)
+
+
+def _known_balancer(documents: Documents, owner: Owner) -> LoadBalancer:
+    found = documents[owner]
+    assert isinstance(found, LoadBalancer)
+    return found
+
+
+def _proxy(documents: Documents, chassis: str, network: str, *addresses: str) -> Port:
+    identity = proxy_port_id(network, chassis)
+    held = _held(documents, identity, network, ",".join(addresses), PortUse.PROXY, network)
+    return replace(held, host=chassis, mac_address=_mac(chassis))
+
+
 def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
     host = next((word[5:] for word in words if word.startswith("host=")), "")
     project = next((word[3:] for word in words if word.startswith("of=")), COMMON["project_id"])
@@ -249,14 +403,15 @@ def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
     )
 
 
-def _probes(documents: Documents, network: str, address: str) -> Port:
+def _probes(documents: Documents, network: str, address: str, *, covers: bool = False) -> Port:
     fixed = _fixed(documents, network, parse_address(address))
     return Port(
-        id=probe_port_id(fixed.subnet_id),
+        id=(cover_port_id if covers else probe_port_id)(fixed.subnet_id),
         network_id=network,
-        mac_address=_mac(f"p{network}"),
+        mac_address=_mac(f"{'c' if covers else 'p'}{network}"),
         fixed_ips=(fixed,),
         device_owner=PortUse.PROBE.value,
+        device_id=f"{DEVICE}{network}",
         **COMMON,
     )
 
@@ -288,6 +443,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
         router_id=options.get("at"),
+        kept=next((Kept(made_port=True, takeover=each) for each in Takeover if each in words), None),
         described=next((_described(word[4:]) for word in words if word.startswith("for=")), None),
         parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,
@@ -328,9 +484,10 @@ def _listener(
             parse_network(cidr) for word in words if word.startswith("allow=") for cidr in word[6:].split("+")
         ),
         connection_limit=next((int(word[6:]) for word in words if word.startswith("limit=")), -1),
+        proxy_port=next((int(word[6:]) for word in words if word.startswith("proxy=")), 0),
         **COMMON,
     )
-    return listener, pool
+    return l7_listener(listener, words), pool
 
 
 def _ports(text: str) -> Ports:
@@ -350,14 +507,16 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
             persistence = SourceIpPersistence(timeout=timeout)
     pool = Pool(
         id=f"{identity}-pool",
-        protocol=PoolProtocol(protocol.upper()),
+        protocol=pool_protocol(protocol.upper(), words),
         algorithm=next((Algorithm(word) for word in words if word in list(Algorithm)), Algorithm.SOURCE_IP_PORT),
         persistence=persistence,
         health_monitor=next((_monitor(identity, word[8:]) for word in words if word.startswith("monitor=")), None),
         admin_state_up="pool-off" not in words,
-        locality=Locality.CHASSIS if "near" in words else Locality.NONE,
+        locality=next((LOCALITIES[word] for word in words if word in LOCALITIES), Locality.NONE),
+        down_member=DownMember.RESET if "reset" in words else DownMember.KEEP,
         **COMMON,
     )
+    pool = l7_pool(pool, words)
     known = find_pool(old, pool.id) if old else None
     if known:
         pool = replace(pool, tables=known.tables, next_ordinal=known.next_ordinal, members=known.members)

@@ -27,11 +27,13 @@ def served(folder: Path, compile_owner: Compile = compile_owner) -> Iterator[str
     thread = threading.Thread(target=lambda: asyncio.run(_serve(folder, compile_owner, started, ready)))
     thread.start()
     try:
-        assert ready.wait(10)
+        while not ready.wait(0.1):
+            assert thread.is_alive(), "it ended before it could be called"
         port = started[0].servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
-        started[0].should_exit = True
+        for server in started:
+            server.should_exit = True
         thread.join()
 
 
@@ -67,6 +69,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASG
         external_mtu=1500,
         resync_owner=place.reconciler.read_again,
         news=place.news,
+        follow=place.reconciler.follow,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
     )
     return services, make_app(services, kept_by(place.reconciler), authenticate).all

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from immutables import Map
 
@@ -20,17 +21,29 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.model.abilities import Feature
 from fairlead.model.chassis import Chassis
+from fairlead.model.foreign import Foreign, is_foreign
 from fairlead.model.health import HealthKey
-from fairlead.model.owner import creation_order
+from fairlead.model.observed_proxy import Proxy
+from fairlead.model.owner import Kind, Owner, creation_order
 from fairlead.model.probes import derive_health
 from fairlead.model.slices import slice_of
 from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.model.status import Where
-from fairlead.model.writing import Changes, apply_changes, owners_with_rows
-from harness.language import Documents, parse_chassis, parse_model, parse_plugged
+from fairlead.model.writing import Changes, apply_changes, owners_with_rows, with_foreign
+from harness.language import (
+    Documents,
+    parse_agents_probe,
+    parse_chassis,
+    parse_counts_answers,
+    parse_covering,
+    parse_model,
+    parse_plugged,
+    parse_proxies,
+    parse_zones,
+)
 
 HEADER = re.compile(r"^-- (\S+) (\w+)(?: @(\S+))? --$")
-EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"))
+EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"), proxied_providers=frozenset({"fairlead"}))
 """The model of every story before its first state."""
 
 
@@ -51,17 +64,38 @@ class State:
     """Port -> chassis."""
     chassis: frozenset[str] = frozenset()
     """All that there are."""
+    zones: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Chassis -> those that it is in."""
+    agents_probe: bool = False
+    proxies: Mapping[str, Proxy] = field(default_factory=dict)
+    """By their ports."""
+    counts_answers: bool = False
+    covering: Mapping[str, str] = field(default_factory=dict)
+    """Network -> chassis."""
 
     def snapshot(self) -> Snapshot:
         """As if the state were the first."""
-        snapshot = apply_changes(EMPTY, Changes(puts=tuple(self.documents.values())), 1)
+        documents = self.documents.values()
+        snapshot = with_foreign(EMPTY, self.foreign)
+        snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
         return tell_health(self.told(snapshot), self.down)
 
+    @property
+    def foreign(self) -> dict[Owner, Foreign | None]:
+        """What others have written."""
+        return {owner: each for owner, each in self.documents.items() if is_foreign(each)}
+
     def told(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot that knows where ports are plugged in, and no more."""
+        """The snapshot that knows where ports are plugged in, and what the operator wants, and no more."""
         ports = {name: Map({port: True for port, at in self.plugged.items() if at == name}) for name in self.chassis}
-        chassis = {name: Chassis(name=name, host=name, ports=ports[name]) for name in self.chassis}
-        return replace(snapshot, plugged=Map(self.plugged), chassis=Map(chassis))
+        chassis = {
+            name: Chassis(name=name, host=name, ports=ports[name], zones=self.zones.get(name, frozenset()))
+            for name in self.chassis
+        }
+        known = {"plugged": Map(self.plugged), "chassis": Map(chassis), "agents_probe": self.agents_probe}
+        known |= {"counts_answers": self.counts_answers}
+        known |= {"covering": Map(self.covering)}
+        return replace(snapshot, **known, proxies=Map(self.proxies))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +127,13 @@ def view_of(snapshot: Snapshot, where: Where) -> Snapshot:
 
 def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[HealthKey]]) -> Snapshot:
     """The snapshot in which the monitors say this, and no more."""
-    for balancer in {*snapshot.down, *down, *snapshot.load_balancers}:
-        derived = derive_health(snapshot, balancer).down.get(balancer, frozenset())
-        snapshot = with_health(snapshot, balancer, derived | down.get(balancer, frozenset()))
+    kinds = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
+    probing = [Owner(kind, each) for kind in kinds for each in snapshot.documents(kind)]
+    for identity in {*snapshot.down, *down} - {owner.id for owner in probing}:
+        snapshot = with_health(snapshot, identity, frozenset())
+    for owner in probing:
+        derived = derive_health(snapshot, [owner]).down.get(owner.id, frozenset())
+        snapshot = with_health(snapshot, owner.id, derived | down.get(owner.id, frozenset()))
     return snapshot
 
 
@@ -106,7 +144,10 @@ def read_story(path: Path, dataplanes: tuple[Dataplane, ...] = PRODUCT) -> Story
         model = texts.pop(MODEL)
         documents, down = parse_model(model, states[-1].documents if states else {})
         plugged, chassis = parse_plugged(model), parse_chassis(model)
-        known = {"documents": documents, "down": down, "plugged": plugged, "chassis": chassis}
+        known: dict[str, Any] = {"documents": documents, "down": down, "plugged": plugged, "chassis": chassis}
+        known |= {"zones": parse_zones(model), "agents_probe": parse_agents_probe(model)}
+        known |= {"proxies": parse_proxies(model), "counts_answers": parse_counts_answers(model)}
+        known |= {"covering": parse_covering(model)}
         state = State(name=name, model=model, expected=texts, **known)
         states.append(state)
     return Story(path=path, comment=comment, states=tuple(states), dataplanes=dataplanes)

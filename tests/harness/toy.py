@@ -10,7 +10,7 @@ from typing import TypeAlias, assert_never
 
 from fairlead.compilers.providers import DATAPLANES, Names, Provider, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.dataplane.interface import Dataplane, Place, in_one_step
 from fairlead.dataplane.rows import NO_ROWS, Key, Rows
 from fairlead.model.abilities import Feature
 from fairlead.model.addresses import render_endpoint
@@ -139,7 +139,7 @@ TOY = Dataplane(
     title="the toy",
     place=Place.CENTRAL,
     kinds=frozenset({Kind.NETWORK, Kind.LOAD_BALANCER}),
-    compile=compile_toy,
+    compile_in_steps=in_one_step(compile_toy),
     references=references,
 )
 LEAF = Dataplane(
@@ -147,7 +147,7 @@ LEAF = Dataplane(
     title="the leaves",
     place=Place.NODE,
     kinds=frozenset({Kind.LOAD_BALANCER}),
-    compile=compile_leaf,
+    compile_in_steps=in_one_step(compile_leaf),
     references=references,
 )
 PROVIDERS: Mapping[str, Provider] = {

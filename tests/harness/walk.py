@@ -3,15 +3,20 @@
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from fairlead.dataplane.interface import Dataplane
+from fairlead.dataplane.interface import CompileInSteps, Dataplane
+from fairlead.dataplane.rows import Rows
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.affected import affected
-from fairlead.model.facts import CHASSIS, PLUGGED
+from fairlead.model.facts import AGENTS_PROBE, CHASSIS, COUNTS_ANSWERS, COVERING, FOREIGN, PLUGGED, PROXIES, with_facts
+from fairlead.model.foreign import Foreign, is_foreign
+from fairlead.model.foreign_news import admitted
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus, Where, derive_provisioning_status
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
@@ -22,6 +27,12 @@ PATIENCE = 3_000
 """Steps after which a world that is still not at rest never will be."""
 
 
+def foreign_documents(snapshot: Snapshot) -> list[Owner]:
+    """What others have written, as far as the snapshot knows."""
+    kinds = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
+    return [Owner(kind, each) for kind in kinds for each, it in snapshot.documents(kind).items() if is_foreign(it)]
+
+
 @dataclass
 class Site:
     """A dataplane and its reconciler: a central one, or one of nodes on one chassis."""
@@ -30,6 +41,22 @@ class Site:
     dataplane: Dataplane
     driver: FakeDriver
     reconciler: Reconciler = field(init=False)
+
+
+class Remembering:
+    """Compiles each owner of a view once: a compiler is a function, and every look at everything asks it the same."""
+
+    def __init__(self, compile_in_steps: CompileInSteps) -> None:
+        self._compile = compile_in_steps
+        self._view: Snapshot | None = None
+        self._known: dict[Owner, Rows] = {}
+
+    def __call__(self, view: Snapshot, owner: Owner) -> Steps[Rows]:
+        if view is not self._view:
+            self._view, self._known = view, {}
+        if owner not in self._known:
+            self._known[owner] = yield from self._compile(view, owner)
+        return self._known[owner]
 
 
 class World:
@@ -46,7 +73,7 @@ class World:
         self._failing = seed is not None
         self.snapshot = EMPTY
         self.now = 0.0
-        by_name = {dataplane.name: dataplane for dataplane in dataplanes}
+        by_name = {each.name: replace(each, compile_in_steps=Remembering(each.compile_in_steps)) for each in dataplanes}
         self.sites = [
             Site(where, by_name[where.dataplane], FakeDriver(by_name[where.dataplane].references, self._fault))
             for where in places or places_of(dataplanes, ())
@@ -147,20 +174,32 @@ class World:
         return kept
 
     def _change(self, state: State) -> Iterable[Owner]:
+        news: dict[Owner, Foreign | None] = {
+            owner: state.foreign.get(owner)
+            for owner in {*state.foreign, *foreign_documents(self.snapshot)}
+            if state.foreign.get(owner) != self.snapshot.find(owner)
+        }
         old = self.snapshot
+        seen = [owner for owner, _ in admitted(old, news)]
         known = {owner: old.find(owner) for owner in old.generations}
-        puts = tuple(document for owner, document in state.documents.items() if known.get(owner) != document)
-        changes = Changes(puts=puts, deletes=tuple(owner for owner in known if owner not in state.documents))
-        self.snapshot = apply_changes(old, changes, old.revision + 1)
-        dirty = list(affected(old, self.snapshot, changes.owners))
+        wanted = {owner: document for owner, document in state.documents.items() if not is_foreign(document)}
+        puts = tuple(document for owner, document in wanted.items() if known.get(owner) != document)
+        changes = Changes(puts=puts, deletes=tuple(owner for owner in known if owner not in wanted))
+        self.snapshot = apply_changes(with_facts(old, FOREIGN, news), changes, old.revision + 1)
+        dirty = list(affected(old, self.snapshot, (*seen, *changes.owners)))
         self.snapshot = tell_health(state.told(self.snapshot), state.down)
-        dirty += [Owner.parse(f"loadbalancer/{balancer}") for balancer in {*old.down, *state.down}]
-        for fact in (PLUGGED, CHASSIS):
+        told = {*old.down, *state.down}
+        dirty += [Owner(kind, each) for kind in (Kind.LOAD_BALANCER, Kind.LOCAL_IP) for each in told]
+        for fact in (PLUGGED, CHASSIS, PROXIES, COVERING):
             before, after = getattr(old, fact.field), getattr(self.snapshot, fact.field)
             news = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
             dirty += fact.concerns(old, self.snapshot, news)
+        for wanted in (AGENTS_PROBE, COUNTS_ANSWERS):
+            if getattr(old, wanted.field) != (now := getattr(self.snapshot, wanted.field)):
+                dirty += wanted.concerns(old, self.snapshot, now)
         if any(site.where.chassis for site in self.sites):  # their rows depend on what is plugged in there
             dirty += [Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers]
+            dirty += [Owner(Kind.NETWORK, each) for each in self.snapshot.networks]
         return dirty
 
     def _start(self) -> None:

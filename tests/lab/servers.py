@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import httpx
 
 from fairlead.lab import Lab, databases
-from lab.site import MARKED, free_port
+from harness.pace import slowdown
+from lab.site import MARKED, PATIENCE, free_port
 
 BINARIES = Path(sys.executable).parent
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
@@ -58,6 +59,10 @@ class Server:
     def is_ready(self) -> bool:
         return self.client.get("/readyz").status_code == 200
 
+    def is_holder(self) -> bool:
+        """Whether it is the one that writes."""
+        return self.client.get("/readyz").text == "ready\n"
+
     def has_nothing_to_do(self) -> bool:
         """What is in OVN is what should be: asked of the server, which reads OVN."""
         answer = self.client.get("/operator/plan")
@@ -65,10 +70,12 @@ class Server:
 
 
 def until(holds: Callable[[], Any], seconds: float = 10) -> None:
-    """What others do can only be looked at again and again."""
-    deadline = monotonic() + seconds
+    """What others do can only be looked at again and again. Seconds are those of a machine that does nothing else."""
+    began, slowest = monotonic(), 1.0
     while not holds():
-        assert monotonic() < deadline, "waited in vain"
+        if (waited := monotonic() - began) > seconds * slowest:
+            slowest = max(slowest, slowdown())
+            assert waited < seconds * slowest, f"waited {waited:.1f} s in vain, on a machine {slowest:.1f} times slower"
         sleep(0.01)
 
 
@@ -97,8 +104,8 @@ def serving(lab: Northbound, folder: Path, *, port: int = 0, **environment: str)
         )
         stack.callback(process.wait)
         stack.callback(process.kill)
-        client = stack.enter_context(httpx.Client(base_url=url, timeout=10))
-        until(lambda: process.poll() is not None or answers(client), 20)
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE))
+        until(lambda: process.poll() is not None or answers(client), 60)
         assert process.poll() is None, log.read_text()
         yield Server(process=process, client=client, log=log, url=url)
 
@@ -114,7 +121,7 @@ def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
     """One writes and the other says so; they may need a moment to settle it."""
     texts = {"ready\n", "ready: another server writes\n"}
     until(lambda: {server.client.get("/readyz").text for server in (first, second)} == texts, 5)
-    return (first, second) if first.client.get("/readyz").text == "ready\n" else (second, first)
+    return (first, second) if first.is_holder() else (second, first)
 
 
 def rows_of(lab: Lab, mark: str) -> dict[str, list[str]]:

@@ -2,13 +2,14 @@
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import openstack
 import openstack.connection
+from openstack.exceptions import ConflictException
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
@@ -29,6 +30,8 @@ MARKED = (
     "Load_Balancer_Group",
 )
 PORT = 8080
+PATIENCE = 60
+"""Seconds for what only has to come: a machine that has much else to do is no defect."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,19 @@ class Site:
     def subnet(self, name: str) -> Any:
         return self.cloud.network.find_subnet(name, ignore_missing=False)
 
-    def machines(self, network: str, places: Mapping[str, str], *, serve: Sequence[int] = ()) -> None:
-        """A port and a workload for each name, on the chassis of its value."""
+    def machines(
+        self,
+        network: str,
+        places: Mapping[str, str],
+        *,
+        serve: Sequence[int] = (),
+        at: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        """A port and a workload for each name, on the chassis of its value, and at these addresses."""
         network_id = self.cloud.network.find_network(network, ignore_missing=False).id
         for name, chassis in places.items():
-            port = self.cloud.network.create_port(name=name, network_id=network_id)
+            fixed = {"fixed_ips": [{"ip_address": each} for each in at[name]]} if name in at else {}
+            port = self.cloud.network.create_port(name=name, network_id=network_id, **fixed)
             placement = Placement(name=name, chassis=chassis, serve=tuple(serve))
             self.lab.add_workload(workload_of_port(self.url, port.id, placement))
         self.lab.wait_bound(*places)
@@ -103,7 +114,7 @@ class Site:
     def settle(self, balancer_id: str) -> None:
         """Until the API says ACTIVE and every chassis has the flows."""
         balancer = self.cloud.load_balancer.get_load_balancer(balancer_id)
-        self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=20)
+        self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=PATIENCE)
         self.lab.wait_synced()
 
     @contextmanager
@@ -112,6 +123,7 @@ class Site:
     ) -> Iterator[Balancer]:
         """A load balancer on port 80 before these machines, in one call; gone at the end."""
         weights, more = pool.pop("weights", {}), {"additional_vips": pool.pop("additional_vips", [])}
+        more |= {name: pool.pop(name) for name in ("vip_address",) if name in pool}
         bodies = [
             {
                 "name": name,
@@ -152,7 +164,7 @@ class Site:
         started = {agent.chassis: agent for agent in agents.start(self.lab.layout, self.url)}
         try:
             telling = f"fairlead_counting_nodes {len(started)}.0"
-            until(15, "every node tells", lambda: telling in httpx.get(f"{self.url}/metrics").text)
+            until(PATIENCE, "every node tells", lambda: telling in httpx.get(f"{self.url}/metrics").text)
             yield started
         finally:
             for agent in started.values():
@@ -184,12 +196,22 @@ def free_port() -> int:
         return port
 
 
-def open_site(lab: Lab) -> Site:
-    service = start(lab.layout, f"127.0.0.1:{free_port()}")
+def open_site(lab: Lab, **environment: str) -> Site:
+    quotas = {"FAIRLEAD_QUOTA_ROUTER": "100"}  # files that share a lab share its store, and leave what they made
+    service = start(lab.layout, f"127.0.0.1:{free_port()}", {**quotas, **environment})
     cloud = openstack.connection.Connection(
         auth_type="none",
         auth={"endpoint": service.url},
         network_endpoint_override=f"{service.url}/network",
         load_balancer_endpoint_override=f"{service.url}/load-balancer",
     )
+    lead_nobody_out(cloud)
     return Site(lab=lab, service=service, cloud=cloud, url=service.url)
+
+
+def lead_nobody_out(cloud: openstack.connection.Connection) -> None:
+    """Of the routers that earlier files left in the same lab: a VIP on the wire would be for the oldest of them."""
+    for router in cloud.network.routers():
+        if router.external_gateway_info:
+            with suppress(ConflictException):
+                cloud.network.update_router(router, external_gateway_info={})

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult
-from lab.site import Balancer, Site, open_site
+from lab.site import PATIENCE, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -238,7 +238,7 @@ def test_everything_deleted_leaves_no_row(site: Site):
 
 def wait_for_rows(site: Site, wanted: set[str]) -> None:
     """Deletions have no status to wait for: the rows are what there is to look at."""
-    deadline = monotonic() + 5
+    deadline = monotonic() + PATIENCE
     while (rows := site.our_rows()) != wanted and monotonic() < deadline:
         pass
     assert rows == wanted

@@ -27,7 +27,7 @@ BETWEEN_WRITES = 0.005
 RECOVERY = 5.0
 """Seconds from the return of OVN until everything is ACTIVE."""
 SILENCE = 12.0
-"""Seconds after which a database that says nothing is taken for dead: two probes, and some."""
+"""Seconds after which a database that says nothing is taken for dead: two probes of five, and some."""
 CIDR = {"cidr": "10.0.0.0/16", "ip_version": 4, "allocation_pools": upper_half("10.0.0.0/16")}
 MARK = {"FAIRLEAD_OVN_MARK": "crash"}
 
@@ -280,7 +280,7 @@ def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(l
     """A connection that is up and says nothing is noticed; a server starts, and serves, without an answer."""
     chance, node_counts = random.Random(11), NodeCounts()
     with breaking(lab) as northbound:
-        with serving(lab, tmp_path, **MARK) as server:
+        with serving(lab, tmp_path, **MARK, FAIRLEAD_OVN_PROBE_INTERVAL="5") as server:
             subnet = build(server)
             with stream(server, subnet, node_counts, chance):
                 until(lambda: node_counts.acknowledged > 50)

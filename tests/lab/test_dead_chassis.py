@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from fairlead.lab import Lab, Protocol, processes
+from harness.pace import pace
 from lab.site import Site, open_site
 from lab.test_health import ask, members, wait_members
 
@@ -62,8 +63,9 @@ def test_members_on_a_dead_node_are_down_and_back_when_it_lives_again(site: Site
             began = time.monotonic()
             wait_members(site, ONLINE=1, ERROR=1)
             dead = time.monotonic() - began
-            while set((found := ask(site, "client", balancer, Protocol.TCP)).answers) != {"here"} or found.errors:
-                assert time.monotonic() - began < dead + 5
+            with pace() as machine:
+                while set((found := ask(site, "client", balancer, Protocol.TCP)).answers) != {"here"} or found.errors:
+                    assert time.monotonic() - began < dead + 5 * machine.slowest
             log = site.service.log.read_text()
             assert "there" not in found.answers
         began = time.monotonic()

@@ -35,6 +35,11 @@ def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, cou
     return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=1))
 
 
+def flows_of(site: Site, chassis: str) -> int:
+    told = site.lab.exec(chassis, ["ovs-ofctl", "dump-aggregate", "br-int"])
+    return int(told.rpartition("flow_count=")[2])
+
+
 def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
     site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=list(cidrs))
     site.settle(balancer.id)
@@ -60,6 +65,18 @@ def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, versi
         allow(site, balancer)
         for client in ("near", "far", "other"):
             assert ask(site, client, balancer.vip, protocol).errors == {}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_hundred_prefixes_are_a_few_hundred_flows(site: Site, version: int):
+    """Whoever may say prefixes must not be able to fill the memory of every node with them."""
+    with site.balancer(f"azure-v{version}", ["m1"], version=version) as balancer:
+        before = flows_of(site, "chassis1")
+        others = [f"198.18.{n}.0/24" if version == 4 else f"2001:db8:{n:x}::/48" for n in range(99)]
+        allow(site, balancer, f"{site.address('other', version)}/{32 if version == 4 else 128}", *others)
+        assert ask(site, "other", balancer.vip).errors == {}
+        assert ask(site, "far", balancer.vip, count=4).errors == {"timeout": 4}
+        assert flows_of(site, "chassis1") - before < 1000
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

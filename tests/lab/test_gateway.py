@@ -13,7 +13,7 @@ from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.chassis import EXTERNAL_UPLINK
 from fairlead.lab.databases import until
 from lab.holder import holding
-from lab.site import Balancer, Site, open_site
+from lab.site import PATIENCE, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -150,7 +150,7 @@ def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(s
         try:
             for host in ("203.0.113.1", "2001:db8::1"):
                 ping(site, "crab", host)
-            until(5, "somebody has the gateway", lambda: chassis_of(url).startswith("chassis"))
+            until(PATIENCE, "somebody has the gateway", lambda: chassis_of(url).startswith("chassis"))
         finally:
             site.lab.remove_workload("crab")
 
@@ -233,7 +233,7 @@ def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
             for to in (balancer.vip, address):
                 assert ask(site, client, to, protocol, 10).errors == {}
         figures = site.cloud.load_balancer.get_load_balancer_statistics
-        until(15, "each is counted once", lambda: figures(balancer.id).total_connections == 40)
+        until(PATIENCE, "each is counted once", lambda: figures(balancer.id).total_connections == 40)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

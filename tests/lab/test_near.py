@@ -12,7 +12,7 @@ from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, central, process
 from fairlead.lab.databases import ConditionTimedOut, until
 from fairlead.lab.layout import CENTRAL
 from lab.holder import holding
-from lab.site import Balancer, Site, open_site
+from lab.site import PATIENCE, Balancer, Site, open_site
 from lab.test_gateway import floating_ip, lead_out, ping, vip_port
 from lab.test_health import end_process, start_process
 
@@ -23,7 +23,6 @@ CLIENTS = {"oak1": "one", "oak2": "two", "fir1": "one", "fir2": "two"}
 """Each with the member on its chassis; the first two are on the members' own network."""
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +55,12 @@ def answers(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP)
     return {*found.answers, *found.errors}
 
 
-def wait_answers(site: Site, client: str, to: str, members: set[str]) -> None:
+def wait_answers(site: Site, client: str, to: str, members: set[str], protocol: Protocol = Protocol.TCP) -> None:
     seen = set[str]()
 
     def holds() -> bool:
         seen.clear()
-        seen.update(answers(site, client, to))
+        seen.update(answers(site, client, to, protocol))
         return seen == members
 
     try:
@@ -89,6 +88,23 @@ def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protoc
         site.cloud.load_balancer.put(f"/lbaas/pools/{balancer.pool}", json={"pool": {"locality": "NONE"}})
         site.settle(balancer.id)
         assert answers(site, "oak1", balancer.vip, protocol) == {*MEMBERS}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_vip_of_the_uplink_too(site: Site, version: int, protocol: Protocol):
+    """Inside each client is answered by the member on its chassis, whoever has the gateway; outside, by all."""
+    words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS"}
+    with site.balancer(f"public-v{version}", [*MEMBERS], **words) as balancer:  # type: ignore[arg-type]
+        for client, member in {**CLIENTS, "one": "one", "two": "two"}.items():
+            ping(site, client, balancer.vip)
+            assert answers(site, client, balancer.vip, protocol) == {member}, client
+        ping(site, "outside", balancer.vip)
+        assert answers(site, "outside", balancer.vip, protocol) == {*MEMBERS}
+        for name in MEMBERS:
+            site.set_member(balancer, name, is_admin_state_up=False)
+        for client in ("oak1", "fir2", "outside"):
+            assert answers(site, client, balancer.vip, protocol) == {"refused"}, client
 
 
 def test_a_floating_ip_from_inside_and_outside(site: Site):

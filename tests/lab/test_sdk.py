@@ -12,7 +12,7 @@ from openstack import exceptions
 
 from fairlead.lab import Lab, Traffic
 from harness.sdk import Called, check_queries, has, methods, refused, same
-from lab.site import PORT, Site, open_site
+from lab.site import PATIENCE, PORT, Site, open_site
 
 pytestmark = pytest.mark.lab
 
@@ -84,7 +84,7 @@ def load_balancers(site: Site, lb: Any) -> str:
     port = site.cloud.network.get_port(made.vip_port_id)
     assert {fixed["ip_address"] for fixed in port.fixed_ips} == {VIP, VIP6}
     assert [vip["ip_address"] for vip in made.additional_vips] == [VIP6]
-    active = lb.wait_for_load_balancer("sdk-web", interval=0.05, wait=20)
+    active = lb.wait_for_load_balancer("sdk-web", interval=0.05, wait=PATIENCE)
     has(active, id=made.id, provisioning_status="ACTIVE", operating_status="OFFLINE")
     assert ask(site) == (set(), REFUSED)
     site.lab.exec("sdk-client", ["ping", "-c1", "-W2", VIP])
@@ -233,7 +233,7 @@ def monitors(site: Site, lb: Any, pool: str) -> None:
     same(shown, lb.find_health_monitor("sdk-probe"), lb.health_monitors(pool_id=pool))
     has(lb.get_pool(pool), health_monitor_id=made.id)
     (member,) = lb.members(pool)
-    seen = lb.wait_for_status(member, "ONLINE", interval=0.05, wait=20, attribute="operating_status")
+    seen = lb.wait_for_status(member, "ONLINE", interval=0.05, wait=PATIENCE, attribute="operating_status")
     has(seen, id=member.id, operating_status="ONLINE")
     has(lb.update_health_monitor(made.id, name="sdk-watch", delay=2, max_retries_down=2), name="sdk-watch", delay=2)
     has(lb.get_health_monitor(made.id), max_retries_down=2, delay=2, timeout=1)
@@ -243,7 +243,7 @@ def monitors(site: Site, lb: Any, pool: str) -> None:
     with refused(400, "url_path is not a valid option for health monitors of type TCP"):
         lb.update_health_monitor(made.id, url_path="/")
     lb.delete_health_monitor(made.id)
-    has(lb.wait_for_delete(made, interval=0.05, wait=20), id=made.id)
+    has(lb.wait_for_delete(made, interval=0.05, wait=PATIENCE), id=made.id)
     with refused(404, f"Health Monitor {made.id} not found."):
         lb.get_health_monitor(made.id)
     with refused(404, f"Health Monitor {made.id} not found."):
@@ -399,7 +399,7 @@ def ends(site: Site, lb: Any, balancer: str, listener: str, pool: str) -> None:
     lb.create_listener(load_balancer_id=balancer, protocol="TCP", protocol_port=80)
     gone = lb.get_load_balancer(balancer)
     assert lb.delete_load_balancer(balancer, cascade=True) is None
-    has(lb.wait_for_delete(gone, interval=0.05, wait=20), id=balancer)
+    has(lb.wait_for_delete(gone, interval=0.05, wait=PATIENCE), id=balancer)
     assert lb.delete_load_balancer(balancer) is None
     with refused(404, f"Load Balancer {balancer} not found."):
         lb.delete_load_balancer(balancer, ignore_missing=False)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import bcrypt
@@ -138,10 +137,8 @@ def test_of_two_servers_one_writes_and_the_other_takes_over(own_lab: Lab, tmp_pa
         through_second = build(second, "both")
         first.wait_for(through_second, "ACTIVE")
         first.kill()
-        started = monotonic()
         network = second.make(NETWORKS, "network", name="after")
         until(lambda: network["id"] in names(own_lab, "Logical_Switch"), 5)
-        assert monotonic() - started < 5
         second.wait_for(through_second, "ACTIVE")
         tear_down(second)
 
@@ -249,11 +246,8 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
             until(lambda: sum(writer.acknowledged for writer in writers) > WRITERS * ROUNDS, 60)
             holder, other = holder_first(first, second)
             holder.kill()
-            killed = monotonic()
             stored = {address for writer in writers for address in writer.weights.keys() - writer.unsure}
-            until(lambda: other.client.get("/readyz").text == "ready\n", 5)
-            until(lambda: not still_wanted(stored, writers) - backends(own_lab, balancer), 5)
-            assert monotonic() - killed < 5
+            until(lambda: other.is_holder() and not still_wanted(stored, writers) - backends(own_lab, balancer), 5)
             for run in runs:
                 run.result()
         other.wait_for(balancer, "ACTIVE")
@@ -400,7 +394,9 @@ def test_the_demo(machine: None):
         )
         assert done.returncode == 0, done.stderr
         rows = [line.split() for line in done.stdout.splitlines() if " tcp " in line or " udp " in line]
-        assert [row[-1] for row in rows if row[-1].isdecimal()] == ["0"] * 6
+        assert [row[-1] for row in rows if row[-1].isdecimal()] == ["0"] * 12, (
+            "failures, of two load balancers and two Local IPs"
+        )
         assert "incus network load-balancer list" in done.stdout
     finally:
         take_down("testdemo")

@@ -9,12 +9,12 @@ from openstack.exceptions import HttpException
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.databases import until
 from fairlead.lab.service import Service, start, stop
-from lab.site import PORT, Balancer, Site, open_site
+from lab.site import PATIENCE, PORT, Balancer, Site, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 PROTOCOLS = [Protocol.TCP, Protocol.UDP]
-PATIENCE = 15.0
+COUNTED = {"FAIRLEAD_OVN_COUNT_ANSWERS": "yes"}
 FIELDS = ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections")
 
 
@@ -31,7 +31,7 @@ def restarted() -> Iterator[list[Service]]:
 @pytest.fixture(scope="module")
 def bare(lab: Lab, restarted: list[Service]) -> Iterator[Site]:
     """Members and near on ochre, far on mauve across a router."""
-    site = open_site(lab)
+    site = open_site(lab, **COUNTED)
     site.network("ochre", "10.0.0.0/24", "fd00:a::/64")
     site.network("mauve", "10.0.1.0/24", "fd00:b::/64")
     site.router("tally", "ochre-v4", "ochre-v6", "mauve-v4", "mauve-v6")
@@ -102,6 +102,38 @@ def test_every_connection_is_counted_once(site: Site, protocol: Protocol, versio
         expect(site, balancer, total_connections=40, request_errors=0)
         assert 40 * 1000 < figures(site, balancer.id)["bytes_in"] < 40 * 2000
         assert figures(site, balancer.id) == listener_figures(site, balancer.listener)
+
+
+def received(site: Site, *clients: str) -> int:
+    """Bytes of the frames that they have got."""
+    said = (site.lab.exec(each, ["cat", "/sys/class/net/eth0/statistics/rx_bytes"]) for each in clients)
+    return sum(map(int, said))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: int):
+    """On the switch of each, and on both nodes; nothing of what members send for themselves. The agents' file and the
+    flows of another pool go on where they were."""
+    clients, kind = ("close", "afar"), protocol.value.upper()
+    with site.balancer(f"ochre-v{version}", ["o1", "o2"], protocol=kind, version=version) as balancer:
+        expect(site, balancer, bytes_out=0)
+        counted = 0
+        for weight in (1, 3):
+            before = received(site, *clients)
+            for client in clients:
+                ask(site, client, balancer.vip, protocol, size=1000)
+            got = received(site, *clients) - before
+            asked = site.address("o1", version)
+            site.lab.traffic("close", Traffic(to=asked, port=PORT, protocol=protocol, count=20, size=1000))
+
+            def is_there(least: float = counted + 0.9 * got, most: float = counted + 1.02 * got) -> bool:
+                return least < figures(site, balancer.id)["bytes_out"] < most
+
+            until(PATIENCE, f"{got} bytes; found {figures(site, balancer.id)}", is_there)
+            counted = figures(site, balancer.id)["bytes_out"]
+            assert counted == listener_figures(site, balancer.listener)["bytes_out"]
+            site.set_member(balancer, "o2", weight=weight)
 
 
 def test_what_each_chassis_decides_for_itself_is_counted(site: Site):
@@ -224,7 +256,7 @@ def test_sums_outlive_agents_and_the_server(site: Site, nodes: dict[str, agents.
         expect(site, balancer, total_connections=50)
         stop(layout, site.service)
         ask(site, "afar", balancer.vip, count=5)
-        restarted.append(start(layout, site.url.removeprefix("http://")))
+        restarted.append(start(layout, site.url.removeprefix("http://"), COUNTED))
         until(PATIENCE, "nodes tell again", lambda: _answers(site, balancer))
         expect(site, balancer, total_connections=55)
 

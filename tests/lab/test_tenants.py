@@ -1,14 +1,16 @@
 """End to end: two tenants with equal subnets, whose routers meet on a shared network, do not meet each other's rows."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.ports import Placement, workload_of_port
+from lab.local_ips import NOWHERE, LocalIPs, Wood, made, watching
 from lab.site import Site, open_site
 
 pytestmark = pytest.mark.lab
@@ -171,9 +173,58 @@ def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol
             assert ask(site, client, bobs, protocol).answers == {"bob-stall": 12}, client
         assert ask(site, "guest", alices, protocol).answers == {"alice-stall": 12}
         site.lab.exec("guest", ["ping", f"-{version}", "-c1", "-w5", bobs])
-        door = site.cloud.network.find_port("bob-door", ignore_missing=False)
-        via = next(each["ip_address"] for each in door.fixed_ips if (":" in each["ip_address"]) == (version == 6))
-        route = [f"{PREFIX[version]}{'0/24' if version == 4 else '/64'}", "via", via, "dev", "eth0"]
-        site.lab.exec("bob-stall", ["ip", f"-{version}", "route", "replace", *route])
+        lead_home(site)
         result = ask(site, "bob-client", bobs, protocol)
         assert (result.errors, set(result.answers)) == ({}, {"bob-stall", "bob-database"})
+
+
+@contextmanager
+def local_ips(site: Site, tenant: str, network: str) -> Iterator[LocalIPs]:
+    """At addresses that no machine has."""
+    identity = network_id(site, network)
+    addresses = [str(ip_network(subnet.cidr)[90]) for subnet in site.cloud.network.subnets(network_id=identity)]
+    bodies = [{"project_id": tenant, "network_id": identity, "local_ip_address": each} for each in addresses]
+    with made(site, *bodies) as both:
+        yield both
+
+
+@pytest.fixture
+def wood(site: Site) -> Iterator[Wood]:
+    with watching(site, *HOSTS, "guest", "alice-stall", "bob-stall") as wood:
+        yield wood
+
+
+def test_equal_local_ips(site: Site, wood: Wood):
+    """Each tenant's clients are led to their own replica, and only when theirs is there."""
+    with ExitStack() as stack:
+        alices, bobs = (stack.enter_context(local_ips(site, tenant, tenant)) for tenant in ("alice", "bob"))
+        assert {*alices.addresses} == {*bobs.addresses}
+        alices.associate("alice-database")
+        bobs.associate("bob-database")
+        wood.expect(alices.addresses, {"alice-client": "timeout", "bob-client": "timeout"})
+        for name, seen in (("alice-database", {"bob-client": "timeout"}), ("bob-database", {})):
+            stack.callback(wood.move, name, "chassis1")
+            wood.move(name, "chassis2")
+            wood.expect_soon(alices.addresses, {name.replace("database", "client"): name, **seen})
+        alices.dissociate("alice-database")
+        wood.expect(alices.addresses, {"alice-client": "timeout", "bob-client": "bob-database"})
+
+
+def test_a_local_ip_of_a_guest(site: Site, wood: Wood):
+    """On square it is for everybody there, and beyond it for bob's own. alice's router leads to nobody."""
+    nobody = ["guest", "alice-client", "bob-database"]
+    lead_home(site)
+    with local_ips(site, "bob", "square") as bobs:
+        bobs.associate("bob-stall")
+        led = {"alice-stall": "bob-stall", "bob-client": "bob-stall"}
+        wood.expect(bobs.addresses, {**led, **dict.fromkeys(nobody, "timeout")})
+        bobs.change(fallback="reject")
+        wood.expect(bobs.addresses, {**led, "guest": NOWHERE, "bob-database": NOWHERE})
+
+
+def lead_home(site: Site) -> None:
+    """bob's stall knows the way to his network."""
+    door = site.cloud.network.find_port("bob-door", ignore_missing=False)
+    for via in (each["ip_address"] for each in door.fixed_ips):
+        home = "fd00:a::/64" if ":" in via else "10.0.0.0/24"
+        site.lab.exec("bob-stall", ["ip", "route", "replace", home, "via", via, "dev", "eth0"])

@@ -3,24 +3,34 @@
 import random
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from ipaddress import ip_address
+from typing import Any, TypeAlias
 
 import pytest
 
 from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.ovn import Acl, GroupMember, LoadBalancer, OvnRow, PortGroupPort, RouterGroup, SwitchGroup
+from fairlead.dataplane.ovn import GroupMember, LoadBalancer, OvnRow, RouterGroup, SwitchGroup, SwitchPortAddress
+from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy, PortGroupPort
 from fairlead.model import loadbalancer as lb
 from fairlead.model.affected import affected
+from fairlead.model.local_ip import Fallback, LocalIP, Mode
 from fairlead.model.network import Network
-from fairlead.model.owner import Owner
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from harness.story import EMPTY, Documents, parse_model
 
 PROJECTS = ("p", "q", "r")
 NETWORKS = ("n1", "n2", "n3", "n4", "n5", "n6")
+FEW = 15
 ADDRESS = re.compile(r"ip[46]\.dst == (\S+)")
+RESIDENT = re.compile(r'is_chassis_resident\("([^"]+)"\)')
+
+
+def seeds(count: int) -> list[Any]:
+    return [seed if seed < FEW else pytest.param(seed, marks=pytest.mark.many) for seed in range(count)]
 
 
 def random_lines(dice: random.Random) -> list[str]:
@@ -53,7 +63,26 @@ def random_lines(dice: random.Random) -> list[str]:
         router, project = f"r{dice.randint(1, 6)}", dice.choice(PROJECTS)
         members = f"a/10.{dice.randrange(4)}.0.99:80"
         lines.append(f"up{number} vip=203.0.113.{number} on=public at={router} tcp:80={members} project={project}")
+    for number in range(40, dice.randint(40, 46)):
+        lines += random_local_ip(dice, number, subnets)
     return lines
+
+
+def random_local_ip(dice: random.Random, number: int, subnets: dict[str, list[int]]) -> Iterator[str]:
+    """With the ports of which it has the address, and those that serve."""
+    name, project = dice.choice(NETWORKS), dice.choice(PROJECTS)
+    base, words = dice.choice(subnets[name]), list[str]()
+    if dice.random() < 0.7:
+        words.append(f"port=o{number}")
+        yield f"port o{number} {name} 10.{base}.0.{number} fd00:{base}::{number} of={project}"
+    for place in range(dice.randint(0, 3)):
+        where, whose = dice.choice(subnets[name]), dice.choice([project, project, dice.choice(PROJECTS)])
+        end = 50 + 3 * number + place
+        yield f"port m{number}-{place} {name} 10.{where}.0.{end} fd00:{where}::{end} of={whose}"
+        words.append(f"+m{number}-{place}")
+    address = dice.choice([f"10.{base}.0.{number}", f"fd00:{base}::{number}"])
+    choices = f"{dice.choice([*Mode])} {dice.choice([*Fallback])}"
+    yield f"local-ip lip{number} {name} {address} {choices} {' '.join(words)} project={project}"
 
 
 def compiled(snapshot: Snapshot) -> dict[Owner, list[OvnRow]]:
@@ -70,31 +99,47 @@ def made(documents: Documents) -> Snapshot:
     return apply_changes(EMPTY, Changes(puts=tuple(documents.values())), 1)
 
 
+Balanced: TypeAlias = lb.LoadBalancer | LocalIP
+
+
 class Rules:
     """Who may have what, said once more and in another way than the compiler does."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.rows = compiled(snapshot)
-        self.balancers = defaultdict[str, list[tuple[lb.LoadBalancer, LoadBalancer]]](list)
+        self.balancers = defaultdict[str, list[tuple[Balanced, list[str]]]](list)
         named = {row.name: row for rows in self.rows.values() for row in rows if isinstance(row, LoadBalancer)}
         for owner, rows in self.rows.items():
             for row in rows:
                 if isinstance(row, GroupMember):
-                    balancer = snapshot.load_balancers[owner.id]
-                    self.balancers[row.group].append((balancer, named[row.load_balancer]))
+                    found = self.find(owner)
+                    self.balancers[row.group].append((found, self.addresses(found, named[row.load_balancer])))
+
+    def find(self, owner: Owner) -> "Balanced":
+        return (self.snapshot.local_ips if owner.kind is Kind.LOCAL_IP else self.snapshot.load_balancers)[owner.id]
+
+    def addresses(self, balanced: "Balanced", row: LoadBalancer) -> list[str]:
+        if isinstance(balanced, LocalIP):  # the row has variables
+            serving = [each.address for each in balanced.associations if self.serves(balanced, each.port_id)]
+            return [str(address) for address in (balanced.address, *serving)]
+        texts = [text for service in row.services for text in (service.vip, *service.backends)]
+        return [text.rpartition(":")[0] for text in texts]
+
+    def serves(self, local_ip: LocalIP, port_id: str) -> bool:
+        return self.snapshot.ports[port_id].project_id == local_ip.project_id
 
     def check(self) -> None:
         members = defaultdict[str, set[str]](set)
         for row in (row for rows in self.rows.values() for row in rows):
             match row:
                 case SwitchGroup():
-                    for balancer, there in self.balancers[row.group]:
-                        addresses = [text for service in there.services for text in (service.vip, *service.backends)]
-                        self.check_switch(balancer, row.switch, [text.rpartition(":")[0] for text in addresses])
+                    for balancer, addresses in self.balancers[row.group]:
+                        self.check_switch(balancer, row.switch, addresses)
                 case RouterGroup():
                     for balancer, _ in self.balancers[row.group]:
                         assert self.is_theirs(row.router, balancer.project_id), row
+                        assert isinstance(balancer, lb.LoadBalancer), "a gateway would cut connections"
                         assert balancer.router_id in (None, row.router), "another gateway would answer for its VIPs"
                 case PortGroupPort():
                     members[row.group].add(row.port)
@@ -103,24 +148,44 @@ class Rules:
         for owner, rows in self.rows.items():
             for row in rows:
                 if isinstance(row, Acl):
-                    self.check_acl(self.snapshot.load_balancers[owner.id], row, members[row.group])
+                    self.check_acl(self.find(owner), row, members[row.group])
+                elif isinstance(row, LogicalRouterPolicy):
+                    self.check_policy(self.snapshot.local_ips[owner.id], row)
+                elif isinstance(row, SwitchPortAddress):
+                    assert row.port == f"vip-{self.snapshot.local_ips[owner.id].network_id}"
 
-    def check_acl(self, balancer: lb.LoadBalancer, row: Acl, ports: set[str]) -> None:
+    def check_policy(self, local_ip: LocalIP, row: LogicalRouterPolicy) -> None:
+        assert row.match.startswith(f"ip{local_ip.address.version}.dst == {local_ip.address}")
+        assert row.router == f"vip-{local_ip.network_id}" or self.is_theirs(row.router, local_ip.project_id), row
+        assert all(self.serves(local_ip, port_id) for port_id in RESIDENT.findall(row.match))
+
+    def check_acl(self, balancer: "Balanced", row: Acl, ports: set[str]) -> None:
         for port in ports:
-            if row.direction == "to-lport":
+            if isinstance(balancer, LocalIP):
+                assert f" == {balancer.address}" in row.match, "what others send and get is not meant"
+            if isinstance(balancer, LocalIP) and not port.startswith("vip-") and "@" in row.match:
+                assert self.serves(balancer, port)
+            elif row.direction == "to-lport" and isinstance(balancer, LocalIP):
+                assert port == f"vip-{balancer.network_id}"
+                assert f'outport == "{balancer.port_id}" && ' in row.match
+            elif row.direction == "to-lport":
                 assert self.is_theirs(self.snapshot.ports[port].device_id, balancer.project_id), row
             else:
                 switch = port.removeprefix("vip-") if port.startswith("vip-") else self.snapshot.ports[port].network_id
                 self.check_switch(balancer, switch, ADDRESS.findall(row.match))
 
-    def check_switch(self, balancer: lb.LoadBalancer, switch: str, addresses: list[str]) -> None:
+    def check_switch(self, balancer: "Balanced", switch: str, addresses: list[str]) -> None:
+        if isinstance(balancer, LocalIP):
+            network_id, own = balancer.network_id, [balancer.address]
+        else:
+            network_id, own = balancer.vip.network_id, [vip.address for vip in balancer.vips]
         network = self.snapshot.networks[switch]
         assert not network.external
         if network.project_id != balancer.project_id:
-            assert switch == balancer.vip.network_id
+            assert switch == network_id
             assert all(holds(network, text) for text in addresses), (switch, addresses)
-        elif switch != balancer.vip.network_id:
-            assert not any(holds(network, str(vip.address)) for vip in balancer.vips), "it means another machine there"
+        elif switch != network_id:
+            assert not any(holds(network, str(address)) for address in own), "it means another machine there"
 
     def is_theirs(self, router_id: str, project_id: str) -> bool:
         ports = [self.snapshot.ports[each] for each in self.snapshot.router_interfaces.get(router_id, {})]
@@ -133,7 +198,7 @@ def holds(network: Network, text: str) -> bool:
     return any(ip_address(text.strip("[]")) in subnet.cidr for subnet in network.subnets)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_what_is_anothers_gets_nothing(seed: int) -> None:
     Rules(made(parse_model("\n".join(random_lines(random.Random(seed))), {})[0])).check()
 
@@ -152,12 +217,23 @@ def altered(dice: random.Random, lines: list[str]) -> list[str]:
                 words.append(f"10.{10 + number}.0.0/24")
         if words[0] == "router" and chance < 0.3:
             words = [word for word in words if not word.startswith("n") or dice.random() < 0.5]
+        if words[0] == "local-ip" and chance < 0.5:
+            words[4:6] = [dice.choice([*Mode]), dice.choice([*Fallback])]
+            words = [word for word in words if not word.startswith("+") or dice.random() < 0.7]
         if words[0] == "network" or chance < 0.8:
             after.append(" ".join(words))
-    return after
+    return [line for line in after if not line.startswith("local-ip") or stands(line, after)]
 
 
-@pytest.mark.parametrize("seed", range(300))
+def stands(line: str, lines: list[str]) -> bool:
+    """Whether the ports of a Local IP are there."""
+    ports = {each.split()[1] for each in lines if each.startswith("port ")}
+    return {
+        word.removeprefix("port=").lstrip("+") for word in line.split() if word[0] == "+" or "port=" in word
+    } <= ports
+
+
+@pytest.mark.parametrize("seed", seeds(300))
 def test_every_owner_whose_rows_change_is_named(seed: int) -> None:
     dice = random.Random(seed)
     lines = random_lines(dice)

@@ -1,20 +1,30 @@
 """Facts: each sort is declared once, changed in one way, and says which owners it concerns."""
 
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from immutables import Map
 
+from fairlead.model.agent import Agent
 from fairlead.model.chassis import Chassis
 from fairlead.model.facts import (
     ABILITIES,
+    AGENTS,
+    AGENTS_PROBE,
     CHASSIS,
+    COUNTS_ANSWERS,
+    COVERED,
+    COVERING,
     DERIVED,
     FACTS,
     GATEWAY_CHASSIS,
     HEALTH,
     PLUGGED,
+    PROXIED_PROVIDERS,
+    PROXIES,
+    SIGHTINGS,
     Fact,
     derive,
     ports_on,
@@ -22,19 +32,25 @@ from fairlead.model.facts import (
 )
 from fairlead.model.health import Health
 from fairlead.model.kinds import KINDS
+from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import members_health, why_down, why_unknown
+from fairlead.model.proxies import proxy_port_id
+from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot, map_name
 from fairlead.model.writing import Changes, apply_changes, index_names
 from harness.probes import observe
 from harness.story import parse_model
 from model.test_probes import API, FIRST, MODEL, SECOND, WEB, snapshot_of
 
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)
+SIGHTING = Sighting(health=Health.ERROR, chassis="node1", since=NOON)
 NODE = Chassis(name="node1", host="node1.example", ports=Map({"vm1": True, "vm2": False}))
 
 
 def test_each_fact_is_a_field_of_the_snapshot_that_no_document_changes():
-    names = [fact.field for fact in FACTS]
+    names = [fact.field for fact in FACTS if fact.take is None]
     assert len(set(names)) == len(names)
     assert set(names) | DERIVED <= {field.name for field in fields(Snapshot)}
     assert not (set(names) | DERIVED) & ({map_name(kind) for kind in KINDS} | index_names())
@@ -44,12 +60,20 @@ def test_each_fact_is_a_field_of_the_snapshot_that_no_document_changes():
     ("fact", "news", "known"),
     [
         (HEALTH, {FIRST: Health.ERROR, SECOND: None}, Map({FIRST: Health.ERROR})),
+        (SIGHTINGS, {FIRST: SIGHTING, SECOND: None}, Map({FIRST: SIGHTING})),
+        (AGENTS, {"node1": AGENT, "node2": None}, Map({"node1": AGENT})),
+        (COVERED, {"vm1": "node2", "vm2": None}, Map({"vm1": "node2"})),
+        (COVERING, {"net1": "node2", "net2": None}, Map({"net1": "node2"})),
         (CHASSIS, {"node1": NODE, "node2": None}, Map({"node1": NODE})),
         (PLUGGED, {"vm1": "node1", "vm2": None}, Map({"vm1": "node1"})),
         (ABILITIES, frozenset({"more"}), frozenset({"more"})),
+        (AGENTS_PROBE, True, True),
+        (PROXIES, {"proxy": Proxy(), "other": None}, Map({"proxy": Proxy()})),
+        (PROXIED_PROVIDERS, frozenset({"fairlead"}), frozenset({"fairlead"})),
+        (COUNTS_ANSWERS, True, True),
         (GATEWAY_CHASSIS, ("gw1",), ("gw1",)),
     ],
-    ids=[fact.field for fact in FACTS],
+    ids=[fact.field for fact in FACTS if fact.take is None],
 )
 def test_news_change_the_field_of_their_fact_alone(fact: Fact[Any], news: Any, known: Any):
     before = snapshot_of(MODEL)
@@ -100,3 +124,37 @@ def test_a_member_answers_or_is_down_or_nobody_knows(health: Health):
 def test_a_chassis_has_its_ports_whether_their_packets_flow_or_not():
     snapshot = with_facts(Snapshot(), CHASSIS, {"node1": NODE})
     assert (ports_on(snapshot, "node1"), ports_on(snapshot, "node2")) == ({"vm1", "vm2"}, None)
+
+
+def test_a_proxy_that_begins_to_serve_concerns_those_whose_listener_it_is():
+    text = """
+network net1 10.0.0.0/24
+proxy chassis1 net1 10.0.0.61
+web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080
+api vip=10.0.0.20 on=net1 http:80{proxy=2001}=a/10.0.0.11:8080
+ssh vip=10.0.0.30 on=net1 tcp:22=a/10.0.0.11:22"""
+    old = snapshot_of(text.strip())
+    port = proxy_port_id("net1", "chassis1")
+    first = {port: Proxy(serving=frozenset({2000}))}
+    new = with_facts(old, PROXIES, first)
+    assert list(PROXIES.concerns(old, new, first)) == [WEB]
+    both = {port: Proxy(serving=frozenset({2000, 2001, 2002}))}
+    assert list(PROXIES.concerns(new, with_facts(new, PROXIES, both), both)) == [API]
+    gone: dict[str, Proxy | None] = {port: None, "of nobody": None}
+    assert list(PROXIES.concerns(new, with_facts(new, PROXIES, gone), gone)) == [WEB]
+    alive = Chassis(name="chassis1", ports=Map({port: True}))
+    known, dead = with_facts(new, CHASSIS, {"chassis1": alive}), {"chassis1": replace(alive, alive=False)}
+    assert {API, WEB} <= set(CHASSIS.concerns(known, with_facts(known, CHASSIS, dead), dead))
+
+
+def test_an_agent_that_falls_silent_concerns_those_who_lead_to_its_proxies():
+    text = """
+network net1 10.0.0.0/24
+proxy chassis1 net1 10.0.0.61
+web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080"""
+    heard = {"chassis1": replace(AGENT, name="chassis1")}
+    node = Chassis(name="chassis1", ports=Map({proxy_port_id("net1", "chassis1"): True}))
+    known = with_facts(with_facts(snapshot_of(text.strip()), CHASSIS, {"chassis1": node}), AGENTS, heard)
+    silent = {"chassis1": replace(heard["chassis1"], heard=False)}
+    assert list(AGENTS.concerns(known, with_facts(known, AGENTS, silent), silent)) == [WEB]
+    assert list(AGENTS.concerns(known, with_facts(known, AGENTS, heard), heard)) == []

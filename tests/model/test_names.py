@@ -2,11 +2,11 @@
 
 import pytest
 
-from fairlead.model.names import LONGEST, describe_member, describe_owner, name_of
+from fairlead.model.names import LONGEST, describe_member, describe_owner, name_of, name_rows
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.texts import shorten
-from fairlead.model.writing import Changes, apply_changes
+from fairlead.model.writing import Changes, apply_changes, with_foreign
 from harness.story import parse_model
 
 
@@ -34,3 +34,17 @@ def test_an_owner_is_called_by_its_name_too():
     assert describe_owner(snapshot, Owner(Kind.VIP_NETWORK, "net1")) == "vip-network/net1"
     [member] = snapshot.load_balancers["web"].pools[0].members
     assert next(iter(describe_member(member))) == "10.0.0.11:80"
+
+
+def test_rows_of_others_are_called_as_they_are_called():
+    text = "network net1 by=neutron 10.0.0.0/24 name=web\nrouter r1 by=neutron net1=10.0.0.1"
+    documents, _ = parse_model(text, {})
+    snapshot = with_foreign(Snapshot(), documents)
+    row = snapshot.networks["net1"].row
+    assert name_rows(snapshot, f"Logical_Switch {row} += net1") == "Logical_Switch neutron-net1 'web' += net1"
+    assert name_rows(snapshot, f"Logical_Router {snapshot.routers['r1'].row} += net1").startswith(
+        "Logical_Router neutron-r1 += "
+    )
+    gone = "neutron-gone@00000000-0000-0000-0000-000000000000"
+    assert name_rows(snapshot, f"Logical_Switch {gone} += x") == "Logical_Switch neutron-gone += x"
+    assert name_rows(snapshot, "Load_Balancer a@b") == "Load_Balancer a@b"

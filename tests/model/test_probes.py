@@ -37,7 +37,7 @@ def snapshot_of(model: str) -> Snapshot:
 
 
 def test_nobody_is_down_before_somebody_says_so():
-    snapshot = derive_health(snapshot_of(MODEL), "web", "api")
+    snapshot = derive_health(snapshot_of(MODEL), (WEB, API))
     assert (dict(snapshot.down), dict(snapshot.online)) == ({}, {})
     assert set(endpoints(snapshot, snapshot.load_balancers["web"])) == {FIRST, SECOND, SIX}
 
@@ -67,16 +67,16 @@ def test_unknown_again_serves_again():
 
 def test_health_goes_with_its_load_balancer():
     snapshot, _ = observe(snapshot_of(MODEL), {FIRST: Health.ERROR})
-    snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(WEB,)), 2), "web")
+    snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(WEB,)), 2), [WEB])
     assert dict(snapshot.down) == {"api": {"api-c"}}
     assert set(snapshot.watched[FIRST.address]) == {"api"}
-    snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(API,)), 3), "api")
+    snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(API,)), 3), [API])
     assert (dict(snapshot.watched), dict(snapshot.down)) == ({}, {})
 
 
 def test_a_member_whose_machine_is_gone_is_down():
     snapshot = apply_changes(snapshot_of(MODEL), Changes(deletes=(Owner(Kind.PORT, "vm2"),)), 2)
-    assert dict(derive_health(snapshot, "web", "api").down) == {"web": {"web-b"}}
+    assert dict(derive_health(snapshot, (WEB, API)).down) == {"web": {"web-b"}}
 
 
 @pytest.mark.parametrize("what", ["monitor", "pool", "balancer"])
@@ -90,7 +90,7 @@ def test_what_is_disabled_is_not_probed(what: str):
     if what == "pool":
         pool = replace(pool, admin_state_up=False)
     changed = replace(balancer, pools=(pool, *balancer.pools[1:]), admin_state_up=what != "balancer")
-    snapshot = derive_health(apply_changes(snapshot, Changes(puts=(changed,)), 2), "api")
+    snapshot = derive_health(apply_changes(snapshot, Changes(puts=(changed,)), 2), [API])
     assert "api" not in snapshot.down
 
 

@@ -13,6 +13,7 @@ from fairlead.changes.quotas import QuotaExceeded, growth, within_quota
 from fairlead.changes.refusal import Refused
 from fairlead.model.affected import affected
 from fairlead.model.kinds import owner_of
+from fairlead.model.local_ip import Association, LocalIP
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import (
@@ -36,7 +37,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def some_document(dice: Random) -> Aggregate:
     """Of any kind that is counted, new or in the place of an old one of its project."""
-    kind, project = dice.randrange(5), f"p{dice.randrange(2)}"
+    kind, project = dice.randrange(6), f"p{dice.randrange(2)}"
     common: dict[str, Any] = {"id": f"{kind}-{project}-{dice.randrange(3)}", "project_id": project, "created_at": NOON}
     match kind:
         case 0:
@@ -54,6 +55,10 @@ def some_document(dice: Random) -> Aggregate:
             return Port(**common, network_id="n", mac_address=common["id"])
         case 3:
             return Router(**common)
+        case 4:
+            replica = Association(port_id="p", address=cidr_address(), created_at=NOON)
+            replicas = (replica,) * dice.randrange(3)
+            return LocalIP(**common, network_id="n", port_id="p", address=cidr_address(), associations=replicas)
         case _:
             return FloatingIP(**common, network_id="n", address=cidr_address(), address_port_id="a")
 

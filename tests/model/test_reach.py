@@ -73,12 +73,12 @@ def test_a_member_without_a_way_is_down_whatever_its_probes_say_and_serves_when_
     port = next(port for port in joined.ports.values() if port.network_id == "net2" and port.device_id == "r1")
     left = apply_changes(seen, Changes(deletes=(Owner(Kind.PORT, port.id),)), 2)
     assert WEB in affected(seen, left, [Owner(Kind.PORT, port.id)])
-    left = derive_health(left, "web")
+    left = derive_health(left, [WEB])
     assert (dict(left.down), dict(left.online)) == ({"web": {"web-a"}}, {})
     assert why_down(left, left.load_balancers["web"]) == {"web-a": Health.UNREACHABLE}
     back = apply_changes(left, Changes(puts=(port,)), 3)
     assert WEB in affected(left, back, [Owner(Kind.PORT, port.id)])
-    assert dict(derive_health(back, "web").online) == {"web": {"web-a"}}
+    assert dict(derive_health(back, [WEB]).online) == {"web": {"web-a"}}
 
 
 def test_who_crosses_no_network_is_not_looked_at():

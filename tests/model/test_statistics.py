@@ -69,5 +69,5 @@ def test_the_place_decides_whose_address_it_is(snapshot: Snapshot, place, addres
 
 
 def test_figures_add_up():
-    one = Figures(connections=1, errors=2, bytes_in=3, active=4)
-    assert one + one == Figures(connections=2, errors=4, bytes_in=6, active=8)
+    one = Figures(connections=1, errors=2, bytes_in=3, bytes_out=5, active=4)
+    assert one + one == Figures(connections=2, errors=4, bytes_in=6, bytes_out=10, active=8)

@@ -38,19 +38,23 @@ class Recorded:
 class Switched:
     readings: list[Readings]
 
-    async def chassis(self) -> str:
-        return "node one/2"
-
     async def read(self) -> Readings:
         return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
 
+async def chassis() -> str:
+    return "node one/2"
+
+
 def agent_of(folder: Path, servers: list[Recorded], *readings: Readings) -> Agent:
     options = AgentOptions(state=str(folder / "agent.json"))
-    return Agent(options, Servers(servers), Switched(list(readings)), "boot")  # type: ignore[arg-type]
+    return Agent(options, Servers(servers), Switched(list(readings)), chassis, "boot")  # type: ignore[arg-type]
 
 
-TOLD = {"interval": 10, "listeners": {"web": {"connections": 5, "errors": 0, "bytes_in": 0, "active": 0}}}
+TOLD = {
+    "interval": 10,
+    "listeners": {"web": {"connections": 5, "errors": 0, "bytes_in": 0, "bytes_out": 0, "active": 0}},
+}
 
 
 def test_a_look_asks_whose_it_is_and_tells_all_servers(tmp_path: Path):

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.ovn import OVN, compile_owner
+from fairlead.dataplane.interface import in_one_step
 from fairlead.dataplane.ovn_tables import references
-from fairlead.dataplane.rows import Diff
+from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
-from fairlead.reconciler.loop import CAUSE, STALLED, MassDelete, Reconciler
+from fairlead.reconciler.looking import MassDelete
+from fairlead.reconciler.loop import CAUSE, STALLED, Reconciler
+from fairlead.reconciler.queue import MANY
 from harness.story import read_story
 
 STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
@@ -53,6 +57,36 @@ def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
     asyncio.run(run())
 
 
+def test_others_are_served_while_an_owner_is_compiled():
+    """A change that comes meanwhile is not lost: the owner is compiled once more, from what is true then."""
+
+    async def run() -> None:
+        driver, models = FakeDriver(references), [STATE.snapshot()]
+        served, asked = asyncio.Event(), list[Snapshot]()
+
+        def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
+            asked.append(view)
+            while not served.is_set():
+                yield
+            return OVN.compile(view, owner)
+
+        def serve() -> None:
+            models[0] = replace(models[0], revision=models[0].revision + 1)
+            reconciler.mark([NET])
+            served.set()
+
+        dataplane = replace(OVN, compile_in_steps=compile_in_steps)
+        reconciler = Reconciler(dataplane=dataplane, driver=driver, snapshot=lambda: models[0], clock=lambda: 0.0)
+        reconciler.mark([NET])
+        asyncio.get_running_loop().call_soon(serve)
+        while await reconciler.step():
+            pass
+        assert driver.rows[NET] == OVN.compile(models[0], NET)
+        assert (len(asked), asked[-1]) == (2, models[0])
+
+    asyncio.run(run())
+
+
 def test_a_resync_that_would_delete_much_is_held_back():
     async def run() -> None:
         many = apply_changes(
@@ -70,6 +104,24 @@ def test_a_resync_that_would_delete_much_is_held_back():
             await emptied.resync()
         assert not await emptied.step()
         assert await emptied.resync(force=True) == 30
+
+    asyncio.run(run())
+
+
+def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
+    async def run() -> None:
+        nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(100)]
+        driver = FakeDriver(references)
+        reconciler = make(driver, apply_changes(Snapshot(), Changes(puts=(*nets, _renamed(nets[0], "asked"))), 1))
+        asked = Owner(Kind.NETWORK, "asked")
+        reconciler.mark([asked])
+        await reconciler.step()
+        assert (await reconciler.resync(), [*driver.rows]) == (100, [asked])
+        del driver.rows[asked]
+        reconciler.read_again(asked)
+        for _ in range(2 * (MANY + 1)):  # as many as may be left over
+            await reconciler.step()
+        assert asked in driver.rows
 
     asyncio.run(run())
 
@@ -112,7 +164,10 @@ def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
             return compile_owner(of, owner)
 
         reconciler = Reconciler(
-            dataplane=replace(OVN, compile=compile_some), driver=driver, snapshot=lambda: snapshot, clock=lambda: now
+            dataplane=replace(OVN, compile_in_steps=in_one_step(compile_some)),
+            driver=driver,
+            snapshot=lambda: snapshot,
+            clock=lambda: now,
         )
         await reconciler.resync()
         web = Owner(Kind.LOAD_BALANCER, "web")

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead.model.owner import Kind, Owner
-from fairlead.reconciler.queue import FIRST_BACKOFF, LONGEST_BACKOFF, Queue
+from fairlead.reconciler.queue import FIRST_BACKOFF, LONGEST_BACKOFF, MANY, Queue
 
 A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")
 
@@ -11,19 +11,32 @@ A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")
 def test_an_owner_waits_once_however_often_it_is_named():
     queue = Queue()
     for _ in range(5):
-        queue.add(A, 0.0)
+        queue.add([A], 0.0)
     assert queue.pop(0.0) == A
     assert queue.pop(0.0) is None
 
 
 def test_an_owner_that_is_always_named_does_not_keep_the_others_waiting():
     queue = Queue()
-    queue.add(A, 0.0)
-    queue.add(B, 0.0)
+    queue.add([A], 0.0)
+    queue.add([B], 0.0)
     assert queue.pop(0.0) == A
-    queue.add(A, 0.0)
+    queue.add([A], 0.0)
     assert queue.pop(0.0) == B
     assert queue.pop(0.0) == A
+
+
+def test_one_of_few_does_not_wait_for_many_nor_many_for_one_after_the_other():
+    queue = Queue()
+    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(10 * MANY)]
+    queue.add(many, 0.0)
+    few = [Owner(Kind.LOAD_BALANCER, f"x{number}") for number in range(4)]
+    for each in few:
+        queue.add([each, many[-1]], 1.0)  # who waits already keeps its place
+    assert (len(queue), queue.oldest(), queue.unsettled()) == (10 * MANY + 4, 0.0, 0.0)
+    found = [queue.pop(1.0) for _ in range(8)]
+    assert found == [few[0], many[0], few[1], many[1], few[2], many[2], few[3], many[3]]
+    assert [queue.pop(1.0) for _ in range(10 * MANY)] == [*many[4:], None, None, None, None]
 
 
 def test_failures_wait_twice_as_long_each_time_up_to_a_limit():
@@ -43,7 +56,7 @@ def test_failures_wait_twice_as_long_each_time_up_to_a_limit():
 def test_news_ends_a_back_off_and_success_forgets_the_failures():
     queue = Queue()
     queue.failed(A, 0.0)
-    queue.add(A, 0.01)
+    queue.add([A], 0.01)
     assert queue.pop(0.01) == A
     assert queue.next_due() is None
     queue.done(A)
@@ -63,7 +76,7 @@ def test_the_dataplane_that_comes_back_ends_every_back_off():
 def test_what_fails_for_hours_is_still_tried_again():
     """Doubled without an end, the wait would be too large a number after 1,024 failures: an hour and a half."""
     queue, now = Queue(), 0.0
-    queue.add(A, now)
+    queue.add([A], now)
     for _ in range(3000):
         assert queue.pop(now) == A
         queue.failed(A, now)
@@ -73,7 +86,7 @@ def test_what_fails_for_hours_is_still_tried_again():
 
 def test_what_cannot_be_reached_says_when_it_is_back_and_is_hardly_tried_until_then():
     queue = Queue()
-    queue.add(A, 0.0)
+    queue.add([A], 0.0)
     assert queue.pop(0.0) == A
     queue.unreachable(A, 0.0)
     assert queue.pop(LONGEST_BACKOFF) is None

@@ -31,6 +31,7 @@ from fairlead.model.writing import Changes
 from fairlead.options import Configuration, LxdOptions, ServerOptions, StoreOptions
 from fairlead.server.listening import listen
 from fairlead.server.lxd import OWN_FILE, LxdServer
+from fairlead.server.nodes import NodesServer
 from harness.api import Inside, inside, kept_by
 
 
@@ -88,7 +89,7 @@ async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
     async with inside(door.make_door, folder, "/1.0") as place:
         services = replace(place.services, reachable=own.reachable)
         apps = make_app(services, kept_by(place.reconciler), anybody)
-        listening = asyncio.create_task(listen(apps, configuration, anybody, own))
+        listening = asyncio.create_task(listen(apps, configuration, anybody, own, NodesServer(configuration)))
         while not path.exists():
             assert not listening.done() or listening.result()
             await asyncio.sleep(0.01)

@@ -51,6 +51,27 @@ def test_who_is_down_is_told_with_the_reason(tmp_path: Path, caplog: pytest.LogC
     assert "no machine of this project has its address" in told[1]
 
 
+def test_replicas_that_are_down_are_told_of_by_their_ports(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    lines = "port vm1 net1 10.0.0.11 name=db-1", "local-ip lip net1 10.0.0.200 name=db monitor=TCP+port=80 +vm1 +vm2"
+    model_text = "\n".join(["network net1 10.0.0.0/24", lines[0], "port vm2 net1 10.0.0.12", lines[1]])
+    documents, _ = parse_model(model_text, {})
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda snapshot, owner: None)
+        await model.write(lambda _: Changes(puts=tuple(documents.values())))
+        see(model, {ENDPOINT: Health.ERROR})
+        see(model, {ENDPOINT: Health.ONLINE})
+        await store.close()
+
+    with caplog.at_level(logging.INFO, "fairlead.store.model"):
+        asyncio.run(run())
+    assert [line for line in caplog.messages if "down" in line] == [
+        "replicas of local-ip/lip 'db' that are down: 10.0.0.11 'db-1' (refuses connections or does not answer)",
+        "replicas of local-ip/lip 'db' that are down: none",
+    ]
+
+
 def test_health_is_told_kept_and_never_stored(tmp_path: Path):
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "s.db")

@@ -15,16 +15,17 @@ from fairlead.api.octavia import make_door
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import DATAPLANES, DEFAULT, IMPLEMENTATIONS, checked_by, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.rows import Rows
+from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import Fault
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot, balancer_status
 from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
+from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import inside
 from harness.story import State, Story, parse_chassis, parse_model, parse_plugged, places_of, read_story
-from harness.toy import TOYS
+from harness.toy import NAMES, TOY, TOYS
 from harness.walk import World, check_goldens, walk_every_way
 
 STORIES = [read_story(path, TOYS) for path in sorted(Path(__file__).parent.glob("*.txt"))]
@@ -195,14 +196,34 @@ def test_a_change_is_accepted_if_each_dataplane_of_its_provider_compiles_it():
     documents, _ = parse_model(model, {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     check = checked_by(TOYS)
-    check(snapshot, OLD)
+    at_once(check(snapshot, OLD))
     with pytest.raises(Unsupported, match=r"both does not support listener\.protocol UDP"):
-        check(snapshot, Owner(Kind.LOAD_BALANCER, "dns"))
+        at_once(check(snapshot, Owner(Kind.LOAD_BALANCER, "dns")))
 
 
 def test_one_dataplane_for_all_costs_no_call_more():
     (only,) = dataplanes_of(DEFAULT)
-    assert (only, checked_by([only])) == (OVN, OVN.compile)
+    assert only == OVN
+
+
+def test_a_compiler_that_rests_does_so_for_its_own_alone():
+    def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
+        yield
+        yield
+        return TOY.compile(view, owner)
+
+    balancers = "old vip=10.0.0.21 on=net1 tcp:53=-\nnew vip=10.0.0.22 on=net1 provider=toy tcp:53=-\n"
+    model = f"network net1 10.0.0.0/24\n{balancers}"
+    documents, _ = parse_model(model, {})
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    (toy,) = dataplanes_of(NAMES, {"toy": replace(TOY, compile_in_steps=compile_in_steps)})
+    new = Owner(Kind.LOAD_BALANCER, "new")
+    work = toy.compile_in_steps(snapshot, new)
+    assert [next(work), next(work)] == [None, None]
+    assert at_once(work) == TOY.compile(snapshot, new) != NO_ROWS
+    with pytest.raises(StopIteration) as end:
+        next(toy.compile_in_steps(snapshot, OLD))
+    assert end.value.value == NO_ROWS
 
 
 def test_providers_lead_to_dataplanes_that_there_are():

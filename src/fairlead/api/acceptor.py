@@ -20,6 +20,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from fairlead.api.pace import Pace
 from fairlead.api.wire import BoundedHttp
+from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 
 SWEEP = 0.5
 """Seconds between two looks for connections whose time is over."""
@@ -30,6 +31,10 @@ HANDSHAKE_PATIENCE = 10.0
 HANDSHAKES, HANDSHAKE_SECONDS = 100, 0.05
 """Of one address at once, and seconds after which one of them comes back: each costs us milliseconds, whoever it is.
 Those beyond wait for their turn, and are no more connections than others."""
+SHAKING_AT_ONCE, SHAKING_OF_ONE, SHAKING_SECONDS = 16, 8, 0.1
+"""Handshakes of all who have said hello, of one address, and seconds after which one of these that waits for its client
+counts no more. All bytes that have arrived are looked at in one turn of the loop: a thousand agents that come back
+together held it for half a second. Addresses take turns."""
 PAUSE = 0.1
 """Seconds for which nobody is accepted when the machine has no file left for it."""
 BACKLOG = 2048
@@ -152,6 +157,7 @@ class Acceptor:
         self._is_proxy = is_proxy
         self._certificate_of = certificate_of
         self._handshakes = Pace(HANDSHAKES, HANDSHAKE_SECONDS)
+        self._shaking = FairSemaphore(at_once=SHAKING_AT_ONCE, of_one=SHAKING_OF_ONE, waiting=clients.most)
         self._loop = asyncio.get_running_loop()
         self._sweeping: asyncio.Task[None] | None = None
         self._complained = False
@@ -213,12 +219,13 @@ class Acceptor:
             return client.protocol
 
         tls = self._tls()
-        patience = HANDSHAKE_PATIENCE if tls else None
         try:
-            if tls is not None:
+            if tls is None:
+                await self._loop.connect_accepted_socket(make, connection)
+            else:
                 await self._wait_for_turn(client.address)
-            await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
-        except (OSError, TimeoutError):  # no TLS, or gone: nobody's news
+                await self._shake_hands(client.address, make, connection, tls)
+        except (OSError, TimeoutError, TooMany):  # no TLS, or gone: nobody's news
             self.clients.forget(client)
             connection.close()
             return
@@ -234,6 +241,26 @@ class Acceptor:
             self._handshakes.add(address)
             if wait > 0:
                 await asyncio.sleep(wait)
+
+    async def _shake_hands(
+        self, address: str, make: Callable[[], BoundedHttp], connection: socket.socket, tls: ssl.SSLContext
+    ) -> None:
+        """Raises OSError, TimeoutError, and TooMany for more of an address than there may be connections."""
+        until = self._loop.time() + HANDSHAKE_PATIENCE
+        async with asyncio.timeout_at(until):
+            await self._hear(connection)
+        patience = max(until - self._loop.time(), SHAKING_SECONDS)
+        async with self._shaking.turn(address, counted=SHAKING_SECONDS):
+            await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
+
+    async def _hear(self, connection: socket.socket) -> None:
+        """Until the client has said anything: who is silent costs nothing, and takes nobody's place."""
+        said = asyncio.Event()
+        self._loop.add_reader(connection.fileno(), said.set)
+        try:
+            await said.wait()
+        finally:
+            self._loop.remove_reader(connection.fileno())
 
     async def _sweep(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -7,8 +7,8 @@ be right, and has the schema of the OpenAPI document.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from fairlead.api.fields import (
@@ -20,6 +20,7 @@ from fairlead.api.fields import (
     Spec,
     UnknownField,
     address,
+    boolean,
     fields_schema,
     integer,
     list_of,
@@ -30,6 +31,7 @@ from fairlead.api.fields import (
     word_of,
 )
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.neighbours import MOST_NEIGHBOURS, Neighbour, Neighbourhood, Remembered
 from fairlead.model.statistics import (
     LONGEST_INTERVAL,
     MOST_SERVICES,
@@ -43,11 +45,17 @@ MOST_LISTENERS = 15_000
 """In one report. A body has 4 MiB and 100,000 values (`door.MOST_VALUES`), of which each listener takes five."""
 LARGEST_SUM = 2**63 - 1
 LONGEST_NAME = 255
+LONGEST_WAIT = 60
+"""Seconds for which a server may be asked to wait for news."""
+MOST_PORTS = 10_000
+"""Of one network on one node, as a server tells of it."""
+LONGEST_DIGEST = 64
 Message: TypeAlias = tuple[str, str, object]
 """Method, path and body."""
+_T = TypeVar("_T")
 
 
-def _object(spec: Spec) -> Parser[Mapping[str, object]]:
+def object_of(spec: Spec) -> Parser[Mapping[str, object]]:
     """Raises ValueError that names the attribute."""
 
     @reads(fields_schema(spec))
@@ -64,12 +72,12 @@ def _object(spec: Spec) -> Parser[Mapping[str, object]]:
     return parse
 
 
-def _each(parse_item: Parser[Mapping[str, object]], most: int) -> Parser[Mapping[str, Mapping[str, object]]]:
+def _each(parse_item: Parser[_T], most: int) -> Parser[Mapping[str, _T]]:
     """An object with any names."""
     schema: Schema = {"type": "object", "additionalProperties": parse_item.schema, "maxProperties": most}
 
     @reads(schema)
-    def parse(value: object) -> Mapping[str, Mapping[str, object]]:
+    def parse(value: object) -> Mapping[str, _T]:
         found = mapping(value)
         if len(found) > most:
             raise ValueError(f"Value should have at most {most} attributes.")
@@ -86,7 +94,14 @@ def _place(value: object) -> CountingPlace:
     return parse_place(place)
 
 
-_SERVICE = _object(
+@reads({"type": "string", "pattern": "^([0-9a-f]{2}:){5}[0-9a-f]{2}$"})
+def _mac(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", value):
+        raise ValueError("Value should be a MAC address: 02:00:00:00:00:01.")
+    return value
+
+
+_SERVICE = object_of(
     {
         "place": Field(_place, required=True),
         "transport": Field(word_of(Transport), required=True),
@@ -94,21 +109,61 @@ _SERVICE = _object(
         "port": Field(integer(1, 65535), required=True),
     }
 )
-_FIGURES = _object({each.name: Field(integer(0, LARGEST_SUM), nullable=False) for each in fields(Figures)})
-QUESTION = _object(
+_FIGURES = object_of({each.name: Field(integer(0, LARGEST_SUM), nullable=False) for each in fields(Figures)})
+QUESTION = object_of(
     {
         "chassis": Field(text(LONGEST_NAME)),
         "sightings": Field(list_of(_SERVICE, MOST_SERVICES), required=True),
     }
 )
 """Whose are the addresses that a chassis has counted for?"""
-REPORT = _object(
+REPORT = object_of(
     {
         "interval": Field(integer(1, LONGEST_INTERVAL), required=True),
         "listeners": Field(_each(_FIGURES, MOST_LISTENERS), required=True),
     }
 )
 """All sums of a chassis, and after how many seconds it will tell them again."""
+
+
+NEIGHBOURS_QUESTION = object_of(
+    {
+        "digest": Field(text(LONGEST_DIGEST)),
+        "remembered": Field(_each(list_of(address, MOST_NEIGHBOURS), MOST_NEIGHBOURS), required=True),
+        "wait": Field(integer(0, LONGEST_WAIT)),
+    }
+)
+"""By which MACs must a chassis know its neighbours: is it still what was heard last (`digest`)? `remembered` are the
+addresses, by network, of which the chassis has said something; for `wait` seconds the server waits for news."""
+_NAMES = list_of(text(LONGEST_NAME), MOST_PORTS)
+_NEIGHBOUR = object_of(
+    {
+        "address": Field(address, required=True),
+        "mac": Field(_mac, required=True),
+        "lasting": Field(boolean, required=True),
+        "unheard": Field(_NAMES, required=True),
+    }
+)
+_NEIGHBOURHOOD = object_of(
+    {
+        "ports": Field(_NAMES, required=True),
+        "neighbours": Field(list_of(_NEIGHBOUR, MOST_NEIGHBOURS), required=True),
+    }
+)
+NEIGHBOURS = object_of(
+    {
+        "digest": Field(text(LONGEST_DIGEST), required=True),
+        "networks": Field(_each(_NEIGHBOURHOOD, MOST_NEIGHBOURS)),
+    }
+)
+"""All of them, by network; null when there is no news."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardNeighbours:
+    digest: str
+    networks: Mapping[str, Neighbourhood] | None
+    """None when there is no news."""
 
 
 def render_service(service: CountedService) -> dict[str, object]:
@@ -132,3 +187,39 @@ def read_services(question: Mapping[str, Any]) -> list[CountedService]:
 def render_report(chassis: str, interval: int, sums: Mapping[str, Figures]) -> Message:
     listeners = {listener: asdict(figures) for listener, figures in sums.items()}
     return "PUT", f"/agent/chassis/{quote(chassis, safe='')}", {"interval": interval, "listeners": listeners}
+
+
+def render_neighbours_question(chassis: str, digest: str, remembered: Remembered, wait: int) -> Message:
+    asked = {network: [*map(str, addresses)] for network, addresses in remembered.items()}
+    body = {"digest": digest, "remembered": asked, "wait": wait}
+    return "POST", f"/agent/chassis/{quote(chassis, safe='')}/neighbours", body
+
+
+def render_neighbourhoods(found: Mapping[str, Neighbourhood]) -> dict[str, object]:
+    return {
+        network: {"ports": sorted(each.ports), "neighbours": [*map(_render_neighbour, each.neighbours)]}
+        for network, each in found.items()
+    }
+
+
+def _render_neighbour(neighbour: Neighbour) -> dict[str, object]:
+    return {
+        "address": str(neighbour.address),
+        "mac": neighbour.mac,
+        "lasting": neighbour.lasting,
+        "unheard": [*neighbour.unheard],
+    }
+
+
+def read_neighbours(answer: object) -> HeardNeighbours:
+    """Raises ValueError."""
+    told: Mapping[str, Any] = NEIGHBOURS(answer)
+    if told.get("networks") is None:
+        return HeardNeighbours(digest=told["digest"], networks=None)
+    networks = {
+        network: Neighbourhood(
+            ports=frozenset(each["ports"]), neighbours=tuple(Neighbour(**one) for one in each["neighbours"])
+        )
+        for network, each in told["networks"].items()
+    }
+    return HeardNeighbours(digest=told["digest"], networks=networks)

@@ -1,4 +1,5 @@
-"""The agents' door: a node asks whose the addresses are that it has counted for, and tells the sums.
+"""The agents' door: a node asks whose the addresses are that it has counted for, and tells the sums; and it asks by
+which MACs the neighbours of its machines have to be known.
 
 For administrators, and for users with the role `service`, who speak for the chassis that the password file names beside
 them and for no other. A chassis is one that OVN has; it learns whose an address is only where it has flows itself.
@@ -7,25 +8,46 @@ Errors: {"error": sentence}.
 
 import logging
 from collections.abc import Container, Mapping
+from functools import partial
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.agent_messages import MOST_LISTENERS, QUESTION, REPORT, read_services
+from fairlead.api import node_identity
+from fairlead.api.agent_messages import (
+    MOST_LISTENERS,
+    NEIGHBOURS,
+    NEIGHBOURS_QUESTION,
+    QUESTION,
+    REPORT,
+    object_of,
+    read_services,
+)
+from fairlead.api.agent_neighbours import NeighbourNews
+from fairlead.api.agent_reports import LARGEST_REPORT, read_report
+from fairlead.api.agent_reports import REPORT as AGENT_REPORT
+from fairlead.api.agent_watch import Watching
 from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, Services, identity, json_response
-from fairlead.api.fields import Parser, array_schema, object_schema, or_null, reads
+from fairlead.api.fields import Field, Parser, array_schema, object_schema, or_null, reads, text
+from fairlead.api.nodes import Nodes
 from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body
-from fairlead.api.steps import in_steps
+from fairlead.api.pace import Pace
 from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refused
 from fairlead.drivers.interface import DriverError
 from fairlead.model.locality import local_places
 from fairlead.model.statistics import MOST_SERVICES, Figures, find_listeners
 from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
+from fairlead.store.codec import encode_value
 
 LOG = logging.getLogger(__name__)
 MAY_TELL = frozenset({"admin", "service"})
+LARGEST_QUESTION = 2**20
+"""Bytes of one about neighbours: as many addresses of IPv6 as a node may remember fit in."""
 
 
 def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]:
@@ -41,16 +63,36 @@ def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]
     return parse
 
 
+def _request(secret: str) -> Parser[Mapping[str, object]]:
+    """A request for a certificate, with a text of this name beside it."""
+    fields = {"request": Field(text(node_identity.LONGEST_REQUEST), required=True)}
+    if secret:
+        fields[secret] = Field(text(node_identity.LONGEST_SECRET), required=True)
+    return _whole(object_of(fields))
+
+
 _ANSWER = object_schema({"listeners": array_schema(or_null(IDENTITY), MOST_SERVICES)}, ["listeners"])
 _NAMES = array_schema(TEXT, MOST_LISTENERS)
 _HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
 
+_BELIEVED = object_schema(
+    {"epoch": TEXT, "refused": {"type": "array", "items": {"type": "array"}}}, ["epoch", "refused"]
+)
+REPORTS_AT_ONCE, REPORT_SECONDS = 40, 0.05
+"""Reports of one agent at once, and seconds after which one of them comes back: an agent sends twenty a second at
+most."""
 
-def make_door(services: Services) -> Starlette:
-    async def find(request: Request) -> Response:
+
+class _Counting:
+    """What nodes have counted."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def find(self, request: Request) -> Response:
         """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
         by a user who has one; an administrator who leaves it out is told of all."""
-        asked = await read_body(request)
+        services, asked = self._services, await read_body(request)
         counted = read_services(asked)
         places = [services.locate(each.place) for each in counted]
         chassis = asked.get("chassis") or _only_chassis(identity(request))
@@ -60,10 +102,10 @@ def make_door(services: Services) -> Starlette:
         found = find_listeners(services.model.snapshot, zip(places, counted, strict=True))
         return json_response({"listeners": found})
 
-    async def tell(request: Request) -> Response:
+    async def tell(self, request: Request) -> Response:
         """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have
         are not believed; both are named."""
-        chassis = request.path_params["chassis"]
+        services, chassis = self._services, request.path_params["chassis"]
         _ports_of(services, request, chassis)
         told = await read_body(request)
         snapshot = services.model.snapshot
@@ -79,10 +121,63 @@ def make_door(services: Services) -> Starlette:
             LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
         return json_response({"unknown": unknown, "doubtful": doubtful})
 
+
+class _Hearing:
+    """What agents tell of themselves."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._pace = Pace(REPORTS_AT_ONCE, REPORT_SECONDS)
+
+    async def hear(self, request: Request) -> Response:
+        """That an agent lives, what its node could not apply, and what it sees of whoever it probes. What it was not
+        given to probe is named, with the reason, and changes nothing."""
+        chassis = request.path_params["chassis"]
+        _check_speaks(request, chassis)
+        if self._pace.wait(chassis) > 0:
+            raise ApiError(429, f"chassis {chassis} reports too often; try again in a second")
+        self._pace.add(chassis)
+        report = read_report(chassis, await read_body(request))
+        refused = await self._nodes.agents.hear(report)
+        named = [[msgspec.Raw(encode_value(endpoint)), why] for endpoint, why in refused]
+        epoch = f"{self._nodes.channel.epoch}.{self._nodes.agents.returns(chassis)}"
+        return json_response({"epoch": epoch, "refused": named})
+
+
+def make_door(services: Services) -> Starlette:
+    counting, hearing = _Counting(services), _Hearing(services.nodes)
+    watching = Watching(services.nodes.channel, _check_speaks)
+    neighbours = NeighbourNews(services, partial(_ports_of, services))
     return DOOR.build(
         [
-            Operation("POST", "/sightings", find, takes=_whole(QUESTION), gives={200: _ANSWER}),
-            Operation("PUT", "/chassis/{chassis}", tell, takes=_whole(REPORT), gives={200: _HEARD}),
+            *node_identity.routes(services, _request),
+            Operation("POST", "/sightings", counting.find, takes=_whole(QUESTION), gives={200: _ANSWER}),
+            Operation(
+                "GET",
+                "/chassis/{chassis}/slice",
+                watching.watch,
+                query={"after": TEXT},
+                gives={200: None},
+                waits=True,
+            ),
+            Operation(
+                "POST",
+                "/chassis/{chassis}/report",
+                hearing.hear,
+                takes=_whole(AGENT_REPORT),
+                gives={200: _BELIEVED},
+                largest=LARGEST_REPORT,
+            ),
+            Operation("PUT", "/chassis/{chassis}", counting.tell, takes=_whole(REPORT), gives={200: _HEARD}),
+            Operation(
+                "POST",
+                "/chassis/{chassis}/neighbours",
+                neighbours.tell,
+                takes=_whole(NEIGHBOURS_QUESTION),
+                gives={200: NEIGHBOURS.schema},
+                largest=LARGEST_QUESTION,
+                waits=True,
+            ),
         ]
     )
 
@@ -116,13 +211,18 @@ def _only_chassis(who: Identity) -> str | None:
     return next(iter(who.chassis))
 
 
-def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:
-    """Those of a chassis for which the caller may speak. Raises ApiError, DriverError."""
+def _check_speaks(request: Request, chassis: str) -> None:
+    """Raises ApiError for who may not speak for the chassis."""
     who = identity(request)
     if not who.is_admin and chassis not in who.chassis:
         raise ApiError(
             403, f"user {who.user} speaks for chassis {', '.join(sorted(who.chassis))}, and not for {chassis}"
         )
+
+
+def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:
+    """Those of a chassis for which the caller may speak. Raises ApiError, DriverError."""
+    _check_speaks(request, chassis)
     ports = services.ports_on(chassis)
     if ports is None:
         raise ApiError(404, f"OVN has no chassis {chassis}")
@@ -134,6 +234,9 @@ DOOR = Door(
     title="Fairlead: agents",
     error=SENTENCE,
     fault=sentence,
-    words={DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}")},
+    words={
+        DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
+        Refused: node_identity.refusal_of,
+    },
     admits=_only_agents,
 )

@@ -4,11 +4,13 @@
 /load-balancer   Octavia v2
 /operator        what Fairlead does and has done
 /agent           what the nodes count
+/plugin          what other services have load balancers of
 /1.0             LXD's and Incus' networks and load balancers
 /v3, /projects   what clients ask Keystone, as far as they cannot do without
 """
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -17,11 +19,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api import agents, lxd, network, octavia, operator
+from fairlead.api import agents, lxd, network, node_identity, octavia, operator, plugin
 from fairlead.api.auth import Authenticate
-from fairlead.api.callers import PROBES, AccessControl, Turns, WayIn
-from fairlead.api.door import Services, json_response
+from fairlead.api.building import Door, sentence
+from fairlead.api.callers import BASIC, PROBES, AccessControl, Turns, WayIn
+from fairlead.api.door import ApiError, Services, json_response
 from fairlead.api.identity import identity_routes, version_document
+from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.api.loop_lag import LoopLag
 from fairlead.api.metrics import Metrics
 from fairlead.reconciler.dataplanes import Dataplanes
@@ -38,6 +42,8 @@ class Applications:
     """Every door."""
     lxd: ASGIApp
     """That of LXD's clients alone, for listeners of their own."""
+    nodes: ASGIApp
+    """That of agents alone, for listeners of theirs."""
 
 
 def make_app(
@@ -46,18 +52,22 @@ def make_app(
     authenticate: Authenticate,
     *,
     names: frozenset[str] | None = None,
+    challenge: str = BASIC,
     loop_lag: LoopLag | None = None,
 ) -> Applications:
-    """`names` are what Host may be, where that matters (`callers.names_of`)."""
+    """`names` are what Host may be, where that matters (`callers.names_of`); `challenge` is how callers are told
+    to say who they are."""
     doors = {
         network.DOOR: network.make_door(services),
         octavia.DOOR: octavia.make_door(services),
         operator.DOOR: operator.make_door(services, dataplanes),
         agents.DOOR: agents.make_door(services),
+        plugin.DOOR: plugin.make_door(services),
         lxd.DOOR: lxd.make_door(services),
     }
     told_apart = frozenset({*IDENTITY, *(door.path.strip("/") for door in doors)})
-    metrics = Metrics(services, dataplanes, loop_lag or LoopLag(), told_apart)
+    tokens = authenticate if isinstance(authenticate, KeystoneTokens) else None
+    metrics = Metrics(services, dataplanes, loop_lag or LoopLag(), told_apart, tokens)
 
     async def index(request: Request) -> Response:
         root = str(request.base_url).rstrip("/")
@@ -81,9 +91,30 @@ def make_app(
     def enter(app: ASGIApp, way: WayIn) -> ASGIApp:
         return AccessControl(app, way, services.new_id, metrics.observe, turns)
 
-    way = WayIn(authenticate=authenticate, names=names, public=public)
+    way = WayIn(authenticate=authenticate, names=names, public=public, fault=_fault_of(doors), challenge=challenge)
     own = WayIn(authenticate=lxd.known_by(services), public=frozenset(), refusal=lxd.refusal)
-    return Applications(all=enter(Starlette(routes=routes), way), lxd=enter(lxd.standing_alone(lxd_routes), own))
+    agents_door = _Door(agents.DOOR.path, app=_door(doors[agents.DOOR], agents.DOOR.path))
+    of_agents = WayIn(
+        authenticate=node_identity.known_by(services, services.socket_chassis),
+        public=frozenset(f"{agents.DOOR.path}/{each}" for each in node_identity.PUBLIC),
+        fault=_fault_of(doors),
+    )
+    return Applications(
+        nodes=enter(Starlette(routes=[agents_door]), of_agents),
+        all=enter(Starlette(routes=routes), way),
+        lxd=enter(lxd.standing_alone(lxd_routes), own),
+    )
+
+
+def _fault_of(doors: Iterable[Door]) -> Callable[[str, ApiError], Response]:
+    """An error, in the format of the door to which the path leads; a sentence where there is none."""
+    faults = {door.path: door.fault for door in doors}
+
+    def fault(path: str, error: ApiError) -> Response:
+        door = "/" + path.lstrip("/").partition("/")[0]
+        return faults.get(door, sentence)(error)
+
+    return fault
 
 
 class _Door(Mount):

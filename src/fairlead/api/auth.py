@@ -1,15 +1,18 @@
-"""Who calls: nobody in particular (on loopback and unix sockets only), or a user of an htpasswd file.
+"""Who calls: nobody in particular (on loopback and unix sockets only), or a user of an htpasswd file; or whom Keystone
+knows (`fairlead.api.keystone`).
 
 HTTP basic is what the stock clients speak as `auth_type: http_basic` (RFC 7617). A line of the file is
 
     user:bcrypt hash:project:role,role
     user:bcrypt hash:project:service:chassis,chassis
 
-as `htpasswd -nB user` writes its first two columns; an agent's user names the chassis for which it may speak. A bcrypt
-check takes tens of milliseconds by design, so what was right once is remembered under a key that only this process
-knows; the password itself is not. A caller who was right before never waits. All other checks take turns by address, in
-lines with an end. Failures make their address wait, and a caller who has hung up is not checked. So strangers with
-wrong passwords keep themselves waiting, and not a caller who comes for the first time.
+as `htpasswd -nB user` writes its first two columns; an agent's user names the chassis for which it may speak. Who has
+the word `certificate` instead of a hash has no password: they show a certificate with their name (`server.client_ca`).
+
+A bcrypt check takes tens of milliseconds by design, so what was right once is remembered under a key that only this
+process knows; the password itself is not. A caller who was right before never waits. All other checks take turns by
+address, in lines with an end. Failures make their address wait, and a caller who has hung up is not checked. So
+strangers with wrong passwords keep themselves waiting, and not a caller who comes for the first time.
 """
 
 import asyncio
@@ -20,11 +23,13 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 import bcrypt
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from fairlead.api.pace import Pace
 from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
@@ -49,6 +54,8 @@ FAILURES = 30
 """That an address has at once; each comes back after FORGIVEN seconds."""
 FORGIVEN = 2.0
 BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
+BY_CERTIFICATE = "certificate"
+"""Instead of a hash."""
 LONGEST_USER = 255
 
 
@@ -64,11 +71,25 @@ class TooManyChecks(Exception):
         self.seconds = seconds
 
 
+class NobodyToAsk(Exception):
+    """Who calls cannot be found out now; it may be tried again after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"try again in {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class SpeaksForNone(Exception):
+    """It is known who calls, and they speak for no project."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
     """What a caller says of itself, and what is seen of it."""
 
     authorization: str | None = None
+    token: str | None = field(default=None, repr=False)
+    """The header X-Auth-Token."""
     project_id: str | None = None
     """The header X-Project-Id."""
     address: str = ""
@@ -78,17 +99,20 @@ class LoginAttempt:
     query: str = ""
     """Of the URL."""
     certificate: bytes | None = None
-    """DER, of the client, where the listener asks for one: they have shown that they have its key."""
+    """DER, of the client, where the listener asks for one: they have shown that they have its key. On the listener of
+    all doors an authority of ours vouches for it; on LXD's nobody does."""
 
 
 Authenticate: TypeAlias = Callable[[LoginAttempt], Awaitable[Identity | None]]
-"""The caller; None when they have to say who they are. Raises TooManyChecks, and Gone when they have hung up."""
+"""The caller; None when they have to say who they are. Raises TooManyChecks, NobodyToAsk, SpeaksForNone, and Gone
+when they have hung up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     identity: Identity
     hash: bytes
+    """Of no password: they show a certificate."""
 
 
 async def anybody(attempt: LoginAttempt) -> Identity | None:
@@ -123,13 +147,14 @@ def read_password_file(path: Path) -> dict[str, User]:
             raise BadPasswordFile(f"{path}:{number}: the user is there already")
         if "" in chassis or (chassis and "service" not in roles):
             raise BadPasswordFile(f"{path}:{number}: the fifth column names chassis, of a user with the role service")
-        if not roles or not BCRYPT.match(parts[1]) or not roles <= ROLES or len(parts[2]) > LONGEST_PROJECT:
+        has_form = parts[1:2] == [BY_CERTIFICATE] or bool(parts[1:] and BCRYPT.match(parts[1]))
+        if not roles or not has_form or not roles <= ROLES or len(parts[2]) > LONGEST_PROJECT:
             raise BadPasswordFile(
                 f"{path}:{number}: a line is user:bcrypt hash:project:role,role, and for an agent :chassis,chassis;"
                 f" roles are {', '.join(sorted(ROLES))}"
             )
         identity = Identity(user=parts[0], project_id=parts[2], roles=roles, chassis=chassis)
-        users[parts[0]] = User(identity=identity, hash=parts[1].encode())
+        users[parts[0]] = User(identity=identity, hash=b"" if parts[1] == BY_CERTIFICATE else parts[1].encode())
     return users
 
 
@@ -153,7 +178,7 @@ class HttpBasic:
     async def __call__(self, attempt: LoginAttempt) -> Identity | None:
         credentials = read_credentials(attempt.authorization)
         if credentials is None:
-            return None
+            return self._shown(attempt.certificate) if attempt.authorization is None else None
         name, password = credentials
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
         if digest in self._right:
@@ -168,6 +193,12 @@ class HttpBasic:
         except (TooMany, TimeoutError):
             raise TooManyChecks(1) from None
 
+    def _shown(self, certificate: bytes | None) -> Identity | None:
+        """Whose name is in a certificate that was vouched for. Looked up at each request: who is taken out of the file
+        comes in no more."""
+        user = None if certificate is None else self._users.get(common_name(certificate))
+        return user.identity if user is not None and not user.hash else None
+
     def _refuse_after_failures(self, address: str) -> None:
         """Raises TooManyChecks when this address has failed too often lately."""
         wait = self.failures.wait(address)
@@ -177,7 +208,8 @@ class HttpBasic:
     async def _check(self, name: str, password: bytes, digest: bytes, address: str) -> Identity | None:
         user, right_ones = self._users.get(name), self._right
         # a name that is not there costs the same time as one that is
-        right = await asyncio.to_thread(bcrypt.checkpw, password[:72], user.hash if user else self._dummy)
+        hashed = user.hash if user and user.hash else self._dummy
+        right = await asyncio.to_thread(bcrypt.checkpw, password[:72], hashed) and hashed is not self._dummy
         if user is None or not right:
             self.failures.add(address)
             return None
@@ -188,8 +220,17 @@ class HttpBasic:
 
 
 def _make_dummy(users: dict[str, User]) -> bytes:
-    costs = [int(user.hash.split(b"$")[2]) for user in users.values()]
+    costs = [int(user.hash.split(b"$")[2]) for user in users.values() if user.hash]
     return bcrypt.hashpw(b"nobody", bcrypt.gensalt(max(costs, default=4)))
+
+
+def common_name(certificate: bytes) -> str:
+    """Of its subject; empty for one that has not just one."""
+    try:
+        names = x509.load_der_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(names[0].value) if len(names) == 1 else ""
+    except ValueError:
+        return ""
 
 
 def read_credentials(authorization: str | None) -> tuple[str, bytes] | None:

@@ -4,11 +4,12 @@
   is behind that fence with every page that it shows. So Host must be an address at which the server listens (with DNS
   rebinding, a page names its own host), and a request that another site started is refused.
 * A project has a bounded number of requests in the doors at once. More of them wait in its own line, which has an end.
-  An administrator has a line of their own in each project.
+  An administrator has a line of their own in each project. A body that is on its way takes its sender's own turn alone.
 * Every change, and every failed log-in, leaves one bounded line: the caller, the address, the request and its outcome.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -20,8 +21,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.acceptor import counted_as
-from fairlead.api.auth import LONGEST_USER, Authenticate, LoginAttempt, TooManyChecks, read_credentials
-from fairlead.api.door import json_response
+from fairlead.api.auth import (
+    LONGEST_USER,
+    Authenticate,
+    LoginAttempt,
+    NobodyToAsk,
+    SpeaksForNone,
+    TooManyChecks,
+    read_credentials,
+)
+from fairlead.api.door import ApiError, json_response
 from fairlead.changes.identity import Identity
 from fairlead.logs import AUDIT, Allowance, RateLimit, cleaned
 from fairlead.reconciler.loop import CAUSE
@@ -47,6 +56,7 @@ WORDS = "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 PROBES = frozenset({"/healthz", "/readyz"})
 """They say "well" or "not well" to every caller, for any Host."""
+NO_PROJECT = "The token is for no project. Log in with a project, or with system scope."
 STRANGER = Identity(user="", project_id="", roles=frozenset())
 STRANGERS.addFilter(RateLimit(STRANGERS_A_MINUTE))
 
@@ -82,6 +92,8 @@ class RequestRecord:
     """Owners that it changed."""
     claimed: str = ""
     """Of a log-in that failed: the user that was named."""
+    waited: list[float] = field(default_factory=list)
+    """Seconds for which it did nothing but wait for news, as it was asked to."""
     refused: bool = False
     """Nobody was asked who calls: it was a stranger's, or went to what is for everybody."""
 
@@ -105,8 +117,16 @@ class RequestRecord:
         }
 
 
+BASIC = 'Basic realm="fairlead"'
+"""How callers say who they are (RFC 7617)."""
+
+
 def _plain(message: str, status: int) -> Response:
     return json_response({"error": message}, status)
+
+
+def _plain_fault(_: str, error: ApiError) -> Response:
+    return _plain(error.message, error.status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +140,10 @@ class WayIn:
     """The paths that everybody may read, without a slash at the end."""
     refusal: Callable[[str, int], Response] = _plain
     """Says why a caller does not come as far as a door."""
+    fault: Callable[[str, ApiError], Response] = _plain_fault
+    """An error, in the format of the door to which a path leads."""
+    challenge: str = BASIC
+    """What who has not said who they are is told to do: the header WWW-Authenticate."""
 
 
 class Turns:
@@ -129,11 +153,16 @@ class Turns:
         self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
         self._nodes = FairSemaphore(of_one=AT_ONCE, waiting=NODES_WAITING)
+        self._own = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
 
     def of(self, scope: Scope) -> FairSemaphore:
         if scope["path"].startswith("/agent/"):
             return self._nodes
         return self._reads if scope["method"] in READS else self._writes
+
+    def of_bodies(self) -> FairSemaphore:
+        """Of one user, until they are answered: a body that is slow keeps its sender's others waiting, and nobody's."""
+        return self._own
 
 
 class AccessControl:
@@ -194,14 +223,24 @@ class AccessControl:
             record.caller = await self._way.authenticate(_login_attempt(record, headers))
         except TooManyChecks as error:
             return _too_many_checks(error.seconds)
+        except NobodyToAsk as error:
+            return self._cannot_tell(path, error.seconds)
+        except SpeaksForNone:
+            return self._way.fault(path, ApiError(403, NO_PROJECT, "PolicyNotAuthorized"))
         except Gone:
             return Response(status_code=400)  # to nobody
         if record.caller is None:
             credentials = read_credentials(_header(headers, b"authorization"))
             record.claimed = credentials[0] if credentials else ""
-            return _unauthorized()
+            return _unauthorized(self._way.challenge)
         record.refused = not record.caller.roles
         return None
+
+    def _cannot_tell(self, path: str, seconds: float) -> Response:
+        text = "The identity service does not answer, so it cannot be told who calls. Nothing was done."
+        response = self._way.fault(path, ApiError(503, text, "HTTPServiceUnavailable"))
+        response.headers["retry-after"] = str(math.ceil(seconds))
+        return response
 
     def _why_refused(self, headers: Mapping[bytes, bytes]) -> str:
         """Why this request may not be what its sender meant; empty when nothing speaks against it."""
@@ -219,15 +258,18 @@ class AccessControl:
         caller, scope = record.caller, record.scope
         assert caller is not None  # noqa: S101 - _receive has seen to it
         ASKING_PROJECT.set(caller.project_id)
-        admitted = {**scope, "identity": caller, "request_id": record.id}
+        admitted = {**scope, "identity": caller, "request_id": record.id, "waited": record.waited}
         if caller is not STRANGER:
             line = _line(caller, record.address)
+            own = f"{line}\0{caller.user}\0{_node(scope)}"
             admitted["turn"] = lambda: self._turns.of(scope).turn(line, LINE_PATIENCE, _gone(scope))
+            admitted["own_turn"] = lambda: self._turns.of_bodies().turn(own, LINE_PATIENCE, _gone(scope))
         return admitted
 
     def _tell(self, record: RequestRecord, status: int) -> None:
         facts = record.audit_fields(status)
-        self._observe(record.scope["path"], record.scope["method"], status, perf_counter() - record.began)
+        took = perf_counter() - record.began - sum(record.waited)
+        self._observe(record.scope["path"], record.scope["method"], status, took)
         if record.refused and status >= 400 and record.caller and record.caller is not STRANGER:
             record.claimed = record.caller.user if record.scope["method"] not in READS else ""
         if record.claimed:
@@ -260,12 +302,19 @@ def _line(caller: Identity, address: str) -> str:
     about to end."""
     if not caller.roles:
         return f"address {counted_as(address)}"
-    return f"{caller.user}\0{caller.project_id}" if caller.is_admin else caller.project_id
+    return f"{caller.user}\0{caller.project_id}" if caller.is_admin else caller.project_id or f"user {caller.user}"
+
+
+def _node(scope: Scope) -> str:
+    """The path of what a node tells: nodes may all be one user."""
+    path: str = scope["path"]
+    return path if path.startswith("/agent/") else ""
 
 
 def _login_attempt(record: RequestRecord, headers: Mapping[bytes, bytes]) -> LoginAttempt:
     return LoginAttempt(
         authorization=_header(headers, b"authorization"),
+        token=_header(headers, b"x-auth-token"),
         project_id=_header(headers, b"x-project-id"),
         address=counted_as(record.address),
         gone=_gone(record.scope),
@@ -287,15 +336,18 @@ def _is_same_site(origin: str, host: str) -> bool:
         return False
 
 
-def _unauthorized() -> Response:
+def _unauthorized(challenge: str) -> Response:
     """Keystone's middleware answers in these words (keystonemiddleware, auth_token)."""
     response = _said(401, "Unauthorized", "The request you have made requires authentication.")
-    response.headers["www-authenticate"] = 'Basic realm="fairlead"'
+    response.headers["www-authenticate"] = challenge
     return response
 
 
 def _too_many_checks(seconds: int) -> Response:
-    text = "Too many passwords of this address wait to be checked, or were wrong. Who was right before is let in."
+    text = (
+        "Too many passwords or tokens of this address wait to be checked, or were wrong."
+        " Who was right before is let in."
+    )
     response = _said(429, "Too Many Requests", text)
     response.headers["retry-after"] = str(seconds)
     return response

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
+from fairlead.api.enrolment import Enrolment
 from fairlead.api.node_counts import NodeCounts
+from fairlead.api.nodes import Nodes
 from fairlead.changes.balancers import OnItsWay
 from fairlead.changes.identity import Identity
 from fairlead.changes.probe_limits import check_probes
@@ -88,6 +91,8 @@ class Services:
     resync_owner: Callable[[Owner], None]
     news: Callable[[Owner, int], Awaitable[None]]
     """Returns when this generation of the owner has been applied, or when anything has become of it."""
+    follow: Callable[[Callable[[Owner], None]], None] = lambda _: None
+    """Has this called whenever another thing is known of what of an owner has been applied."""
     providers: Names = providers.DEFAULT
     """What tenants may choose."""
     limits: Limits = NO_LIMITS
@@ -96,14 +101,23 @@ class Services:
     """Of every project."""
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     """What the nodes have counted."""
+    nodes: Nodes = field(init=False)
+    """The channel of agents, and what they tell."""
     locate: Callable[[CountingPlace], str | None] = lambda _: None
     """The id of the network, router or port that this place of a node is. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
     """The ports that a node has; None for one that is not there. Raises DriverError."""
     reachable: Callable[[], Reachable | None] = lambda: None
     """None where no client with a certificate can connect."""
+    enrolment: Callable[[], Enrolment | None] = lambda: None
+    """None where no agent comes with a certificate."""
+    socket_chassis: tuple[str, ...] = ()
+    """Those for which whoever may open the agents' socket speaks."""
     patience: float = 2.0
     """Seconds for which a request waits for what is on its way to the dataplane."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", Nodes.of(self.model))
 
     async def write(self, change: Change) -> Snapshot:
         """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.
@@ -112,23 +126,26 @@ class Services:
         A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end.
         """
         loop = asyncio.get_running_loop()
-
-        async def decide(snapshot: Snapshot) -> Changes:
-            changes = await decided(change(snapshot))
-            await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
-            changes = within_quota(self.limits, snapshot, _bounded(changes))
-            return check_probes(self.probes, snapshot, changes)
-
         deadline = loop.time() + self.patience
         while True:
             try:
-                return await self.model.write(decide)
+                return await self.model.write(lambda snapshot: self._decide(change, snapshot))
             except Refused as refused:
                 if not isinstance(refused.why, OnItsWay) or loop.time() >= deadline:
                     raise
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await self.news(refused.why.owner, refused.why.generation)
+
+    async def try_out(self, change: Change) -> None:
+        """Raises what `write` would for this change; nothing is written."""
+        await self.model.try_out(lambda snapshot: self._decide(change, snapshot))
+
+    async def _decide(self, change: Change, snapshot: Snapshot) -> Changes:
+        changes = await decided(change(snapshot))
+        await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
+        changes = within_quota(self.limits, snapshot, _bounded(changes))
+        return check_probes(self.probes, snapshot, changes)
 
 
 class ApiError(Exception):
@@ -157,14 +174,20 @@ def too_large(largest: int = LARGEST_BODY) -> ApiError:
     return ApiError(413, f"The request body is larger than {largest} bytes.", "RequestTooLarge")
 
 
-async def read_json(request: Request, takes: Callable[[object], _T], largest: int = LARGEST_BODY) -> _T:
+async def read_json(
+    request: Request,
+    takes: Callable[[object], _T],
+    largest: int = LARGEST_BODY,
+    meanwhile: AbstractAsyncContextManager[None] | None = None,
+) -> _T:
     """The body, which is JSON, as `takes` reads it. Raises what `takes` raises, and ApiError: 400 when it is not JSON
-    or too deep, 413 when it is larger than allowed.
+    or too deep, 413 when it is larger than allowed. `meanwhile` is entered while its bytes come.
 
     A large one is read beside the event loop, one at a time, and each project has its turn. The interpreter lets the
     loop go on meanwhile (Python library reference, sys.setswitchinterval).
     """
-    body = await _read_bytes(request, largest)
+    async with meanwhile or contextlib.nullcontext():
+        body = await _read_bytes(request, largest)
     if len(body) <= LONG_BODY:
         return takes(_decode(body))
     async with _READING.turn(ASKING_PROJECT.get()):

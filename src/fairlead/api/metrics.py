@@ -15,15 +15,20 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.api.door import Services, identity
+from fairlead.api.keystone.figures import Asked, Known
+from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.api.loop_lag import LoopLag
-from fairlead.api.steps import in_steps
+from fairlead.api.nodes import Nodes
+from fairlead.model.health import Health
 from fairlead.model.kinds import has_rows
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.replica_probes import replicas_health
 from fairlead.model.snapshot import Snapshot, balancer_status
-from fairlead.model.status import derive_provisioning_status
+from fairlead.model.status import OperatingStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
 from fairlead.reconciler.dataplanes import Central, Dataplanes
-from fairlead.reconciler.loop import Work
+from fairlead.reconciler.memory import Work
+from fairlead.resting import in_steps
 
 SOUTHBOUND_PATIENCE = 30.0
 """Seconds without news of probes or ports, while somebody waits for them, after which a server is not ready: a member
@@ -39,9 +44,14 @@ class Metrics:
     """One registry for one application, so that two in one process do not meet."""
 
     def __init__(
-        self, services: Services, dataplanes: Dataplanes, loop_lag: LoopLag, doors: frozenset[str] = frozenset()
+        self,
+        services: Services,
+        dataplanes: Dataplanes,
+        loop_lag: LoopLag,
+        doors: frozenset[str] = frozenset(),
+        tokens: KeystoneTokens | None = None,
     ) -> None:
-        """`doors` are the first parts of paths by which requests are told apart."""
+        """`doors` are the first parts of paths by which requests are told apart; `tokens` is who checks them."""
         self._registry = CollectorRegistry()
         self._central = dataplanes.central
         self._doors = frozenset({"", *doors})
@@ -60,6 +70,8 @@ class Metrics:
             central.reconciler.watch(self._observer(central.dataplane.name))
         self._state = _State(services, dataplanes, loop_lag)
         self._registry.register(self._state)
+        if tokens is not None:
+            self._registry.register(TokenCollector(tokens))
 
     def observe(self, path: str, method: str, code: int, seconds: float) -> None:
         """Under names of ours only: each that a stranger could invent would be kept for ever."""
@@ -131,19 +143,23 @@ class _State(Collector):
         """How many there are by kind and status."""
         self._members: Mapping[tuple[str, ...], int] = {}
         """By status."""
+        self._replicas: Mapping[tuple[str, ...], int] = {}
 
     def count(self) -> Steps[None]:
         snapshot = self._services.model.snapshot
         self._owners = yield from self._count_owners(snapshot)
         self._members = yield from self._count_members(snapshot)
+        self._replicas = yield from self._count_replicas(snapshot)
 
     def collect(self) -> Iterator[Metric]:
         yield from _work(self._central)
         yield from _conditions(self._central)
         yield from _observed(self._central)
+        yield from _followed(self._central)
         yield GaugeMetricFamily(
             "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.node_counts.nodes
         )
+        yield from _told_to_nodes(self._services.nodes)
         yield GaugeMetricFamily(
             "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._lag.longest
         )
@@ -152,6 +168,7 @@ class _State(Collector):
         )
         yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")
         yield _counted("fairlead_members", "Members that a health monitor watches.", self._members)
+        yield _counted("fairlead_replicas", "Replicas of Local IPs that a health monitor watches.", self._replicas)
 
     def _count_owners(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
         counts: Counter[tuple[str, ...]] = Counter()
@@ -160,6 +177,14 @@ class _State(Collector):
                 counts[
                     owner.kind.value, derive_provisioning_status(generation, self._services.applied(owner)).value
                 ] += 1
+            yield
+        return counts
+
+    def _count_replicas(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
+        """In the words that members have."""
+        counts: Counter[tuple[str, ...]] = Counter()
+        for local_ip in (snapshot.local_ips[each] for each in snapshot.monitored_local_ips):
+            counts.update((_status(health).value,) for _, health in replicas_health(snapshot, local_ip))
             yield
         return counts
 
@@ -172,6 +197,44 @@ class _State(Collector):
                     counts.update((where.of_member(pool, member).value,) for member in pool.members)
                     yield
         return counts
+
+
+class TokenCollector(Collector):
+    """Of callers that Keystone knows."""
+
+    def __init__(self, tokens: KeystoneTokens) -> None:
+        self._tokens = tokens
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._tokens.figures
+        asked = CounterMetricFamily("fairlead_keystone_questions_total", "About tokens.", labels=["outcome"])
+        for outcome in Asked:
+            asked.add_metric([outcome.value], figures.asked[outcome])
+        known = CounterMetricFamily(
+            "fairlead_keystone_unasked_total", "Tokens about which Keystone was not asked, by why.", labels=["why"]
+        )
+        for why in Known:
+            known.add_metric([why.value], figures.known[why])
+        yield from (asked, known)
+        yield CounterMetricFamily("fairlead_keystone_seconds_total", "That questions took.", figures.seconds)
+        yield GaugeMetricFamily("fairlead_keystone_tokens", "That are remembered as good.", len(self._tokens.memory))
+        yield GaugeMetricFamily("fairlead_keystone_answers", "0 while it does not.", int(self._tokens.keystone.answers))
+
+
+def _told_to_nodes(nodes: Nodes) -> Iterator[Metric]:
+    yield GaugeMetricFamily("fairlead_listening_nodes", "Whose agents hear their slice.", nodes.channel.listening)
+    yield GaugeMetricFamily(
+        "fairlead_announcing_nodes", "Whose agents wait for MACs to announce.", nodes.neighbours.waiting
+    )
+    yield CounterMetricFamily(
+        "fairlead_announcements_total", "News of MACs that nodes were told to announce.", nodes.neighbours.told
+    )
+
+
+def _status(health: Health) -> OperatingStatus:
+    if not health.is_known:
+        return OperatingStatus.OFFLINE
+    return OperatingStatus.ERROR if health.is_down else OperatingStatus.ONLINE
 
 
 def _counted(name: str, meaning: str, counts: Mapping[tuple[str, ...], int], *labels: str) -> Metric:
@@ -258,6 +321,30 @@ def _observed(central: Iterable[Central]) -> Iterator[Metric]:
     for status in ("alive", "dead"):
         chassis.add_metric([status], probing[status])
     yield chassis
+
+
+def _followed(central: Iterable[Central]) -> Iterator[Metric]:
+    """What is known of networks that others wrote."""
+    documents = GaugeMetricFamily(
+        "fairlead_followed", "Documents of others that are followed.", labels=["dataplane", "writer", "kind"]
+    )
+    unreadable = GaugeMetricFamily(
+        "fairlead_followed_unreadable_rows", "Rows of others that are left out.", labels=["dataplane"]
+    )
+    following = GaugeMetricFamily("fairlead_following", "1 while it is heard what others write.", labels=["dataplane"])
+    hindrances = GaugeMetricFamily(
+        "fairlead_hindrances",
+        "What others have set that keeps load balancers from being reached; the log says what.",
+        labels=["dataplane"],
+    )
+    for each in central:
+        name, now = each.dataplane.name, each.condition()
+        hindrances.add_metric([name], len(now.hindrances))
+        following.add_metric([name], int(now.follows))
+        unreadable.add_metric([name], now.unreadable)
+        for (writer, kind), count in sorted(now.followed.items()):
+            documents.add_metric([name, writer, kind], count)
+    yield from (following, documents, unreadable, hindrances)
 
 
 def _foreign(central: Iterable[Central]) -> Metric:

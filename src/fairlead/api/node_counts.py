@@ -16,8 +16,9 @@ SILENCES = 3
 """Intervals after which a node that was to tell something again is silent."""
 MEMORY = 86_400.0
 """Seconds of silence after which a node is forgotten, and what it counted with it."""
-MOST = Figures(connections=10**6, errors=10**6, bytes_in=5 * 10**10, active=10**7)
-"""More than a node can have of one listener: opened, turned away, received (400 Gbit/s) in a second; open at once."""
+MOST = Figures(connections=10**6, errors=10**6, bytes_in=5 * 10**10, bytes_out=5 * 10**10, active=10**7)
+"""More than a node can have of one listener: opened, turned away, received and sent (400 Gbit/s each) in a second; open
+at once."""
 GROWING = tuple(field.name for field in fields(Figures) if field.name != "active")
 
 

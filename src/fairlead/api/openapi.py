@@ -5,7 +5,7 @@ body is what is enforced; what it says of answers is held against every answer i
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cache
 from inspect import getdoc
 from typing import Any, TypeAlias
@@ -62,16 +62,16 @@ _WORDS = {
     202: "It is begun.",
     204: "It is done.",
     400: "The request is not right; the message names the attribute and says what would be right.",
-    401: "Say who you are (HTTP basic).",
+    401: "Say who you are (HTTP basic, or a token of Keystone's).",
     403: "The caller may not do this.",
     404: "There is no such thing, or the caller may not see it.",
     409: "It does not fit to what is there, or what is there is still on its way to the dataplane.",
     412: "It has another revision than the one that If-Match asks for.",
-    413: "The body is too large.",
+    413: "The body is too large; or the project for which a service asks would have more than its quota.",
     414: "The query string is too long.",
     429: "Too much at once, of this project or of this address; Retry-After says when to come again.",
     501: "Asked for is what cannot be had here; the message names it.",
-    503: "The store or OVN cannot be reached; nothing was written.",
+    503: "The store, OVN or Keystone cannot be reached; nothing was written.",
 }
 
 
@@ -90,10 +90,12 @@ class Operation(Route):
         fails: Iterable[int] = (),
         admits: Callable[[Identity], None] | None = None,
         largest: int = LARGEST_BODY,
+        waits: bool = False,
     ) -> None:
         """`gives` is the body under its status, None for an empty one; `fails` are statuses of errors that other
         operations of this method do not have; `admits` is for one that others may use than the door's other ones;
-        `largest` is a body's size in bytes."""
+        `largest` is a body's size in bytes. One that `waits` for news takes its turns itself (`in_turn`): while it
+        waits it keeps nobody from theirs."""
         super().__init__(path, view, methods=[method])
         self.method = method
         self.gives = gives
@@ -101,6 +103,7 @@ class Operation(Route):
         self.query = query or {}
         self.fails = tuple(fails)
         self.largest = largest
+        self.waits = waits
         self.allowed = frozenset(self.methods or ())
         """The methods of all operations at its path."""
         self.admits = admits
@@ -119,8 +122,11 @@ class Operation(Route):
             self.admits(scope["identity"])
         if self.takes is not None:
             _check_size(scope, self.largest)
-        async with contextlib.AsyncExitStack() as stack:
-            await _take_turn(scope, stack)
+        async with contextlib.AsyncExitStack() as turns:
+            if self.takes is not None and not self.waits:
+                await _take_turn(turns, scope, "own_turn", "user")
+            if not self.waits:
+                scope["held"] = await turns.enter_async_context(in_turn(scope))
             await super().handle(scope, receive, send)
 
 
@@ -131,14 +137,36 @@ def _check_size(scope: Scope, largest: int) -> None:
         raise too_large(largest)
 
 
-async def _take_turn(scope: Scope, stack: contextlib.AsyncExitStack) -> None:
+@contextlib.asynccontextmanager
+async def in_turn(scope: Scope) -> AsyncIterator[contextlib.AsyncExitStack]:
     """Among the requests of the caller's project, where somebody counts these. Raises ApiError 429."""
-    if "turn" not in scope:
-        return
+    async with contextlib.AsyncExitStack() as held:
+        await _take_turn(held, scope, "turn", "project")
+        yield held
+
+
+@contextlib.asynccontextmanager
+async def _out_of_turn(scope: Scope) -> AsyncIterator[None]:
+    """While a body is on its way, which takes as long as its sender likes, others of the project have their turn.
+
+    Its sender has a bounded number of bodies all the same: those are counted by user (`own_turn`). Raises ApiError 429.
+    """
+    held: contextlib.AsyncExitStack | None = scope.get("held")
+    if held is None:
+        yield
+    else:
+        await held.aclose()
+        yield
+        await _take_turn(held, scope, "turn", "project")
+
+
+async def _take_turn(held: contextlib.AsyncExitStack, scope: Scope, turn: str, whose: str) -> None:
+    """Raises ApiError 429."""
     try:
-        await stack.enter_async_context(scope["turn"]())
+        if turn in scope:
+            await held.enter_async_context(scope[turn]())
     except (TooMany, TimeoutError):
-        text = "Too many requests of this project are waiting; send fewer at once, and try again in a second."
+        text = f"Too many requests of this {whose} are waiting; send fewer at once, and try again in a second."
         raise ApiError(429, text, "OverLimit") from None
     except Gone:
         raise ApiError(400, "The connection has ended.", "MalformedRequestBody") from None
@@ -148,7 +176,7 @@ async def read_body(request: Request) -> Any:
     """The body, read as the route declares it. Raises ApiError."""
     operation: Operation = request.scope["operation"]
     assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
-    return await read_json(request, operation.takes, operation.largest)
+    return await read_json(request, operation.takes, operation.largest, _out_of_turn(request.scope))
 
 
 def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:
@@ -210,9 +238,9 @@ def _describe(operation: Operation) -> JsonObject:
 
 
 def _answers(operation: Operation) -> Mapping[int, Schema | None]:
-    failures = [400, 404, 414, *operation.fails]
+    failures = [400, 404, 414, 503, *operation.fails]
     if operation.method != "GET":
-        failures += [409, 501, 503]
+        failures += [409, 501]
     if operation.takes is not None:
         failures += [413]
     return {

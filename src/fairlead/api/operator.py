@@ -3,7 +3,7 @@
 `fairlead plan`, `show` and `resync` are its clients. Administrators only. Errors: {"error": sentence}.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 
@@ -11,26 +11,30 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead.api import node_identity, operator_chassis
 from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, JsonObject, Services, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
-from fairlead.api.steps import in_steps
 from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError
+from fairlead.model.foreign import is_foreign
 from fairlead.model.health import Health
+from fairlead.model.health_table import HealthRow, health_table
 from fairlead.model.kinds import has_rows
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.names import describe_member, name_of
-from fairlead.model.owner import Kind, Owner
-from fairlead.model.probes import why_down, why_unknown
+from fairlead.model.names import describe_probed, name_of, name_rows
+from fairlead.model.owner import Owner
+from fairlead.model.probes import Probing, find_probing, why_down, why_unknown
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import Applied, ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
-from fairlead.reconciler.dataplanes import Central, Dataplanes
-from fairlead.reconciler.loop import MassDelete, Statistics
+from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
+from fairlead.reconciler.looking import MassDelete
+from fairlead.reconciler.memory import Statistics
+from fairlead.resting import in_steps
 from fairlead.store.interface import StoreError
 
 
@@ -66,9 +70,26 @@ SHOWN: Mapping[str, Schema] = {
 }
 RESYNCED = object_schema({"changed": NUMBER, "dataplanes": _each(NUMBER)}, ["changed", "dataplanes"])
 _FIGURES = dict.fromkeys(("waiting", *(field.name for field in fields(Statistics))), NUMBER)
-STATISTICS = object_schema(
-    {**_FIGURES, "dataplanes": _each(object_schema(_FIGURES, _FIGURES))}, [*_FIGURES, "dataplanes"]
-)
+FOLLOWED: Mapping[str, Schema] = {
+    "heard": FLAG,
+    "unreadable": NUMBER,
+    "documents": _each(_each(NUMBER)),
+    "hindrances": TEXTS,
+}
+"""Of what others wrote: whether it is heard, how many rows are left out, and by writer and kind how much there is;
+and what they have set that keeps load balancers from being reached."""
+_PARTS: Mapping[str, Schema] = {**_FIGURES, "followed": object_schema(FOLLOWED, FOLLOWED)}
+STATISTICS = object_schema({**_FIGURES, "dataplanes": _each(object_schema(_PARTS, _PARTS))}, [*_FIGURES, "dataplanes"])
+
+
+_TEXTS = ("owner", "owner_name", "id", "member", "address", "monitor", "by", "chassis", "status", "why", "error")
+_PROBED: Mapping[str, Schema] = {
+    **dict.fromkeys(_TEXTS, TEXT),
+    "number": NUMBER,
+    "since": or_null(TEXT),
+    "latency": or_null({"type": "number"}),
+}
+HEALTH = object_schema({"health": {"type": "array", "items": object_schema(_PROBED, _PROBED)}}, ["health"])
 
 
 def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
@@ -78,9 +99,11 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
     return DOOR.build(
         [
             Operation("GET", "/statistics", handlers.statistics, gives={200: STATISTICS}),
+            Operation("GET", "/health", handlers.health, gives={200: HEALTH}),
             Operation("GET", "/plan", handlers.plan, gives={200: planned}, fails=[503]),
             Operation("GET", "/owners/{owner:path}", handlers.show, gives={200: shown}, fails=[409, 503]),
             Operation("POST", "/resync", handlers.resync, query={"force": FLAG}, gives={200: RESYNCED}),
+            *operator_chassis.routes(services),
         ]
     )
 
@@ -95,8 +118,12 @@ class _Handlers:
         for each in self._dataplanes.central:
             with _asking(each):
                 for owner, change in (await each.reconciler.plan()).items():
-                    found.setdefault(str(owner), {})[each.dataplane.name] = _diff(change)
+                    found.setdefault(str(owner), {})[each.dataplane.name] = _diff(self._services.model.snapshot, change)
         return json_response({"plan": {owner: _planned(changes) for owner, changes in found.items()}})
+
+    async def health(self, _: Request) -> Response:
+        rows = await in_steps(health_table(self._services.model.snapshot))
+        return json_response({"health": [_probed_row(row) for row in rows]})
 
     async def show(self, request: Request) -> Response:
         owner = await in_steps(_find_owner(self._services.model.snapshot, request.path_params["owner"]))
@@ -105,6 +132,12 @@ class _Handlers:
         if not rows and snapshot.find(owner) is None:
             titles = " or ".join(each.dataplane.title for each in self._dataplanes.central)
             raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles}")
+        theirs = snapshot.find(owner)
+        if not rows and is_foreign(theirs):
+            row = name_rows(snapshot, theirs.row)
+            raise ApiError(
+                404, f"{owner} is not ours: {theirs.writer.value} wrote it, as {row}; nothing is written for it"
+            )
         generation = snapshot.generations.get(owner, snapshot.revision)
         applied = self._services.applied(owner)
         return json_response(
@@ -135,7 +168,9 @@ class _Handlers:
             for each in self._dataplanes.central
         }
         total = {name: sum(each[name] for each in figures.values()) for name in _FIGURES}
-        return json_response({**total, "dataplanes": figures})
+        followed = {each.dataplane.name: _followed(each.condition()) for each in self._dataplanes.central}
+        dataplanes = {name: {**each, "followed": followed[name]} for name, each in figures.items()}
+        return json_response({**total, "dataplanes": dataplanes})
 
     async def _rows(self, owner: Owner) -> dict[str, JsonObject]:
         """By dataplane, where it has or should have some."""
@@ -144,7 +179,11 @@ class _Handlers:
             with _asking(each):
                 desired, actual = await each.reconciler.compare(owner)
             if desired or actual:
-                rows[each.dataplane.name] = {"desired": _texts(desired), "actual": _texts(actual)}
+                snapshot = self._services.model.snapshot
+                rows[each.dataplane.name] = {
+                    "desired": _texts(snapshot, desired),
+                    "actual": _texts(snapshot, actual),
+                }
         return rows
 
 
@@ -158,7 +197,7 @@ def _asking(central: Central) -> Iterator[None]:
 
 
 def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
-    """`kind/id`, or the name or id of a load balancer, network, router or port. Raises ApiError."""
+    """`kind/id`, or the name or id of a load balancer, Local IP, network, router or port. Raises ApiError."""
     try:
         owner = Owner.parse(text)
     except ValueError:
@@ -179,11 +218,26 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
     return named[0]
 
 
-def _diff(change: Diff) -> JsonObject:
+def _followed(now: Condition) -> JsonObject:
+    documents: dict[str, dict[str, int]] = {}
+    for (writer, kind), count in sorted(now.followed.items()):
+        documents.setdefault(writer, {})[kind] = count
     return {
-        "create": [str(row) for row in change.creates.values()],
-        "update": [[str(update.before), str(update.after)] for update in change.updates.values()],
-        "delete": [str(row) for row in change.deletes.values()],
+        "heard": now.follows,
+        "unreadable": now.unreadable,
+        "documents": documents,
+        "hindrances": list(now.hindrances),
+    }
+
+
+def _diff(snapshot: Snapshot, change: Diff) -> JsonObject:
+    def named(row: object) -> str:
+        return name_rows(snapshot, str(row))
+
+    return {
+        "create": [named(row) for row in change.creates.values()],
+        "update": [[named(update.before), named(update.after)] for update in change.updates.values()],
+        "delete": [named(row) for row in change.deletes.values()],
     }
 
 
@@ -222,28 +276,29 @@ def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
 
 
 def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
-    """The members of a load balancer that their health monitor calls down, and why."""
-    balancer = _balancer(snapshot, owner)
-    return {} if balancer is None else _members(balancer, why_down(snapshot, balancer))
+    """The members of a load balancer, or replicas of a Local IP, that their health monitor calls down, and why."""
+    return _probed(snapshot, owner, why_down)
 
 
 def _unknown(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """Those that have a health monitor, and of which nobody knows whether they answer, and why not."""
-    balancer = _balancer(snapshot, owner)
-    return {} if balancer is None else _members(balancer, why_unknown(snapshot, balancer))
+    return _probed(snapshot, owner, why_unknown)
 
 
-def _balancer(snapshot: Snapshot, owner: Owner) -> LoadBalancer | None:
-    return snapshot.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
+def _probed_row(row: HealthRow) -> JsonObject:
+    return {**asdict(row), "since": row.since.isoformat() if row.since else None}
 
 
-def _members(balancer: LoadBalancer, why: Mapping[str, Health]) -> JsonObject:
-    members = (member for pool in balancer.pools for member in pool.members if member.id in why)
-    return {" ".join([member.id, *describe_member(member)]): why[member.id].value for member in members}
+def _probed(snapshot: Snapshot, owner: Owner, ask: Callable[[Snapshot, Probing], Mapping[str, Health]]) -> JsonObject:
+    probing = find_probing(snapshot, owner)
+    if probing is None:
+        return {}
+    why = ask(snapshot, probing)
+    return {f"{identity} {text}": why[identity].value for identity, text in describe_probed(snapshot, probing, why)}
 
 
-def _texts(rows: Rows) -> JsonObject:
-    return {" ".join(key): str(rows[key]) for key in sorted(rows)}
+def _texts(snapshot: Snapshot, rows: Rows) -> JsonObject:
+    return {" ".join(key): name_rows(snapshot, str(rows[key])) for key in sorted(rows)}
 
 
 def _only_admin(who: Identity) -> None:
@@ -257,6 +312,7 @@ DOOR = Door(
     error=SENTENCE,
     fault=sentence,
     words={
+        Refused: node_identity.refusal_of,
         MassDelete: lambda _, error: ApiError(409, f"{error}; say --force if that is meant"),
         StoreError: lambda _, error: ApiError(503, f"the store cannot be read: {error}"),
         Unsupported: lambda _, error: ApiError(409, str(error)),

@@ -51,6 +51,8 @@ class BoundedHttp(HttpToolsProtocol):
         self.logger = LOG
         self.gone = asyncio.Event()
         """The client has hung up: nobody waits for what is done for it."""
+        self.over = asyncio.Event()
+        """Nobody waits for news any longer: the client has hung up, or the server ends."""
         self.on_gone: Callable[[], None] = lambda: None
         self.peer = ""
         """Who has connected, for callers without an address: a user of this machine, on a unix socket."""
@@ -71,7 +73,17 @@ class BoundedHttp(HttpToolsProtocol):
     @property
     def seen(self) -> dict[str, dict[object, object]]:
         """What is known of the connection, for the extensions of an ASGI scope."""
-        return {"fairlead.gone": {"event": self.gone}, "fairlead.certificate": {"der": self._certificate}}
+        return {
+            "fairlead.gone": {"event": self.gone},
+            "fairlead.over": {"event": self.over},
+            "fairlead.certificate": {"der": self._certificate},
+            "fairlead.stream": {
+                "write": self.transport.write,
+                "waiting": self.transport.get_write_buffer_size,
+                "taken": self.flow.drain,
+                "end": self.close,
+            },
+        }
 
     def overdue(self, now: float) -> bool:
         if self._websocket is not None and self._until == NEVER and self.transport.is_closing():
@@ -83,6 +95,11 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def shutdown(self) -> None:
+        """The server ends when it has answered what it is serving."""
+        self.over.set()
+        super().shutdown()
+
     # what the transport says
 
     def connection_made(self, transport: Any) -> None:
@@ -92,8 +109,17 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
+        self.over.set()
         self.on_gone()
         super().connection_lost(exc)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what refers to this again: what was frozen (`server/process.py`) while it lived is not looked through for
+        circles any more, and each agent that came again left 100 KB."""
+        self.on_gone = lambda: None
+        self.cycle = self.scope = None  # type: ignore[assignment]
+        self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         self._rest += len(data)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import network as networks
+from fairlead.model.foreign import is_foreign
 from fairlead.model.network import Network, Port, Resource, Subnet
 from fairlead.model.snapshot import Snapshot
 
@@ -20,7 +21,7 @@ class Verb(StrEnum):
     DELETE = "delete"
     ADD = "add"
     REMOVE = "remove"
-    """An interface of a router."""
+    """An interface of a router, or a replica of a Local IP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,8 @@ def check_fields(allowed: bool, verb: Verb, what: type[Resource], fields: Iterab
 
 
 def sees_network(asker: Identity, network: Network) -> bool:
-    return network.external or uses_network(asker, network)
+    """What others wrote is shown and changed by their own API."""
+    return not is_foreign(network) and (network.external or uses_network(asker, network))
 
 
 def uses_network(asker: Identity, network: Network) -> bool:
@@ -72,21 +74,28 @@ def uses_network(asker: Identity, network: Network) -> bool:
 
 
 def sees_subnet(asker: Identity, network: Network, subnet: Subnet) -> bool:
-    return uses_network(asker, network) or asker.may_see(subnet.project_id)
+    return not is_foreign(network) and (uses_network(asker, network) or asker.may_see(subnet.project_id))
 
 
 def sees_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
     """The owner of a network sees who is on it."""
+    if is_foreign(port):
+        return False
     return asker.may_see(port.project_id) or asker.may_see(snapshot.networks[port.network_id].project_id)
 
 
 def may_change_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
     """And the owner of a network may change who is on it."""
+    if is_foreign(port):
+        return False
     return asker.may_change(port.project_id) or asker.may_change(snapshot.networks[port.network_id].project_id)
 
 
 def may_change_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> bool:
-    return asker.may_change(network_of(snapshot, subnet).project_id) or asker.may_change(subnet.project_id)
+    network = network_of(snapshot, subnet)
+    if is_foreign(network):
+        return False
+    return asker.may_change(network.project_id) or asker.may_change(subnet.project_id)
 
 
 def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Network:

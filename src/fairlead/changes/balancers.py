@@ -16,11 +16,13 @@ from fairlead.changes.listener_checks import check_listener, complete_listener
 from fairlead.changes.offers import find_provider
 from fairlead.changes.pool_checks import check_subnet, complete_pool
 from fairlead.changes.probe_ports import make_probe_ports
+from fairlead.changes.proxy_ports import with_proxy_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.vip_gateways import place_vips
 from fairlead.changes.vips import VipPort
 from fairlead.model import loadbalancer as lb
 from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.foreign import is_foreign
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
@@ -100,7 +102,8 @@ def create_load_balancer(
         check_new(snapshot.ports, vip.port.id)
     wanted = replace(wanted, vip=vip.vips[0], additional_vips=vip.vips[1:], owns_vip_port=vip.is_new)
     changes = yield from put(snapshot, asker, wanted, vip.port)
-    return replace(changes, reads=(*changes.reads, *reads))
+    rests = changes.rests_on_absence or not vip.is_new  # no Local IP leads to a port that was given
+    return replace(changes, reads=(*changes.reads, *reads), rests_on_absence=rests)
 
 
 def replace_load_balancer(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:
@@ -111,7 +114,8 @@ def replace_load_balancer(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalan
 
 
 def delete_load_balancer(snapshot: Snapshot, asker: Asker, balancer_id: str, *, cascade: bool) -> Changes:
-    """The VIP's port goes too, if it was made for the VIP; one that was given is given back."""
+    """The VIP's port goes too, if it was made for the VIP; one that was given is given back. Who else made it for this
+    load balancer deletes it after it."""
     balancer = find_to_change(snapshot, balancer_id, asker)
     if not cascade and (balancer.listeners or balancer.pools):
         raise Refused(HasParts(balancer_id=balancer_id))
@@ -126,7 +130,7 @@ def removed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Changes:
     if port is not None and balancer.owns_vip_port:
         gone.append(Owner(Kind.PORT, port.id))
         back.extend(release(snapshot.floating_ips[each]) for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
-    elif port is not None:
+    elif port is not None and not is_foreign(port) and not (balancer.kept and balancer.kept.made_port):
         back.append(replace(port, device_id="", device_owner=""))
     return Changes(puts=tuple(back), deletes=tuple(gone))
 
@@ -159,9 +163,12 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
     """
     old = snapshot.load_balancers.get(wanted.id)
     wanted = yield from _complete(old, wanted)
+    wanted = replace(wanted, kept=old.kept) if old is not None else wanted
+    ports = tuple(port for port in ports if not is_foreign(port))
     if ports:
         snapshot = apply_changes(snapshot, Changes(puts=ports), snapshot.revision)
     wanted = place_vips(snapshot, wanted, is_new=old is None)
+    wanted = with_proxy_ports(snapshot, old, wanted)
     yield
     yield from _check(snapshot, asker, old, wanted)
     probe_ports = make_probe_ports(snapshot, wanted, asker.now)
@@ -268,7 +275,7 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
     for pool in wanted.pools:
         for member in pool.members:
             if member.id not in known or member.subnet_id != known[member.id]:
-                check_subnet(snapshot, asker.identity, member)
+                check_subnet(snapshot, asker.identity, wanted, member)
                 yield
     find_provider(asker.providers, wanted.provider).check(snapshot, wanted)
 

@@ -170,6 +170,7 @@ def describe(balancer: lb.LoadBalancer) -> AskedDescription:
         locality=next(
             (pool.locality for pool in balancer.pools if pool.protocol is not lb.PoolProtocol.ANY), lb.Locality.NONE
         ),
+        down_member=first.down_member if first else lb.DownMember.KEEP,
         weights={names[member.id]: member.weight for member in members if member.weight != 1},
         probing=_probing(first.health_monitor if first else None),
         default_target=_default_target(balancer),
@@ -311,6 +312,7 @@ class _Builder:
             algorithm=asked.algorithm,
             persistence=asked.persistence,
             locality=asked.locality if port.ports else lb.Locality.NONE,
+            down_member=asked.down_member,
             health_monitor=self._monitor(port, before.health_monitor if before else None),
             members=_same(before.members, members) if before else members,
         )

@@ -56,6 +56,7 @@ class AskedDescription:
     algorithm: lb.Algorithm = lb.Algorithm.ROUND_ROBIN
     persistence: lb.SessionPersistence | None = None
     locality: lb.Locality = lb.Locality.NONE
+    down_member: lb.DownMember = lb.DownMember.KEEP
     weights: Mapping[str, int] = field(default_factory=dict)
     """By the name of the backend; 1 for the others."""
     probing: Probing | None = None

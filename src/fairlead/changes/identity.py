@@ -21,6 +21,9 @@ class Identity:
     """The nodes for which the caller's agents may speak."""
     projects: frozenset[str] = frozenset()
     """Those that the caller may name instead of `project_id`, where a door lets them choose."""
+    system: bool = False
+    """They speak for the whole deployment, and for no project: a reader sees what all projects have. `project_id` is
+    empty then."""
 
     @property
     def is_admin(self) -> bool:
@@ -32,10 +35,12 @@ class Identity:
         return self.is_admin
 
     def may_see(self, project_id: str) -> bool:
+        if self.system:
+            return self.is_admin or "reader" in self.roles
         return self.is_admin or (project_id == self.project_id and bool(self.roles & {"member", "reader"}))
 
     def may_change(self, project_id: str) -> bool:
-        return self.is_admin or (project_id == self.project_id and "member" in self.roles)
+        return self.is_admin or (not self.system and project_id == self.project_id and "member" in self.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

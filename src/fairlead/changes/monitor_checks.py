@@ -42,7 +42,7 @@ def check_monitor(old: HealthMonitor | None, monitor: HealthMonitor, protocol: P
     """A new or changed one; `protocol` is its pool's. Raises Refused."""
     if monitor.type not in (OF_DATAGRAMS if protocol in DATAGRAMS else OF_STREAMS):
         raise Refused(WrongMonitorType(type=monitor.type, protocol=protocol))
-    if monitor.type is MonitorType.UDP_CONNECT and monitor.delay < UDP_CONNECT_DELAY:
+    if monitor.type is MonitorType.UDP_CONNECT and min(monitor.delay, monitor.seconds_between) < UDP_CONNECT_DELAY:
         raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=UDP_CONNECT_DELAY))
     is_new = old is None or monitor.domain_name != old.domain_name
     if is_new and monitor.domain_name and not monitor.http_version:

@@ -14,7 +14,7 @@ from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import Network, Port, PortUse, Segment, SegmentType
+from fairlead.model.network import UNASKED, Network, Port, PortUse, Segment, SegmentType
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -99,6 +99,13 @@ class VipsOnNetwork(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalIPsOnNetwork(Refusal):
+    """It cannot become external."""
+
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalNetworkInUse(Refusal):
     """It cannot cease to be external: gateways or floating IPs are on it."""
 
@@ -143,7 +150,7 @@ def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Cha
     """The ports of probes were made for its subnets, and go with them. Raises Refused."""
     access.check_own(asker, Verb.DELETE, network)
     ports = list(ports_on(snapshot, network))
-    if any(port.use is not PortUse.PROBE for port in ports):
+    if any(port.use not in UNASKED for port in ports):
         raise Refused(NetworkInUse(network_id=network.id))
     gone = (Owner(Kind.PORT, port.id) for port in ports)
     return Changes(deletes=(*gone, Owner(Kind.NETWORK, network.id)), rests_on_absence=True)
@@ -192,6 +199,8 @@ def _check_other_side(snapshot: Snapshot, network: Network) -> None:
     if not network.external:
         if network.id in snapshot.network_vips:
             raise Refused(VipsOnNetwork(network_id=network.id))
+        if network.id in snapshot.network_local_ips:
+            raise Refused(LocalIPsOnNetwork(network_id=network.id))
         return
     if any(port.use in (PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP) for port in ports_on(snapshot, network)):
         raise Refused(ExternalNetworkInUse(network_id=network.id))

@@ -13,7 +13,7 @@ from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.network import Subnet
 from fairlead.model.pool_slots import with_slots
 from fairlead.model.port_ranges import TargetPort
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, is_unnamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,12 @@ def _check_alone(members: list[lb.Member], moved: list[lb.Member]) -> None:
         taken.add(place)
 
 
-def check_subnet(snapshot: Snapshot, who: Identity, member: lb.Member) -> None:
-    """The subnet that a member is said to be on from now on is one that the asker may use. Raises Refused."""
-    if member.subnet_id is not None:
+def check_subnet(snapshot: Snapshot, who: Identity, balancer: lb.LoadBalancer, member: lb.Member) -> None:
+    """The subnet that a member is said to be on from now on is one that the asker may use. Raises Refused.
+
+    A service that keeps the load balancer has looked at that itself, and may know subnets of which OVN says nothing.
+    """
+    if member.subnet_id is not None and not is_unnamed(snapshot, balancer, member.subnet_id):
         network = snapshot.networks.get(snapshot.subnet_network.get(member.subnet_id, ""))
         if network is None or not uses_network(who, network):
             raise Refused(NotFound(what=Subnet, id=member.subnet_id))

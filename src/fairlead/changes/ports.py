@@ -3,6 +3,7 @@
 A router's interface and a VIP's port belong to what they serve: their addresses and device change only with it.
 """
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,17 +14,20 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
+from fairlead.model.addresses import IPAddress
 from fairlead.model.indexes import NO_IDS
-from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, is_reached, release
+from fairlead.model.local_ip import LocalIP, is_replica, without_replica
+from fairlead.model.network import UNASKED, FloatingIP, Network, Port, PortUse, Resource, is_reached, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
-OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP)
+OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP, PortUse.LOCAL_IP)
 """Ports of a router or a floating IP, which alone changes them."""
 RESERVED_OWNER = "network:"
 """A `device_owner` that begins so is the network's own, and its owner's to give."""
 VIP_DEVICE = "lb-"
+_BALANCER = re.compile(VIP_DEVICE + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RESERVED = ("host", "mac_address", "port_security_enabled", "device_owner")
 """What takes more than the right to have a port."""
 _SERVING = ("fixed_ips", "device_id", "device_owner")
@@ -91,16 +95,32 @@ class PortServesNetwork(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortServesMonitors(Refusal):
-    """It goes with its subnet."""
+class PortServesUnasked(Refusal):
+    """It goes with its subnet, or when nobody needs it any more."""
 
     port_id: str
+    use: PortUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortServesBalancer(Refusal):
     port_id: str
     load_balancer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortHasLocalIP(Refusal):
+    """It has the address of one."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressIsLocalIP(Refusal):
+    """It cannot be taken from its port."""
+
+    port_id: str
+    address: IPAddress
 
 
 # What is done
@@ -114,7 +134,8 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
     said = new.said | {name for name in _RESERVED if getattr(new, name) not in (None, "")}
     _check_reserved(asker, network, Verb.CREATE, new, said)
     check_new(snapshot.ports, new.id)
-    _check_use(new.device_owner)
+    if not _is_reserved_vip(asker, new):
+        _check_use(new.device_owner)
     if new.mac_address is not None:
         _check_mac(snapshot, network, new.id, new.mac_address)
     mac = new.mac_address or choose_mac(snapshot, new.id)
@@ -155,22 +176,26 @@ def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChan
         _check_use(new.device_owner)
     if new == old:
         return Changes()
-    return Changes(puts=(new, *_freed(snapshot, new)), reads=(Owner(Kind.NETWORK, network.id),))
+    _check_local_ips(snapshot, new)
+    lost = new.fixed_ips != old.fixed_ips
+    freed = _freed(snapshot, new) if lost else []
+    return Changes(puts=(new, *freed), reads=(Owner(Kind.NETWORK, network.id),), rests_on_absence=lost)
 
 
 def delete_port(snapshot: Snapshot, asker: Identity, port: Port) -> Changes:
     """Raises Refused."""
     access.check(access.may_change_port(snapshot, asker, port), Verb.DELETE, Port)
+    if port.id in snapshot.port_local_ips:
+        raise Refused(PortHasLocalIP(port_id=port.id))
     if port.use in OF_NETWORK:
         raise Refused(PortServesNetwork(port_id=port.id, use=port.use))
-    if port.use is PortUse.PROBE:
-        raise Refused(PortServesMonitors(port_id=port.id))
+    if port.use in UNASKED:
+        raise Refused(PortServesUnasked(port_id=port.id, use=port.use))
     balancer_id = vip_holder(snapshot, port)
     if balancer_id is not None:
         raise Refused(PortServesBalancer(port_id=port.id, load_balancer_id=balancer_id))
-    led_here = snapshot.port_floating_ips.get(port.id, NO_IDS)
-    freed = (release(snapshot.floating_ips[each]) for each in led_here)
-    return Changes(puts=tuple(freed), deletes=(Owner(Kind.PORT, port.id),))
+    freed = _freed(snapshot, replace(port, fixed_ips=()))
+    return Changes(puts=tuple(freed), deletes=(Owner(Kind.PORT, port.id),), rests_on_absence=True)
 
 
 def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
@@ -181,10 +206,29 @@ def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
     return balancer.id if balancer is not None and balancer.vip.port_id == port.id else None
 
 
-def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP]:
-    """Those that led to an address which the port has no more."""
-    found = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
-    return [release(floating_ip) for floating_ip in found if not is_reached(floating_ip, port)]
+def local_ip_of(snapshot: Snapshot, port: Port) -> str | None:
+    """One that leads to the port, as its own or a replica: then it stays a machine's."""
+    found = *snapshot.port_local_ips.get(port.id, NO_IDS), *snapshot.replica_local_ips.get(port.id, NO_IDS)
+    return min(found, default=None)
+
+
+def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP | LocalIP]:
+    """What led to an address which the port has no more: floating IPs, and Local IPs without that replica."""
+    floating_ips = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
+    local_ips = (snapshot.local_ips[each] for each in snapshot.replica_local_ips.get(port.id, NO_IDS))
+    return [
+        *(release(floating_ip) for floating_ip in floating_ips if not is_reached(floating_ip, port)),
+        *(without_replica(local_ip, port.id) for local_ip in local_ips if not is_replica(local_ip, port)),
+    ]
+
+
+def _check_local_ips(snapshot: Snapshot, port: Port) -> None:
+    """It keeps the addresses that are Local IPs. Raises Refused."""
+    addresses = {fixed.address for fixed in port.fixed_ips}
+    for local_ip_id in sorted(snapshot.port_local_ips.get(port.id, NO_IDS)):
+        address = snapshot.local_ips[local_ip_id].address
+        if address not in addresses:
+            raise Refused(AddressIsLocalIP(port_id=port.id, address=address))
 
 
 def _check_reserved(
@@ -211,6 +255,13 @@ def _check_mac(snapshot: Snapshot, network: Network, port_id: str, wanted: str) 
         raise Refused(MacTaken(network_id=network.id, mac=wanted))
 
 
+def _is_reserved_vip(asker: Identity, new: NewPort) -> bool:
+    """A VIP's port may be there before its load balancer, if an administrator says which one that will be: so Octavia
+    makes it. It has no row in OVN, and nobody answers for its address before the load balancer is there."""
+    is_vip = new.device_owner == PortUse.VIP.value and _BALANCER.fullmatch(new.device_id)
+    return bool(is_vip) and asker.is_admin and not new.host
+
+
 def _check_use(device_owner: str) -> None:
     """A port becomes a router's interface by the router alone, for that is where overlaps are found. And a VIP by its
     load balancer alone: a VIP's port has no row of its own in OVN. Raises Refused."""
@@ -220,7 +271,7 @@ def _check_use(device_owner: str) -> None:
 
 def _check_served(snapshot: Snapshot, old: Port, new: Port) -> None:
     """For a change that the router or the load balancer would not know of. Raises Refused."""
-    if old.use not in (*OF_NETWORK, PortUse.PROBE) and vip_holder(snapshot, old) is None:
+    if old.use not in {*OF_NETWORK, *UNASKED} and vip_holder(snapshot, old) is None:
         return
     if any(getattr(old, name) != getattr(new, name) for name in _SERVING):
         raise Refused(PortInUse(port_id=old.id, network_id=old.network_id, device_id=old.device_id))

@@ -1,12 +1,14 @@
 """How much may be probed: how often by one monitor, and how many packets of a project, and to one port."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fairlead.changes.monitor_checks import ProbesTooOften
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.kinds import PROBED
-from fairlead.model.loadbalancer import LoadBalancer
-from fairlead.model.probes import find_probed_port, probes_of_port
+from fairlead.model.kinds import PROBED, owner_of
+from fairlead.model.loadbalancer import HealthMonitor, LoadBalancer
+from fairlead.model.local_ip import LocalIP, ReplicaMonitor
+from fairlead.model.probes import Probing, find_probed_port, find_probing, probes_of_port
 from fairlead.model.quota import MILLION, UNLIMITED, ProbeLimits, probe_rates
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -23,26 +25,38 @@ class TooManyProbes(Refusal):
 def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> Changes:
     """Raises Refused for a monitor that probes too often, and when a project or a port would get too many probes.
 
-    What a load balancer asks already may stay as it is, whatever the limits are by now.
+    What is asked already may stay as it is, whatever the limits are by now.
     """
     limited = False
-    for balancer in changes.puts:
-        if isinstance(balancer, LoadBalancer):
-            old = snapshot.load_balancers.get(balancer.id)
-            _check_delays(allowed.least_delay, old, balancer)
-            limited = _check_rates(allowed, snapshot, old, balancer) or limited
+    for new in changes.puts:
+        if isinstance(new, LoadBalancer | LocalIP):
+            old = find_probing(snapshot, owner_of(new))
+            _check_delays(allowed.least_delay, old, new)
+            limited = _check_rates(allowed, snapshot, old, new) or limited
     return replace(changes, rests_on_absence=True) if limited else changes
 
 
-def _check_delays(least: int, old: LoadBalancer | None, new: LoadBalancer) -> None:
-    delays = {pool.id: pool.health_monitor.delay for pool in old.pools if pool.health_monitor} if old else {}
-    for pool in new.pools:
-        monitor = pool.health_monitor
-        if monitor is not None and max(1, monitor.delay) < least and monitor.delay != delays.get(pool.id):
+def _check_delays(least: int, old: Probing | None, new: Probing) -> None:
+    known = _monitors(old)
+    for identity, monitor in _monitors(new).items():
+        before = known.get(identity)
+        is_new = before is None or monitor.seconds_between != before.seconds_between
+        if is_new and monitor.seconds_between < least and least > 1:
             raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=least))
 
 
-def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: LoadBalancer | None, new: LoadBalancer) -> bool:
+def _monitors(probing: Probing | None) -> Mapping[str, HealthMonitor | ReplicaMonitor]:
+    """By the pool or the Local IP."""
+    match probing:
+        case LoadBalancer(pools=pools):
+            return {pool.id: pool.health_monitor for pool in pools if pool.health_monitor}
+        case LocalIP(health_monitor=monitor) if monitor is not None:
+            return {probing.id: monitor}
+        case _:
+            return {}
+
+
+def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: Probing | None, new: Probing) -> bool:
     """Whether more is asked than before, and a limit was looked at."""
     before, after = probe_rates(old), probe_rates(new)
     more = sum(after.values()) - sum(before.values())

@@ -1,6 +1,8 @@
-"""What a health monitor needs besides a load balancer: an address from which members are probed.
+"""What a health monitor needs besides a load balancer or a Local IP: an address from which probes come.
 
-It is held by a port, one a subnet, made with the first monitor that needs it. It goes with its subnet.
+It is held by a port, one a subnet, made with the first monitor that needs it. It goes with its subnet. On networks of
+others who keeps the load balancers for another service makes a port there, when it has heard of the monitor. Where
+agents probe there is a second one, for the one node that probes who is not on it (ADR 46).
 """
 
 from dataclasses import dataclass
@@ -8,12 +10,13 @@ from datetime import datetime
 
 from fairlead.changes.addresses import choose_mac, free_address
 from fairlead.changes.refusal import Refusal, Refused
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.foreign import ForeignNetwork
+from fairlead.model.foreign_probing import SERVED
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FixedIP, Port, PortUse, find_subnet
-from fairlead.model.probes import (
-    probe_port_id,
-    sourceless_subnets,
-)
+from fairlead.model.probe_devices import coverless_subnets
+from fairlead.model.probes import Probing, cover_port_id, probe_port_id, sourceless_subnets
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
@@ -25,23 +28,63 @@ class NoAddressForProbes(Refusal):
     subnet_id: str
 
 
-def make_probe_ports(snapshot: Snapshot, balancer: LoadBalancer, now: datetime) -> tuple[Port, ...]:
-    """The ports that are missing. Raises Refused where a subnet has no address left."""
+def make_probe_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
+    """The ports that are missing for the probes that this document asks for.
+
+    Raises Refused where a subnet has no address left, and Unsupported where others give the addresses out and nobody
+    makes a port.
+    """
     ports: list[Port] = []
-    for subnet_id, network_id in sorted(sourceless_subnets(snapshot, balancer).items()):
+    for subnet_id, network_id in sorted(sourceless_subnets(snapshot, probing).items()):
+        if isinstance(network := snapshot.networks[network_id], ForeignNetwork):
+            _check_made(snapshot, network, probing)
+            continue
         port = _make(snapshot, network_id, subnet_id, now)
         ports.append(port)
         snapshot = apply_changes(snapshot, Changes(puts=(port,)), snapshot.revision)
+    return (*ports, *make_cover_ports(snapshot, probing, now))
+
+
+def make_cover_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
+    """The ports that are missing for probes of those whose node is silent, or who have none, by another node. Where a
+    subnet has no address left there are none: nobody is refused a monitor for it."""
+    ports: list[Port] = []
+    for subnet_id, network_id in sorted(coverless_subnets(snapshot, probing).items()):
+        port = _find(snapshot, network_id, subnet_id, cover_port_id(subnet_id), now)
+        if port is not None:
+            ports.append(port)
+            snapshot = apply_changes(snapshot, Changes(puts=(port,)), snapshot.revision)
     return tuple(ports)
 
 
+def _check_made(snapshot: Snapshot, network: ForeignNetwork, probing: Probing) -> None:
+    """Raises Unsupported if there is no port of theirs to probe from, and there will be none: one that nobody can tell
+    from a stranger's is none."""
+    is_kept = isinstance(probing, LoadBalancer) and probing.kept is not None
+    if is_kept and network.writer in SERVED and network.project_id:
+        return
+    whom = "members" if snapshot.agents_probe else "IPv4 members"
+    why = f"which is {network.writer.value}'s"
+    if is_kept and network.writer in SERVED:
+        why = "of which the Northbound database does not say whose it is"
+    asked = f"health monitors of {whom} on network {network.id}, {why}"
+    raise Unsupported(asked, probing.provider if isinstance(probing, LoadBalancer) else "")
+
+
 def _make(snapshot: Snapshot, network_id: str, subnet_id: str, now: datetime) -> Port:
+    port = _find(snapshot, network_id, subnet_id, probe_port_id(subnet_id), now)
+    if port is None:
+        raise Refused(NoAddressForProbes(subnet_id=subnet_id))
+    return port
+
+
+def _find(snapshot: Snapshot, network_id: str, subnet_id: str, identity: str, now: datetime) -> Port | None:
+    """None if there is no address for it."""
     network = snapshot.networks[network_id]
     subnet = find_subnet(network, subnet_id)
-    identity = probe_port_id(subnet_id)
     address = free_address(snapshot, network_id, subnet, identity) if subnet else None
     if address is None:
-        raise Refused(NoAddressForProbes(subnet_id=subnet_id))
+        return None
     return Port(
         id=identity,
         project_id=network.project_id,

@@ -25,7 +25,7 @@ from fairlead.changes.gateways import (
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.outside import check_joined
-from fairlead.changes.ports import PortInUse
+from fairlead.changes.ports import PortInUse, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised, rewrite
 from fairlead.model.indexes import NO_IDS
@@ -236,7 +236,7 @@ def join(
     subnets = subnets_of(snapshot, port)
     check_new_subnets(snapshot, router, subnets)
     network = Owner(Kind.NETWORK, port.network_id)
-    changes = Changes(puts=(replace(router, updated_at=now), port), reads=(network,))
+    changes = Changes(puts=(replace(router, updated_at=now), port), reads=(network,), rests_on_absence=True)
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
 
 
@@ -272,6 +272,9 @@ def _given_port(snapshot: Snapshot, asker: Identity, router: Router, port_id: st
     access.check(asker.may_change(port.project_id), Verb.UPDATE, Port)
     if port.device_id:
         raise Refused(PortInUse(port_id=port.id, network_id=port.network_id, device_id=port.device_id))
+    local_ip_id = local_ip_of(snapshot, port)
+    if local_ip_id is not None:
+        raise Refused(PortInUse(port_id=port.id, network_id=port.network_id, device_id=local_ip_id))
     if not port.fixed_ips:
         raise Refused(InterfaceWithoutAddress(port_id=port.id))
     if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:

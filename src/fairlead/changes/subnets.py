@@ -11,7 +11,7 @@ from fairlead.changes.networks import check_mtu, ports_on
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
 from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, is_usable
-from fairlead.model.network import Ipv6Mode, Network, PortUse, Subnet
+from fairlead.model.network import UNASKED, Ipv6Mode, Network, PortUse, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -171,7 +171,7 @@ def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Change
     there = [
         port for port in ports_on(snapshot, network) if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)
     ]
-    if any(port.use is not PortUse.PROBE for port in there):
+    if any(port.use not in UNASKED for port in there):
         raise Refused(SubnetInUse(subnet_id=subnet.id))
     rest = tuple(other for other in network.subnets if other.id != subnet.id)
     routes = tuple(route for route in network.routes if not is_inside(route, subnet.cidr))

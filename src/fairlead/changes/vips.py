@@ -8,12 +8,16 @@ from fairlead.changes.access import NotFound, uses_network
 from fairlead.changes.addresses import choose_mac, choose_service_address, choose_subnet
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import Identity
-from fairlead.changes.ports import VIP_DEVICE
+from fairlead.changes.ports import VIP_DEVICE, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.addresses import IPAddress
+from fairlead.model.foreign import ForeignNetwork, ForeignPort, Writer, is_foreign
 from fairlead.model.loadbalancer import Vip
 from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet, find_subnet
 from fairlead.model.snapshot import Snapshot
+
+_VIP_USES = (PortUse.VIP.value, "ovn-lb:vip")
+"""Octavia's own, and that of its stock provider, which makes the ports of its VIPs itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +55,25 @@ class VipHolder:
 
 
 class VipPort(NamedTuple):
+    """`port` has the addresses of all VIPs. It is written with the load balancer, new or given and now in use; one that
+    others wrote is used as it is."""
+
     vips: tuple[Vip, ...]
     port: Port
-    """To be written with the load balancer: new, or given and now in use. It has the addresses of all VIPs."""
     is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoVip(Refusal):
     """Neither a port nor a subnet nor a network is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VipNeedsPort(Refusal):
+    """Others wrote the network, and give out its addresses: the VIP's port has to be made there first."""
+
+    network_id: str
+    writer: Writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +142,8 @@ def choose_vip(snapshot: Snapshot, asker: Asker, asked: AskedVip) -> VipPort:
         subnet = choose_subnet(snapshot, network, asked.address)
     else:
         raise Refused(NoVip())
+    if isinstance(network, ForeignNetwork):
+        raise Refused(VipNeedsPort(network_id=network.id, writer=network.writer))
     named = any((asked.address, *(each.address for each in asked.more)))
     if named and not _may_name(asker.identity, network):
         raise Refused(AddressNotTheirs())
@@ -176,21 +192,32 @@ def _given_port(snapshot: Snapshot, who: Identity, asked: AskedVip, port_id: str
     port = snapshot.ports.get(port_id)
     if port is None or not who.may_change(port.project_id):
         raise Refused(NotFound(what=Port, id=port_id))
-    if port.device_id:
-        raise Refused(PortHasDevice(port_id=port.id, device_id=port.device_id))
-    if port.host:
+    device_id = port.device_id or local_ip_of(snapshot, port)
+    if is_foreign(port) and (other := snapshot.vip_owner.get(port.id)) not in (None, asked.balancer_id):
+        raise Refused(PortHasDevice(port_id=port.id, device_id=f"{VIP_DEVICE}{other}"))
+    if device_id and not is_reserved_for(port, asked.balancer_id):
+        raise Refused(PortHasDevice(port_id=port.id, device_id=device_id))
+    if port.host and not is_foreign(port):
         raise Refused(PortHasHost(port_id=port.id, host=port.host))
+    subnet_id = _named(snapshot, port, asked.subnet_id)
     fixed = [
         fixed
         for fixed in port.fixed_ips
-        if asked.subnet_id in (None, fixed.subnet_id) and asked.address in (None, fixed.address)
+        if subnet_id in (None, fixed.subnet_id) and asked.address in (None, fixed.address)
     ]
     if len(fixed) != 1:
         raise Refused(WhichAddress(several=bool(fixed)))
-    more = [_additional_of(port, each) for each in asked.more]
+    more = [_additional_of(snapshot, port, each) for each in asked.more]
     _refuse_twice([*fixed, *more])
+    if isinstance(port, ForeignPort):
+        return VipPort(_vips(port, (*fixed, *more)), port, is_new=False)
     used = replace(port, device_id=f"{VIP_DEVICE}{asked.balancer_id}", device_owner=PortUse.VIP.value)
     return VipPort(_vips(used, (*fixed, *more)), used, is_new=False)
+
+
+def is_reserved_for(port: Port, balancer_id: str) -> bool:
+    """Whether it was made to be the VIP of this load balancer before that was there, as Octavia makes it."""
+    return port.device_owner in _VIP_USES and port.device_id == f"{VIP_DEVICE}{balancer_id}"
 
 
 def _additional(snapshot: Snapshot, who: Identity, network: Network, asked: AlsoAsked, balancer_id: str) -> FixedIP:
@@ -204,11 +231,19 @@ def _additional(snapshot: Snapshot, who: Identity, network: Network, asked: Also
     return choose_service_address(snapshot, network.id, subnet, asked.address, balancer_id)
 
 
-def _additional_of(port: Port, asked: AlsoAsked) -> FixedIP:
+def _named(snapshot: Snapshot, port: Port, subnet_id: str | None) -> str | None:
+    """The subnet that is asked for; None where OVN has no name for it, and the address alone says which it is."""
+    return None if is_foreign(port) and subnet_id not in snapshot.subnet_network else subnet_id
+
+
+def _additional_of(snapshot: Snapshot, port: Port, asked: AlsoAsked) -> FixedIP:
     """A further address that the given port has."""
+    if asked.port_id not in (None, port.id):
+        raise Refused(PortsOfSeveralVips())
+    subnet_id = _named(snapshot, port, asked.subnet_id)
     for fixed in port.fixed_ips:
-        wanted = asked.address in (None, fixed.address) and asked.port_id in (None, port.id)
-        if fixed.subnet_id == asked.subnet_id and wanted:
+        wanted = asked.address in (None, fixed.address)
+        if wanted and (fixed.subnet_id == subnet_id or (subnet_id is None and asked.address is not None)):
             return fixed
     raise Refused(PortWithoutAddress(port_id=port.id, subnet_id=asked.subnet_id))
 

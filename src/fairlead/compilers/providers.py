@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from fairlead.compilers.haproxy import HAPROXY
 from fairlead.compilers.ovn import OVN
-from fairlead.compilers.ovn.abilities import ABILITIES
+from fairlead.compilers.ovn.abilities import ABILITIES, WITH_AGENTS
 from fairlead.compilers.ovn.members import check_change
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy import Certificate
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model.abilities import Abilities
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 
 Check: TypeAlias = Callable[[Snapshot, LoadBalancer], None]
 
@@ -30,12 +34,20 @@ class Provider:
     """The names of those that have the rows of its load balancers."""
     abilities: Abilities = field(default_factory=Abilities)
     """What its load balancers may ask for."""
+    has_proxies: bool = False
+    """Whether its listeners may lead to proxies; agents of nodes run them, and probe their members."""
+    with_agents: Abilities | None = None
+    """The same in a deployment whose agents probe, if that is something else."""
     check: Check = lambda _, __: None
     """Refuses in a change what may be stored all the same: a member's address may become a VIP's after the member was
     made. Raises Unsupported. The snapshot is the one before the change."""
     flavor_capabilities: Mapping[str, str] = field(default_factory=dict)
     availability_zone_capabilities: Mapping[str, str] = field(default_factory=dict)
     """The keys that a profile may have, and what each means: only what has an effect."""
+
+    def abilities_in(self, snapshot: Snapshot) -> Abilities:
+        """Those that it has in this deployment."""
+        return self.with_agents if self.with_agents is not None and snapshot.agents_probe else self.abilities
 
 
 VIP_NETWORKS = "valid_vip_networks"
@@ -46,16 +58,31 @@ def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
     return {dataplane.name: dataplane for dataplane in dataplanes}
 
 
-DATAPLANES = _by_name(
-    OVN,
-)
+def _without_keys(view: Snapshot, owner: Owner) -> Steps[Rows]:
+    """Nobody brings keys to nodes: a listener that needs one is refused."""
+    rows = yield from HAPROXY.compile_in_steps(view, owner)
+    if any(isinstance(row, Certificate) or getattr(row, "secrets", ()) for row in rows.values()):
+        raise Unsupported("keys and certificates", "fairlead")
+    return rows
+
+
+DATAPLANES = _by_name(OVN, replace(HAPROXY, compile_in_steps=_without_keys))
 """All that there are. Where an owner has rows in several, its rows in one do not refer to those in another."""
 IMPLEMENTATIONS: Mapping[str, Provider] = {
+    "fairlead": Provider(
+        description="As ovn; what asks for more than a switch can do is led to an HAProxy on the node where the"
+        " connection starts.",
+        dataplanes=frozenset({OVN.name, HAPROXY.name}),
+        has_proxies=True,
+        check=check_change,
+        availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
+    ),
     "ovn": Provider(
         description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
         " database.",
         dataplanes=frozenset({OVN.name}),
         abilities=ABILITIES,
+        with_agents=WITH_AGENTS,
         check=check_change,
         availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
     ),
@@ -84,6 +111,11 @@ class Names:
         return self.implementations[name] == self.implementations[other]
 
 
+def proxied_names(names: Names) -> frozenset[str]:
+    """Those whose load balancers may lead to proxies."""
+    return frozenset(name for name in names if names[name].has_proxies)
+
+
 def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> tuple[Dataplane, ...]:
     """The dataplanes that any of these names leads to, each of which compiles the load balancers of its own alone."""
     return tuple(
@@ -99,25 +131,23 @@ def _for_its_own(dataplane: Dataplane, names: Names) -> Dataplane:
     if own == frozenset(names):
         return dataplane
 
-    def compile_own(view: Snapshot, owner: Owner) -> Rows:
-        return dataplane.compile(view, owner) if narrowed.concerns(view, owner) else NO_ROWS
+    def compile_own(view: Snapshot, owner: Owner) -> Steps[Rows]:
+        return (yield from dataplane.compile_in_steps(view, owner)) if narrowed.concerns(view, owner) else NO_ROWS
 
-    narrowed = replace(dataplane, providers=own, compile=compile_own)
+    narrowed = replace(dataplane, providers=own, compile_in_steps=compile_own)
     return narrowed
 
 
-def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], object]:
+def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], Steps[None]]:
     """What raises Unsupported for an owner that one of these cannot have: a change is accepted if all compile it.
 
     A dataplane of nodes is asked for what it would have if the whole deployment were one node.
     """
-    if len(dataplanes) == 1:
-        return dataplanes[0].compile
 
-    def check(snapshot: Snapshot, owner: Owner) -> None:
+    def check(snapshot: Snapshot, owner: Owner) -> Steps[None]:
         for dataplane in dataplanes:
             if dataplane.concerns(snapshot, owner):
-                dataplane.compile(snapshot, owner)
+                yield from dataplane.compile_in_steps(snapshot, owner)
 
     return check
 

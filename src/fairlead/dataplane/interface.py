@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 from fairlead.dataplane.rows import Key, Rows
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, at_once
 
 Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
+CompileInSteps: TypeAlias = Callable[[Snapshot, Owner], Steps[Rows]]
 
 
 class Place(Enum):
@@ -38,14 +40,28 @@ class Dataplane:
     """The kinds of owners that may have rows here."""
     providers: frozenset[str] | None = None
     """The names of those whose load balancers have rows here; None when all have."""
-    compile: Compile
+    compile_in_steps: CompileInSteps
     """All rows of one owner of a view, none for one that is gone. A view is a snapshot, or one chassis's slice of it.
     Raises Unsupported."""
     references: Callable[[Any], Iterable[Key]]
     """The rows that must exist before one of its rows can, and as long as it does."""
+
+    def compile(self, view: Snapshot, owner: Owner) -> Rows:
+        """The same without a rest."""
+        return at_once(self.compile_in_steps(view, owner))
 
     def concerns(self, view: Snapshot, owner: Owner) -> bool:
         """Whether an owner is one to have rows here. One that is gone is: nobody knows any more whose it was."""
         balancer = view.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
         own = balancer is None or self.providers is None or balancer.provider in self.providers
         return own and owner.kind in self.kinds
+
+
+def in_one_step(compile_owner: Compile) -> CompileInSteps:
+    """For a dataplane none of whose owners takes long."""
+
+    def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
+        yield from ()
+        return compile_owner(view, owner)
+
+    return compile_in_steps

@@ -8,11 +8,13 @@ Row names are stable: they come from the ids of the model, so `ovn-nbctl` shows 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fairlead.dataplane.backends import render_backends
 from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy, PortGroup, PortGroupPort, Qos
 from fairlead.dataplane.rows import Key
+from fairlead.model.steps import Steps, at_once
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -44,7 +46,8 @@ class LogicalSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalSwitchPort:
-    """`switch` is the row whose `ports` column holds this one: a port outside a switch does not exist in OVN."""
+    """`switch` is the row whose `ports` column holds this one: a port outside a switch does not exist in OVN.
+    `addresses` may gain elements that are rows of others (`SwitchPortAddress`); these here are the port's own."""
 
     name: str
     switch: str
@@ -183,6 +186,16 @@ class VirtualService:
         return f"{self.vip}={render_backends(self.backends)}"
 
 
+class Displaced(NamedTuple):
+    """The rows that Octavia's stock provider `ovn` has of a load balancer: all of this name, with this VIP."""
+
+    name: str
+    vip: str
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.vip}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer:
     name: str
@@ -194,6 +207,8 @@ class LoadBalancer:
     options: Pairs = ()
     ip_port_mappings: Pairs = ()
     """Backend -> `logical port:address that probes come from`."""
+    instead_of: Displaced | None = None
+    """What goes in the transaction in which this row comes, and is never looked for again."""
 
     @property
     def key(self) -> Key:
@@ -208,6 +223,7 @@ class LoadBalancer:
             f"selection_fields={','.join(self.selection_fields)}" if self.selection_fields else "",
             *_render_pairs("options", self.options),
             *_render_pairs("ip_port_mappings", self.ip_port_mappings),
+            f"instead_of={self.instead_of}" if self.instead_of else "",
         )
 
 
@@ -301,54 +317,19 @@ class PortAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortGroup:
-    """What is in its `acls` holds on every switch that has one of its ports."""
+class SwitchPortAddress:
+    """One element of Logical_Switch_Port:addresses: a MAC and an address for which OVN answers ARP and ND, on every
+    chassis and with this MAC."""
 
-    name: str
-
-    @property
-    def key(self) -> Key:
-        return ("Port_Group", self.name)
-
-    def __str__(self) -> str:
-        return f"Port_Group {self.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortGroupPort:
-    """One element of Port_Group:ports."""
-
-    group: str
     port: str
+    address: str
 
     @property
     def key(self) -> Key:
-        return ("in port group", self.group, self.port)
+        return ("on switch port", self.port, self.address)
 
     def __str__(self) -> str:
-        return f"Port_Group {self.group} += {self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acl:
-    """What becomes of a packet that matches. `group` is the row whose `acls` column holds this one."""
-
-    name: str
-    group: str
-    match: str
-    priority: int
-    direction: str = "from-lport"
-    """As it comes into a switch from a port; `to-lport`: as it leaves."""
-    action: str = "drop"
-
-    @property
-    def key(self) -> Key:
-        return ("ACL", self.name)
-
-    def __str__(self) -> str:
-        return (
-            f"ACL {self.name} group={self.group} priority={self.priority} {self.direction} {self.action} {self.match!r}"
-        )
+        return f"Logical_Switch_Port {self.port} += {self.address}"
 
 
 Exclusive: TypeAlias = (
@@ -362,22 +343,32 @@ Exclusive: TypeAlias = (
     | LoadBalancer
     | LoadBalancerHealthCheck
     | LoadBalancerGroup
+    | LogicalRouterPolicy
     | PortGroup
     | Acl
+    | Qos
 )
 """A row of ours that is a row of the database too."""
-Element: TypeAlias = GroupMember | SwitchGroup | RouterGroup | PortAddress | PortGroupPort | ChassisVariable
+Element: TypeAlias = (
+    GroupMember | SwitchGroup | RouterGroup | PortAddress | SwitchPortAddress | PortGroupPort | ChassisVariable
+)
 """A row of ours that is one element of a column."""
 OvnRow: TypeAlias = Exclusive | Element
 
 
 def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:
     """The rows under their keys. Two rows of one key are a mistake of the compiler: raises ValueError."""
+    return at_once(by_key_in_steps(rows))
+
+
+def by_key_in_steps(rows: Iterable[OvnRow]) -> Steps[dict[Key, OvnRow]]:
+    """The same with a rest after each row."""
     result: dict[Key, OvnRow] = {}
     for row in rows:
         if row.key in result:
             raise ValueError(f"two rows of one key: {row} and {result[row.key]}")
         result[row.key] = row
+        yield
     return result
 
 

@@ -5,12 +5,12 @@ column of another. A shared column is a set whose elements are rows of ours, of 
 what is watched, written, compared and deleted first follows from this.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from fairlead.dataplane.ovn import (
-    Acl,
     GatewayChassis,
     GroupMember,
     LoadBalancer,
@@ -23,13 +23,13 @@ from fairlead.dataplane.ovn import (
     Nat,
     OvnRow,
     PortAddress,
-    PortGroup,
-    PortGroupPort,
     RouterGroup,
     StaticRoute,
     SwitchGroup,
+    SwitchPortAddress,
 )
 from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy, PortGroup, PortGroupPort, Qos
 from fairlead.dataplane.rows import Key
 
 
@@ -49,6 +49,10 @@ class Form(Enum):
     """Load_Balancer:vips."""
     TITLE = auto()
     """A word of `external_ids`."""
+    RATE = auto()
+    """QoS:bandwidth."""
+    DISPLACED = auto()
+    """Another one."""
     MARK = auto()
     """The name in it says whose the row is."""
 
@@ -101,12 +105,36 @@ class Shared:
     owned_by_holder: bool = False
     """Whether an element belongs to the owner of the row that holds it. Otherwise it belongs to the owner of the row
     that it refers to."""
+    needed: bool = False
+    """Whether the column has one element at least (ovn-nb(5))."""
     value: str = ""
     """The field with the element's value, in a column that is a map: then elements are marked each for itself, and the
     row that holds them is nobody's. It is made with the first element, and found by the column `holder`."""
 
 
-TITLE = "external_ids:fairlead:name"
+FOREIGN_TABLES = frozenset({"Logical_Switch", "Logical_Router", "Logical_Switch_Port"})
+"""Rows of others in which ours may be, or that ours refer to. The name of one is `<name>@<UUID>`."""
+_FOREIGN = re.compile(r"(?:.*)@([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
+
+
+def foreign_name(name: str, uuid: str) -> str:
+    """How rows of ours call a row of somebody else, whose name may be another's too."""
+    return f"{name}@{uuid}"
+
+
+def foreign_uuid(key: Key) -> str | None:
+    """Of the row of somebody else that has this key; None for one of ours: none of our names has the sign."""
+    if key[0] not in FOREIGN_TABLES or "@" not in key[1]:
+        return None
+    found = _FOREIGN.fullmatch(key[1])
+    return found and found[1]
+
+
+_WORD = "external_ids:"
+TITLE = f"{_WORD}fairlead:name"
+INSTEAD = f"{_WORD}fairlead:instead-of"
+WORDS: Mapping[str, str] = {column: column.removeprefix(_WORD) for column in (TITLE, INSTEAD)}
+"""What is a column of a row here, and there a word of its `external_ids`."""
 _NAME, _TITLE = Column("name"), Column(TITLE, Form.TITLE, "title")
 _OPTIONS, _ENABLED = Column("options", Form.PAIRS), Column("enabled", Form.ENABLED)
 
@@ -159,11 +187,24 @@ TABLES: Mapping[str, Table] = {
             key_parts=4,
         ),
         Table(
+            name="Logical_Router_Policy",
+            row=LogicalRouterPolicy,
+            holder=Holder("Logical_Router", "policies", "router"),
+            columns=(
+                Column("priority", Form.NUMBER),
+                Column("match"),
+                Column("action"),
+                Column("nexthops", Form.TEXTS),
+            ),
+            named_by_key=True,
+        ),
+        Table(
             name="Load_Balancer",
             row=LoadBalancer,
             columns=(
                 *(_NAME, _TITLE, Column("protocol", Form.TEXT_OR_NONE), Column("vips", Form.SERVICES, "services")),
                 *(Column("selection_fields", Form.TEXTS), _OPTIONS, Column("ip_port_mappings", Form.PAIRS)),
+                Column(INSTEAD, Form.DISPLACED, "instead_of"),
             ),
         ),
         Table(
@@ -179,12 +220,24 @@ TABLES: Mapping[str, Table] = {
             name="ACL",
             row=Acl,
             holder=Holder("Port_Group", "acls", "group"),
-            columns=(Column("direction"), Column("priority", Form.NUMBER), Column("match"), Column("action")),
+            columns=(
+                *(Column("direction"), Column("priority", Form.NUMBER), Column("match"), Column("action"), _OPTIONS),
+            ),
+            named_by_key=True,
+        ),
+        Table(
+            name="QoS",
+            row=Qos,
+            holder=Holder("Logical_Switch", "qos_rules", "switch"),
+            columns=(
+                *(Column("direction"), Column("priority", Form.NUMBER), Column("match")),
+                Column("bandwidth", Form.RATE, "rate"),
+            ),
             named_by_key=True,
         ),
     )
 }
-"""By name. The names of ACLs and of NAT entries are in their keys alone."""
+"""By name. The names of ACLs, QoS rows, policies and NAT entries are in their keys alone."""
 
 SHARED: tuple[Shared, ...] = (
     Shared(
@@ -218,6 +271,15 @@ SHARED: tuple[Shared, ...] = (
         holder="port",
         element="network",
         target=None,
+        needed=True,
+    ),
+    Shared(
+        row=SwitchPortAddress,
+        table="Logical_Switch_Port",
+        column="addresses",
+        holder="port",
+        element="address",
+        target=None,
     ),
     Shared(
         row=PortGroupPort,
@@ -242,6 +304,11 @@ SHARED: tuple[Shared, ...] = (
 TABLE_OF: Mapping[type, Table] = {table.row: table for table in TABLES.values()}
 SHARED_OF: Mapping[type, Shared] = {shared.row: shared for shared in SHARED}
 SHARED_AT: Mapping[tuple[str, str], Shared] = {(shared.table, shared.column): shared for shared in SHARED}
+SHARED_TEXTS: Mapping[str, Shared] = {
+    shared.table: shared for shared in SHARED if shared.target is None and not shared.value
+}
+"""By table, the column of texts that has its row's own, which are a field of the same name, and those of others, each
+with a mark beside it."""
 _CHILDREN = [(table.holder.table, table.holder.column) for table in TABLES.values() if table.holder is not None]
 CHILDREN = frozenset(_CHILDREN)
 """(table, column) of those that hold the rows without which these could not be."""
@@ -258,7 +325,12 @@ a change of the others."""
 
 
 def references(row: OvnRow) -> tuple[Key, ...]:
-    """The rows that must exist before this one can, and as long as it does."""
+    """The rows that must exist before this one can, and as long as it does: ours."""
+    return tuple(key for key in all_references(row) if foreign_uuid(key) is None)
+
+
+def all_references(row: OvnRow) -> tuple[Key, ...]:
+    """And those of others."""
     shared = SHARED_OF.get(type(row))
     if shared is not None and shared.value:
         return ()

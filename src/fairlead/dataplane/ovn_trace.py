@@ -93,15 +93,20 @@ def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
 
 
 def choose_mac(neighbours: Sequence[Neighbour], next_hop: IPAddress) -> str:
-    """The owner's; an address without an owner is a VIP, for which a router of the switch answers. Raises
-    Untraceable."""
-    for neighbour in neighbours:
+    """The owner's, or that of a router which answers in its place (a Local IP); an address without an owner is a VIP,
+    for which a router of the switch answers. Raises Untraceable."""
+    for neighbour in sorted(neighbours, key=lambda each: not each.of_router):
         if any(next_hop == interface.ip for interface in neighbour.addresses):
             return neighbour.mac
     for neighbour in neighbours:
         if neighbour.of_router and any(next_hop in interface.network for interface in neighbour.addresses):
             return neighbour.mac
     raise Untraceable(f"no port on the switch has {next_hop}, and no router there would answer for it")
+
+
+def _is_number(interface: Interface) -> bool:
+    """Whether the address is the network's own, by which a router only knows that it is there."""
+    return interface.ip == interface.network.network_address and interface.network.num_addresses > 2
 
 
 def choose_next_hop(neighbours: Sequence[Neighbour], source: IPAddress, destination: IPAddress) -> IPAddress:
@@ -111,7 +116,7 @@ def choose_next_hop(neighbours: Sequence[Neighbour], source: IPAddress, destinat
     """
     owned = {interface.ip for each in neighbours for interface in each.addresses}
     links = [interface for each in neighbours if each.of_router for interface in each.addresses]
-    links = [interface for interface in links if source in interface.network]
+    links = [interface for interface in links if source in interface.network and not _is_number(interface)]
     if destination in owned or any(destination in link.network for link in links):
         return destination
     if not links:

@@ -30,6 +30,10 @@ class Standby(Unavailable):
     """Another server is the one that writes: it will do what is to be done, and this one will see it."""
 
 
+class Unheard(Unavailable):
+    """What the owner's rows depend on was not heard since the start. Nothing was changed."""
+
+
 class Driver(Protocol):
     async def read_all(self) -> Mapping[Owner, Rows]:
         """Every row of ours, by owner: for a resync, never on the path of one change. Raises DriverError."""

@@ -14,6 +14,8 @@ from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
 
 END_SECONDS = 10.0
+HEARTBEAT = 5
+"""Seconds, as without an option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,13 @@ class Agent:
         self.process.wait(timeout=END_SECONDS)
 
 
-def start(layout: Layout, url: str, *, interval: int = 1) -> list[Agent]:
+def start(layout: Layout, url: str, *, interval: int = 1, heartbeat: int = HEARTBEAT) -> list[Agent]:
     """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
-    return [start_one(layout, url, node.name, interval=interval) for node in records.read_lab(layout).chassis]
+    names = (node.name for node in records.read_lab(layout).chassis)
+    return [start_one(layout, url, name, interval=interval, heartbeat=heartbeat) for name in names]
 
 
-def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1) -> Agent:
+def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1, heartbeat: int = HEARTBEAT) -> Agent:
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
     _end(layout, chassis)
@@ -46,8 +49,12 @@ def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1) -> A
         "PATH": layout.search_path,
         "FAIRLEAD_AGENT_SERVERS": url,
         "FAIRLEAD_AGENT_INTERVAL": str(interval),
+        "FAIRLEAD_AGENT_HEARTBEAT": str(heartbeat),
         "FAIRLEAD_AGENT_STATE": str(_file(layout, chassis, "json")),
         "FAIRLEAD_AGENT_RUN_DIR": str(layout.node_directory(chassis)),
+        "FAIRLEAD_AGENT_PROBE_NAMESPACE": layout.namespace(f"probes-{chassis}"),
+        "FAIRLEAD_AGENT_PROXY_NAMESPACES": layout.namespace(f"proxy-{chassis}"),
+        "FAIRLEAD_AGENT_PROXIES": str(_file(layout, chassis, "proxies")),
     }
     process = processes.launch("agent", environment, log)
     _file(layout, chassis, "pid").write_text(str(process.pid))

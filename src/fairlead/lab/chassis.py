@@ -34,6 +34,7 @@ FABRIC_BRIDGE = "fabric"
 EXTERNAL_UPLINK = "external"
 OUTSIDE_BRIDGE = "eth0"
 VSCTL_PATIENCE = "--timeout=15"  # without a switch or its database it would wait for ever
+LOOKS = "max-revalidator=100"  # milliseconds: who waits for the switch's look at what it has cached waits for a round
 PROBE_SECONDS = 60  # a busy machine must not look like a dead connection
 
 
@@ -123,12 +124,30 @@ def start_controller(layout: Layout, node: Chassis) -> None:
     execute(layout, node, "ovn-controller", *detached(layout.node_directory(node.name) / "ovn-controller"))
 
 
+def say_zones(layout: Layout, node: Chassis, zones: Sequence[str]) -> None:
+    """As an operator of Neutron with OVN does: ovn-controller passes it on to the Southbound database."""
+    options = f"availability-zones={':'.join(zones)}" if zones else ""
+    words = ("set", "Open_vSwitch", ".", f'external_ids:ovn-cms-options="{options}"')
+    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, *words)
+
+
 def teach_peers(layout: Layout, node: Chassis, nodes: Sequence[Chassis]) -> None:
     """Only a switch in user space resolves the peers of its tunnels by itself."""
     for peer in nodes:
         if peer != node:
             neighbour = (UNDERLAY_BRIDGE, peer.tunnel_address, peer.tunnel_mac)
             execute(layout, node, "ovs-appctl", "-t", "ovs-vswitchd", "tnl/neigh/set", *neighbour)
+
+
+def await_look(layout: Layout, node: Chassis) -> None:
+    """The switch has looked at all its cached flows again: what its tables say is what it does.
+
+    It begins at once when a table changes, but each cached flow keeps its old actions until its turn. The command waits
+    for the end of a look, which may have begun before (upcall_unixctl_dump_wait in OVS's ofproto-dpif-upcall.c): the
+    second one has seen everything.
+    """
+    for _ in range(2):
+        execute(layout, node, "ovs-appctl", "-t", "ovs-vswitchd", "revalidator/wait")
 
 
 def execute(layout: Layout, node: Chassis, *argv: str) -> str:
@@ -159,4 +178,5 @@ def _identity(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[st
         "ovn-remote-probe-interval": str(PROBE_SECONDS * 1000),
         "ovn-openflow-probe-interval": str(PROBE_SECONDS),
     }
-    return ("--", "set", "Open_vSwitch", ".", *(f'external_ids:{key}="{value}"' for key, value in keys.items()))
+    words = (*(f'external_ids:{key}="{value}"' for key, value in keys.items()), f"other_config:{LOOKS}")
+    return ("--", "set", "Open_vSwitch", ".", *words)

@@ -5,6 +5,7 @@ Results go to standard output, progress and complaints to standard error. Exit c
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
@@ -36,6 +37,7 @@ EXAMPLES = {
   fairlead lab up
   fairlead lab up --serve        (then: source the file that it names, and use openstack)
   fairlead lab up --name second --chassis 4
+  fairlead lab up --zones a,a,b        (three chassis: two in zone a, one in zone b)
   debootstrap --variant=minbase --include=ovn-central,ovn-host,openvswitch-switch trixie /var/tmp/trixie
   fairlead lab up --root /var/tmp/trixie        (with the OVN and Open vSwitch of Debian 13)
 External networks are flat on the physical network `physnet`. A host outside, the place `outside`, is there as
@@ -132,6 +134,13 @@ def _add_up(commands: "Subparsers") -> None:
         "--chassis", type=int, metavar="N", help=f"number of compute nodes ({CHASSIS}; a lab that runs: what it has)"
     )
     parser.add_argument(
+        "--zones",
+        type=_zones,
+        default=(),
+        metavar="Z,Z,...",
+        help="the availability zone that each chassis says, in order; a:b is two, nothing is none",
+    )
+    parser.add_argument(
         "--serve",
         nargs="?",
         const=service.DEFAULT_LISTEN,
@@ -145,8 +154,18 @@ def _add_up(commands: "Subparsers") -> None:
     )
 
 
+def _zones(text: str) -> tuple[tuple[str, ...], ...]:
+    """Those of each chassis."""
+    if not re.fullmatch(r"[\w.:,-]+", text):
+        raise argparse.ArgumentTypeError("letters, digits, - _ and dots; commas between chassis, colons between zones")
+    return tuple(tuple(filter(None, each.split(":"))) for each in text.split(","))
+
+
 def _up(arguments: argparse.Namespace) -> None:
-    lab = Lab.up(arguments.name, chassis=arguments.chassis, progress=_progress, root=arguments.root)
+    count = arguments.chassis or len(arguments.zones) or None
+    lab = Lab.up(arguments.name, chassis=count, progress=_progress, root=arguments.root)
+    for node, zones in zip(lab.record.chassis, arguments.zones, strict=False):
+        lab.set_zones(node.name, *zones)
     if arguments.serve:
         serving = service.start(lab.layout, arguments.serve)
         _progress(f"Fairlead serves on {serving.url}; log: {serving.log}")

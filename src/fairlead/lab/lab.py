@@ -133,6 +133,10 @@ class Lab:
             raise UnknownNode(name, tuple(nodes))
         return nodes[name]
 
+    def set_zones(self, name: str, *zones: str) -> None:
+        """The chassis says that it is in these availability zones, and in no others."""
+        chassis.say_zones(self.layout, self.chassis(name), zones)
+
     def add_workload(self, added: Workload) -> None:
         """Plug it in; returns when its server listens. Whether OVN has bound its port: `wait_bound`."""
         node = self.chassis(added.chassis)
@@ -142,6 +146,14 @@ class Lab:
             undo.callback(self._withdraw, added)
             workload.plug(self.layout, node, added)
             undo.pop_all()
+
+    def move_workload(self, name: str, to: str) -> None:
+        """To another chassis, as a live migration does: what runs in it goes on. As `add_workload`, it does not wait
+        for OVN."""
+        with records.locked(self.layout, Hold.SHARED):
+            moved = self.workload(name)
+            workload.move(self.layout, self.chassis(moved.chassis), self.chassis(to), moved)
+            records.replace_workload(self.layout, replace(moved, chassis=to))
 
     def remove_workload(self, name: str) -> None:
         with records.locked(self.layout, Hold.SHARED):
@@ -196,9 +208,11 @@ class Lab:
     # Conditions
 
     def wait_synced(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Every chassis has installed what the Northbound database says."""
+        """Every chassis does what the Northbound database says, with every packet."""
         client = databases.northbound(self.layout)
         databases.wait(client, seconds, "every chassis has caught up with the Northbound", ("--wait=hv", "sync"))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda node: chassis.await_look(self.layout, node), self.record.chassis))
 
     def wait_registered(self, seconds: float = PATIENCE_SECONDS) -> None:
         words = _several(("wait-until", "Chassis", node.name) for node in self.record.chassis)

@@ -60,8 +60,13 @@ def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
     run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
     for end in (near, far):
         disable_offloads(end)
-    configure(near.namespace, [f"link set {near.device} addrgenmode none up"])
+    _raise(near.namespace, near.device)
     configure(far.namespace, [f"link set {far.device} up"])
+
+
+def _raise(namespace: str, device: str) -> None:
+    """As an end that a switch takes."""
+    configure(namespace, [f"link set {device} addrgenmode none up"])
 
 
 def _end(end: LinkEnd, mtu: int) -> tuple[str, ...]:
@@ -74,6 +79,12 @@ def remove_device(namespace: str, device: str) -> None:
     names = json.loads(run(Command(argv=("ip", "-n", namespace, "-json", "link", "show"))))
     if device in (link["ifname"] for link in names):
         configure(namespace, [f"link delete {device}"])
+
+
+def move_device(old: str, new: str, device: str) -> None:
+    """To another namespace. The other end of its link stays where it is, and is without a carrier for a moment."""
+    configure(old, [f"link set {device} netns {new}"])
+    _raise(new, device)
 
 
 def disable_offloads(end: LinkEnd) -> None:

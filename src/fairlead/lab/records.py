@@ -63,6 +63,11 @@ def write_workload(layout: Layout, workload: Workload) -> None:
         draft.unlink()
 
 
+def replace_workload(layout: Layout, workload: Workload) -> None:
+    path = _workload_path(layout, workload.name)
+    os.replace(_draft(path, workload), path)
+
+
 def delete_workload(layout: Layout, name: str) -> None:
     _workload_path(layout, name).unlink(missing_ok=True)
 

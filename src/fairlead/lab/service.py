@@ -9,6 +9,7 @@ import re
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,6 +19,7 @@ from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
 
+NOTHING: Mapping[str, str] = {}
 DEFAULT_LISTEN = "127.0.0.1:9876"
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.05
@@ -78,8 +80,11 @@ class Service:
         }
 
 
-def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
-    """Returns when it answers. A server that this lab has already is ended first; its store stays."""
+def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] = NOTHING) -> Service:
+    """With `more` in its environment. Returns when it answers.
+
+    A server that this lab has already is ended first; its store stays.
+    """
     service = Service(url=f"http://{listen}", folder=layout.directory / "fairlead")
     running = _running(layout, service)
     if running != listen and _answers(service):
@@ -90,7 +95,7 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN) -> Service:
     service.openrc.write_text(
         OPENRC.format(url=service.url, folder=service.folder, lab=layout.name, socket=service.socket)
     )
-    server = processes.launch("server", _server_environment(layout, service, listen), service.log)
+    server = processes.launch("server", {**_server_environment(layout, service, listen), **more}, service.log)
     service.pidfile.write_text(str(server.pid))
     _await_answer(server, service)
     return replace(service, process=server)

@@ -75,11 +75,23 @@ def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
     far = namespaces.LinkEnd(namespace=namespace, device=DEVICE, address=workload.mac)
     namespaces.link(near, far, workload.mtu)
     namespaces.configure(namespace, _addressing(workload))
-    port = f'external_ids:iface-id="{workload.port_id}"'
-    added = ("add-port", INTEGRATION_BRIDGE, device, "--", "set", "Interface", device, port)
-    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, *added)
+    _add_port(layout, node, workload)
     if workload.serve:
         _start_answer(layout, workload)
+
+
+def _add_port(layout: Layout, node: Chassis, workload: Workload) -> None:
+    device, port = workload_device(workload.name), f'external_ids:iface-id="{workload.port_id}"'
+    added = ("add-port", INTEGRATION_BRIDGE, device, "--", "set", "Interface", device, port)
+    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, *added)
+
+
+def move(layout: Layout, old: Chassis, new: Chassis, workload: Workload) -> None:
+    """Plug it in elsewhere as a live migration does: what runs in it goes on."""
+    device = workload_device(workload.name)
+    execute(layout, old, "ovs-vsctl", VSCTL_PATIENCE, "--no-wait", "del-port", INTEGRATION_BRIDGE, device)
+    namespaces.move_device(layout.namespace(old.name), layout.namespace(new.name), device)
+    _add_port(layout, new, workload)
 
 
 def unplug(layout: Layout, node: Chassis, workload: Workload) -> None:

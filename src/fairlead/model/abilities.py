@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from fairlead.model.loadbalancer import (
     Algorithm,
+    DownMember,
     Http,
     Listener,
     ListenerProtocol,
@@ -45,7 +46,7 @@ LISTENER_OPTIONS = frozenset(
         *_below("listener.http", Http),
     }
 )
-POOL_OPTIONS = frozenset({"pool.persistence.granularity", *_below("pool.tls", PoolTls)})
+POOL_OPTIONS = frozenset({"pool.persistence.granularity", "pool.health_monitor.delay_ms", *_below("pool.tls", PoolTls)})
 EVERY_OPTION = LISTENER_OPTIONS | POOL_OPTIONS
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
@@ -60,6 +61,7 @@ class Abilities:
     persistence: frozenset[PersistenceType] = frozenset(PersistenceType)
     monitors: frozenset[MonitorType] = frozenset(MonitorType)
     localities: frozenset[Locality] = frozenset(Locality)
+    down_members: frozenset[DownMember] = frozenset(DownMember)
     options: frozenset[str] = EVERY_OPTION
     """The optional attributes that have an effect."""
 
@@ -93,8 +95,13 @@ def lacking_for_pool(abilities: Abilities, pool: Pool) -> Feature | None:
         return Feature("pool.persistence.granularity")
     if monitor is not None and monitor.type not in abilities.monitors:
         return Feature("pool.health_monitor", monitor.type.value)
+    quick = monitor is not None and monitor.delay_ms is not None
+    if quick and "pool.health_monitor.delay_ms" not in options:
+        return Feature("pool.health_monitor.delay_ms")
     if pool.locality not in abilities.localities:
         return Feature("pool.locality", pool.locality.value)
+    if pool.down_member not in abilities.down_members:
+        return Feature("pool.down_member", pool.down_member.value)
     if pool.algorithm not in abilities.algorithms:
         return Feature("pool.algorithm", pool.algorithm.value)
     if pool.protocol not in abilities.pool_protocols:

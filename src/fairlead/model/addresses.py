@@ -4,7 +4,7 @@ IPv4 and IPv6 go through the same functions. A zone (`fe80::1%eth0`) is refused:
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
@@ -65,6 +65,21 @@ def is_inside(inner: IPNetwork, outer: IPNetwork) -> bool:
 
 def overlaps(one: IPNetwork, other: IPNetwork) -> bool:
     return is_inside(one, other) or is_inside(other, one)
+
+
+def all_but(kept: Iterable[IPNetwork], version: int) -> Iterator[IPNetwork]:
+    """The fewest networks that hold every address of this IP version but these; in order."""
+    bits = 32 if version == 4 else 128
+    ranges = sorted((int(each[0]), int(each[-1])) for each in kept if each.version == version)
+    begin = 0
+    for first, last in (*ranges, (1 << bits, 1 << bits)):
+        while begin < first:
+            room, step = first - begin, begin & -begin or 1 << bits  # as far as there is room, and it is aligned
+            size = min(step, 1 << (room.bit_length() - 1))
+            prefix = bits - size.bit_length() + 1
+            yield IPv4Network((begin, prefix)) if version == 4 else IPv6Network((begin, prefix))
+            begin += size
+        begin = max(begin, last + 1)
 
 
 def is_destination(address: IPAddress) -> bool:

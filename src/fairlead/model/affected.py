@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
+from fairlead.model.domain import Topology
+from fairlead.model.foreign import is_foreign
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import KINDS, has_rows
 from fairlead.model.owner import Kind, Owner, VipNetwork, creation_order
-from fairlead.model.snapshot import Snapshot, shares_near
+from fairlead.model.snapshot import Snapshot, passing_local_ips, shares_near
 
 
 def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Owner, ...]:
@@ -14,23 +16,56 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
     What rows refer to is created before them and deleted after them.
     """
     owners: set[Owner] = set()
+    before, after = Topology(old), Topology(new)
     for owner in changed:
         if has_rows(owner.kind):
             owners.add(owner)
-            owners.update(KINDS[owner.kind].dependents(old, new, owner))
-    near = {VipNetwork.of(owner).near for owner in owners if owner.kind is Kind.VIP_NETWORK}
+            owners.update(KINDS[owner.kind].dependents(before, after, owner))
+    shared = {VipNetwork.of(owner) for owner in owners if owner.kind is Kind.VIP_NETWORK}
+    owners.update(*(_counted(each, shared, owners) for each in (old, new)))
+    near = {where.near for where in shared}
+    near |= {Owner(Kind.NEAR_GATEWAY, owner.id) for owner in owners if owner.kind is Kind.VIP_GATEWAY}
     owners |= {owner for owner in near if _exists(old, owner) or _exists(new, owner)}
+    owners.update(*(passing_local_ips(each, shared) for each in (old, new)))
+    owners = {owner for owner in owners if not is_foreign(new.find(owner) or old.find(owner))}
     gone = {owner for owner in owners if not _exists(new, owner)}
     return (*sorted(owners - gone, key=creation_order), *sorted(gone, key=creation_order, reverse=True))
+
+
+def _counted(snapshot: Snapshot, shared: Iterable[VipNetwork], owners: Iterable[Owner]) -> Iterable[Owner]:
+    """The load balancers whose answers are counted on each switch from which clients may ask: which these are, follows
+    as what they share does."""
+    if not snapshot.counts_answers:
+        return set()
+    found = {
+        each
+        for owner in owners
+        if owner.kind is Kind.VIP_GATEWAY
+        for each in snapshot.router_vips.get(owner.id, NO_IDS)
+    }
+    for where in shared:
+        network = snapshot.networks.get(where.network_id)
+        project = where.guest or (network and network.project_id)
+        vips = (snapshot.load_balancers[each] for each in snapshot.network_vips.get(where.network_id, NO_IDS))
+        found |= {balancer.id for balancer in vips if balancer.project_id == project}
+    return {Owner(Kind.LOAD_BALANCER, each) for each in found}
+
+
+def _is_own(snapshot: Snapshot, where: VipNetwork) -> bool:
+    """Whether the guest has become the network's project: others may write that."""
+    network = snapshot.networks.get(where.network_id)
+    return network is not None and network.project_id == where.guest
 
 
 def _exists(snapshot: Snapshot, owner: Owner) -> bool:
     if owner.kind is Kind.VIP_NETWORK:
         found = VipNetwork.of(owner)
         projects = snapshot.vip_projects.get(found.network_id, NO_IDS)
-        return bool(projects) if found.guest is None else found.guest in projects
+        return bool(projects) if found.guest is None else found.guest in projects and not _is_own(snapshot, found)
     if owner.kind is Kind.VIP_GATEWAY:
         return owner.id in snapshot.router_vips and owner.id in snapshot.routers
+    if owner.kind is Kind.NEAR_GATEWAY:
+        return owner.id in snapshot.near_gateways and owner.id in snapshot.routers
     if owner.kind is Kind.NEAR_NETWORK:
         return shares_near(snapshot, VipNetwork.of(owner))
     return snapshot.find(owner) is not None

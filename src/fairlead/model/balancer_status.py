@@ -85,6 +85,8 @@ class BalancerStatus:
     """The members that their health monitor calls down, if only at some of their ports."""
     online: frozenset[HealthKey] = frozenset()
     """The members that it has seen answer."""
+    agents_probe: bool = False
+    """Whether agents probe its members, or its dataplane does."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
     """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
 

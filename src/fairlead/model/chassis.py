@@ -15,6 +15,8 @@ class Chassis:
     name: str
     host: str = ""
     """Its host name; empty if it says none."""
+    zones: frozenset[str] = frozenset()
+    """Availability zones, as Neutron has them: none, one or several."""
     alive: bool = True
     """Whether it confirms what it is asked. One that nobody asks counts as alive."""
     ports: Ports = Map()

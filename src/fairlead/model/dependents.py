@@ -1,40 +1,48 @@
 """Which owners depend on a document, by kind: those besides its own whose rows may differ when it has changed.
 
-Each function gets the snapshots before and after. It may name too many, never too few: what it misses stays wrong
-in the dataplane until the next look at everything.
+Each function gets the topology before and after, which remembers what was looked up for other documents of the same
+change. It may name too many, never too few: what it misses stays wrong in the dataplane until the next look at
+everything.
 """
 
 from collections.abc import Iterable, Iterator
 
 from immutables import Map
 
+from fairlead.model.addresses import IPAddress
 from fairlead.model.domain import Topology
+from fairlead.model.foreign import is_foreign
+from fairlead.model.foreign_probing import monitoring, probe_port
 from fairlead.model.indexes import NO_IDS, Ids
+from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.reach import joined_with
 from fairlead.model.snapshot import Snapshot, vip_network
 
 
-def of_network(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
+def of_network(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
+    old, new = before.snapshot, after.snapshot
     for snapshot in (old, new):
         if owner.id in snapshot.networks:
             for index in (snapshot.network_routers, snapshot.network_gateways):
                 yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NO_IDS))
-            if owner.id in snapshot.network_vips:
+            if owner.id in snapshot.vip_projects:
                 yield VipNetwork(owner.id).owner
-    yield from _moved_network(old, new, owner.id)
+    yield from _moved_network(before, after, owner.id)
+    yield from _probed_from(old, new, owner.id)
     if _gateways(old, owner.id) != _gateways(new, owner.id):
         for snapshot in (old, new):
             if owner.id in snapshot.networks:
                 yield from _crossing(snapshot, owner.id)
 
 
-def of_router(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
-    rerouted = _way_out(old, owner.id) != _way_out(new, owner.id)
-    for snapshot in (old, new):
+def of_router(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
+    rerouted = _way_out(before.snapshot, owner.id) != _way_out(after.snapshot, owner.id)
+    for topology in (before, after):
+        snapshot = topology.snapshot
         if owner.id in snapshot.routers:
-            yield from _vip_networks_of_router(snapshot, owner.id)
+            yield from _vip_networks_of_router(topology, owner.id)
             yield from _floating_ips(snapshot.router_floating_ips, owner.id)
             yield from _vip_gateway(snapshot, owner.id)
             if rerouted:
@@ -46,50 +54,122 @@ def of_router(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
                 yield from _crossing(snapshot, network_id)
 
 
-def of_port(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
-    for snapshot in (old, new):
-        port = snapshot.ports.get(owner.id)
+def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
+    for topology in (before, after):
+        port = topology.snapshot.ports.get(owner.id)
         if port is not None:
-            yield from _dependents_of_port(snapshot, port)
+            yield from _dependents_of_port(topology, port)
+            if port.use is PortUse.PROBE:
+                yield from _probed_from(before.snapshot, after.snapshot, port.network_id)
 
 
-def of_floating_ip(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
-    for snapshot in (old, new):
+def of_floating_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
+    for snapshot in (before.snapshot, after.snapshot):
         floating_ip = snapshot.floating_ips.get(owner.id)
         balancer_id = snapshot.vip_owner.get(floating_ip.port_id or "") if floating_ip else None
         if balancer_id is not None:
             yield Owner(Kind.LOAD_BALANCER, balancer_id)
 
 
-def of_load_balancer(old: Snapshot, new: Snapshot, owner: Owner) -> Iterator[Owner]:
+def of_local_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
+    """What the network's VIPs share, with the first and the last of its project; and the rows of the port that has
+    the address, and of those that may have it too."""
+    old, new = before.snapshot, after.snapshot
+    was, becomes = (each.local_ips.get(owner.id) for each in (old, new))
+    yield from (Owner(Kind.PORT, port_id) for port_id, _ in _lent(was) ^ _lent(becomes))
+    for snapshot in (old, new):
+        local_ip = snapshot.local_ips.get(owner.id)
+        if local_ip is not None:
+            yield from _shared_by_vips(old, new, snapshot, local_ip.network_id, local_ip.project_id)
+            yield from _shared_by_near(old, new, snapshot, local_ip.network_id, local_ip.project_id)
+            if (local_ip.network_id in old.network_local_ips) != (local_ip.network_id in new.network_local_ips):
+                yield VipNetwork(local_ip.network_id).owner
+            if (local_ip.port_id in old.port_local_ips) != (local_ip.port_id in new.port_local_ips):
+                yield Owner(Kind.PORT, local_ip.port_id)
+
+
+def _lent(local_ip: LocalIP | None) -> frozenset[tuple[str, IPAddress]]:
+    """The ports that may have its address beside their own, and the address."""
+    if local_ip is None or local_ip.mode is not Mode.PASSTHROUGH:
+        return frozenset()
+    return frozenset((port_id, local_ip.address) for port_id in local_ip.replicas)
+
+
+def of_load_balancer(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
     """What VIPs share comes with the first one and goes with the last; those between do not touch it."""
+    old, new = before.snapshot, after.snapshot
     for snapshot in (old, new):
         balancer = snapshot.load_balancers.get(owner.id)
         if balancer is not None:
             network_id, project_id = balancer.vip.network_id, balancer.project_id
-            before, after = (each.vip_projects.get(network_id, NO_IDS) for each in (old, new))
             if balancer.router_id is not None:
                 if (balancer.router_id in old.router_vips) != (balancer.router_id in new.router_vips):
                     yield Owner(Kind.VIP_GATEWAY, balancer.router_id)
-            elif (project_id in before) != (project_id in after):
-                yield VipNetwork(network_id).owner
-                yield vip_network(snapshot, network_id, project_id).owner
-            near_before, near_after = (each.near_projects.get(network_id, NO_IDS) for each in (old, new))
-            if (project_id in near_before) != (project_id in near_after):
-                yield vip_network(snapshot, network_id, project_id).near
+                if (balancer.router_id in old.near_gateways) != (balancer.router_id in new.near_gateways):
+                    yield Owner(Kind.NEAR_GATEWAY, balancer.router_id)
+                continue
+            yield from _shared_by_vips(old, new, snapshot, network_id, project_id)
+            yield from _shared_by_near(old, new, snapshot, network_id, project_id)
 
 
-def _dependents_of_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
+def _shared_by_vips(
+    old: Snapshot, new: Snapshot, snapshot: Snapshot, network_id: str, project_id: str
+) -> Iterator[Owner]:
+    if _came_or_went(old.vip_projects, new.vip_projects, network_id, project_id):
+        yield VipNetwork(network_id).owner
+        yield from (each.owner for each in _shares(snapshot, network_id, project_id))
+
+
+def _shared_by_near(
+    old: Snapshot, new: Snapshot, snapshot: Snapshot, network_id: str, project_id: str
+) -> Iterator[Owner]:
+    if _came_or_went(old.near_projects, new.near_projects, network_id, project_id):
+        yield from (each.near for each in _shares(snapshot, network_id, project_id))
+
+
+def _shares(snapshot: Snapshot, network_id: str, project_id: str) -> tuple[VipNetwork, ...]:
+    """What the project's VIPs there share. Whose a network was that is not there any more nobody knows: then it is one
+    of two."""
+    if network_id in snapshot.networks:
+        return (vip_network(snapshot, network_id, project_id),)
+    return VipNetwork(network_id), VipNetwork(network_id, project_id)
+
+
+def _came_or_went(old: Map[str, Ids], new: Map[str, Ids], key: str, identity: str) -> bool:
+    return (identity in old.get(key, NO_IDS)) != (identity in new.get(key, NO_IDS))
+
+
+def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
+    snapshot = topology.snapshot
+    if is_foreign(port) and port.id in snapshot.vip_owner:
+        yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port.id])
     yield from _watchers(snapshot, port)
+    yield from _local_ips(snapshot.port_local_ips, port.id)
     yield from _floating_ips(snapshot.port_floating_ips, port.id)
     if port.use is PortUse.ROUTER_INTERFACE:
-        topology = Topology(snapshot)
         yield Owner(Kind.ROUTER, port.device_id)
         yield from vip_networks(topology, port.network_id, topology.projects_through(port.device_id))
     if port.use is PortUse.ROUTER_INTERFACE or _is_gateway(snapshot, port):
         yield from _crossing(snapshot, port.network_id)
     if port.use is PortUse.ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
+    if port.id in snapshot.network_proxies.get(port.network_id, NO_IDS):
+        yield Owner(Kind.NETWORK, port.network_id)
+        found = snapshot.network_proxied.get(port.network_id, NO_IDS)
+        yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
+
+
+def _probed_from(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
+    """The load balancers whose members on a network of others are probed from another address than before. What
+    anybody else calls such a port there changes nothing."""
+    if _probe_source(old, network_id) != _probe_source(new, network_id):
+        for snapshot in (old, new):
+            yield from (Owner(Kind.LOAD_BALANCER, each) for each in monitoring(snapshot, network_id))
+
+
+def _probe_source(snapshot: Snapshot, network_id: str) -> object:
+    port = probe_port(snapshot, network_id)
+    return port and (port.id, port.mac_address, port.fixed_ips)
 
 
 def _is_gateway(snapshot: Snapshot, port: Port) -> bool:
@@ -118,9 +198,12 @@ def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
 
 
 def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
-    """The load balancers that probe this port, or from its address, and those that lead to it whoever is near."""
+    """The load balancers that probe this port, or from its address, and those that lead to it whoever is near; the
+    Local IPs of which it is a replica, or that probe theirs from its address; and the network, from which agents probe
+    from there."""
     ports = [port]
-    if port.use is PortUse.PROBE:
+    if port.use is PortUse.PROBE and not is_foreign(port):  # who may write there may call any port of theirs so
+        yield Owner(Kind.NETWORK, port.network_id)
         ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NO_IDS))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
     watching = {
@@ -129,31 +212,40 @@ def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
         for index in (snapshot.watched, snapshot.near_members)
         for balancer_id in index.get(address, NO_IDS)
     }
-    return (Owner(Kind.LOAD_BALANCER, balancer_id) for balancer_id in watching)
+    yield from (Owner(Kind.LOAD_BALANCER, balancer_id) for balancer_id in watching)
+    for each in ports:
+        yield from _local_ips(snapshot.replica_local_ips, each.id)
+
+
+def _local_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
+    return (Owner(Kind.LOCAL_IP, identity) for identity in index.get(key, NO_IDS))
 
 
 def _floating_ips(index: Map[str, Ids], key: str) -> Iterator[Owner]:
     return (Owner(Kind.FLOATING_IP, identity) for identity in index.get(key, NO_IDS))
 
 
-def _vip_networks_of_router(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
-    topology = Topology(snapshot)
+def _vip_networks_of_router(topology: Topology, router_id: str) -> Iterator[Owner]:
+    snapshot = topology.snapshot
     for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[:1]:  # a way through it leads to them all
         yield from vip_networks(topology, snapshot.ports[port_id].network_id, topology.projects_through(router_id))
 
 
-def _moved_network(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
+def _moved_network(before: Topology, after: Topology, network_id: str) -> Iterator[Owner]:
     """What depends on who owns a network and on its addresses: what is connected, and what its guests may have."""
-    if _place(old, network_id) == _place(new, network_id):
+    if _place(before.snapshot, network_id) == _place(after.snapshot, network_id):
         return
-    for snapshot in (old, new):
+    for topology in (before, after):
+        snapshot = topology.snapshot
         network = snapshot.networks.get(network_id)
         if network is not None:
-            topology, guests = Topology(snapshot), snapshot.vip_projects.get(network_id, NO_IDS)
+            guests = snapshot.vip_projects.get(network_id, NO_IDS)
             projects = {network.project_id, *guests, *topology.routers_of_projects(network_id)}
             yield from vip_networks(topology, network_id, projects)
             balancers = snapshot.network_vips.get(network_id, NO_IDS)
             yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in balancers)
+            local_ips = snapshot.network_local_ips.get(network_id, NO_IDS)
+            yield from (Owner(Kind.LOCAL_IP, identity) for identity in local_ips)
             for router_id in snapshot.network_gateways.get(network_id, NO_IDS):
                 yield from _vip_gateway(snapshot, router_id)
 
@@ -167,6 +259,8 @@ def _place(snapshot: Snapshot, network_id: str) -> object:
 def vip_networks(topology: Topology, network_id: str, projects: Iterable[str]) -> Iterator[Owner]:
     """Those whose load balancers may have rows on this network or beyond it; and the gateways that have such VIPs."""
     snapshot = topology.snapshot
+    if not (snapshot.vip_projects or snapshot.router_vips):
+        return
     for project_id in projects:
         connected = topology.connected(network_id, project_id)
         for identity in connected.networks:

@@ -34,6 +34,9 @@ class Domain:
     """Ports of routers on these networks: one at least on each, if more than one network is connected."""
 
 
+NOWHERE = Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
     """The networks and routers that a project's connections lead to, whoever owns them."""
@@ -55,7 +58,10 @@ class Topology:
     def domain(self, network_id: str, project_id: str) -> Domain:
         """Of the project's load balancers with a VIP on this network."""
         snapshot = self.snapshot
-        connected = self.connected(network_id, project_id, AddressRanges.of(snapshot.networks[network_id]))
+        network = snapshot.networks.get(network_id)
+        if network is None:  # others wrote it, and took it away
+            return NOWHERE
+        connected = self.connected(network_id, project_id, AddressRanges.of(network))
         networks = self._own(connected.networks, project_id)
         ports = (port for router_id in connected.routers for port in self._interfaces(router_id))
         return Domain(
@@ -73,7 +79,7 @@ class Topology:
         """Of the VIPs that the gateway of this router has; nothing of a router that is gone."""
         router = self.snapshot.routers.get(router_id)
         if router is None:
-            return Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset())
+            return NOWHERE
         connected = self.connected_with(router)
         networks = self._own(connected.networks, router.project_id)
         ports = (port for each in connected.routers for port in self._interfaces(each))

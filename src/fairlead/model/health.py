@@ -1,11 +1,24 @@
-"""What is known of a member that is to be probed: it answers, it is down and why, or nobody knows and why not."""
+"""What is known of whoever is to be probed: it answers, it is down and why, or nobody knows and why not."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from fairlead.model.addresses import IPAddress
-from fairlead.model.loadbalancer import Transport
+from fairlead.model.loadbalancer import MonitorType, Transport
+
+TRANSPORTS: Mapping[MonitorType, Transport] = {
+    MonitorType.TCP: Transport.TCP,
+    MonitorType.UDP_CONNECT: Transport.UDP,
+}
+"""The monitors that ask no more than whether a port is open: OVN can."""
+ASKED_OVER: Mapping[MonitorType, Transport] = {
+    **TRANSPORTS,
+    **dict.fromkeys((MonitorType.HTTP, MonitorType.HTTPS, MonitorType.TLS_HELLO), Transport.TCP),
+    MonitorType.SCTP: Transport.SCTP,
+    MonitorType.PING: Transport.ANY,
+}
+"""What a probe of each monitor is sent over: agents can do them all."""
 
 
 class Health(StrEnum):
@@ -41,7 +54,7 @@ _DOWN = frozenset(Health) - _UNKNOWN - {Health.ONLINE, Health.PARTLY}
 
 
 HealthKey: TypeAlias = str | tuple[str, int]
-"""A member as a whole, by its id; or one of the ports of a member that is probed at several."""
+"""A member as a whole, by its id; or one of the ports of a member that is probed at several. A replica, by its port."""
 
 
 def of_the_whole(ports: Collection[Health]) -> Health:
@@ -54,10 +67,15 @@ def of_the_whole(ports: Collection[Health]) -> Health:
 
 
 class Endpoint(NamedTuple):
-    """Where a probe goes. However many pools ask for it, it is probed once."""
+    """Where a probe goes. However many ask OVN for it, it is probed once."""
 
     port_id: str
     address: IPAddress
     number: int
-    """The TCP or UDP port."""
+    """The TCP, UDP or SCTP port; 0 for a PING, which is sent to none."""
     transport: Transport
+    network_id: str = ""
+    """From which it is reached, where agents probe."""
+    asker: str = ""
+    """The health monitor, or the Local IP, that asks, where agents probe: each asks its own question. OVN knows one for
+    all."""

@@ -6,7 +6,7 @@ that, so whatever is put and deleted, in whatever order, the map is the one that
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, overload
 
 from immutables import Map, MapMutation
 
@@ -56,6 +56,78 @@ class Unique:
             for key in after or ():
                 mutation[key] = identity
         return mutation.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Key -> the document that has it; of several the one with the least id, whichever came first."""
+
+    least: Map[Any, str] = Map()
+    others: Map[Any, tuple[str, ...]] = Map()
+    """Key that several have -> all but that one, in order."""
+
+    def __len__(self) -> int:
+        return len(self.least)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.least
+
+    def __getitem__(self, key: Hashable) -> str:
+        return self.least[key]
+
+    @overload
+    def get(self, key: Hashable) -> str | None: ...
+
+    @overload
+    def get(self, key: Hashable, default: str) -> str: ...
+
+    def get(self, key: Hashable, default: str | None = None) -> str | None:
+        return self.least.get(key, default)
+
+
+NO_HOLDERS = Holders()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Key -> a document that has it. Others may give two documents one key: it is there as long as one of them is."""
+
+    name: str
+    keys: Callable[[Any], Iterable[Hashable]]
+
+    def take(self, document: Any) -> frozenset[Hashable]:
+        return frozenset(self.keys(document))
+
+    def change(
+        self, index: Holders, identity: str, before: frozenset[Hashable] | None, after: frozenset[Hashable] | None
+    ) -> Holders:
+        old, new = before or frozenset(), after or frozenset()
+        with index.least.mutate() as least, index.others.mutate() as others:
+            for key in old - new:
+                _hold(least, others, key, {*_holders(least, others, key)} - {identity})
+            for key in new - old:
+                _hold(least, others, key, {*_holders(least, others, key), identity})
+        return Holders(least.finish(), others.finish())
+
+
+_Least: TypeAlias = MapMutation[Any, str]
+_Others: TypeAlias = MapMutation[Any, tuple[str, ...]]
+
+
+def _holders(least: _Least, others: _Others, key: Hashable) -> tuple[str, ...]:
+    return () if key not in least else (least[key], *others.get(key, ()))
+
+
+def _hold(least: _Least, others: _Others, key: Hashable, holders: Iterable[str]) -> None:
+    ordered = tuple(sorted(holders))
+    if ordered:
+        least[key] = ordered[0]
+    else:
+        least.pop(key, None)
+    if ordered[1:]:
+        others[key] = ordered[1:]
+    else:
+        others.pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)

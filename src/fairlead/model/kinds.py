@@ -12,26 +12,31 @@ from fairlead.model import dependents
 from fairlead.model.addresses import IPAddress
 from fairlead.model.balancer_status import touch
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
-from fairlead.model.indexes import Addresses, Grouped, Index, Summed, Unique
-from fairlead.model.loadbalancer import LoadBalancer, near_pools
+from fairlead.model.domain import Topology
+from fairlead.model.enrolment import Node, NodeToken
+from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, called, is_foreign
+from fairlead.model.foreign_probing import offered_at
+from fairlead.model.indexes import Addresses, Grouped, Held, Index, Summed, Unique
+from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, near_pools
+from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
-from fairlead.model.snapshot import EVERYBODY, Aggregate, Snapshot
+from fairlead.model.snapshot import EVERYBODY, KEPT_SHELF, Aggregate
 from fairlead.model.trust import Certificate, Project, TrustToken
 
-Dependents = Callable[[Snapshot, Snapshot, Owner], Iterable[Owner]]
+Dependents = Callable[[Topology, Topology, Owner], Iterable[Owner]]
 EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)
 """Indexes that take something of any document."""
 
-PROBED = Summed("probed", probe_rates)
+PROBED, PROBING = Summed("probed", probe_rates), Summed("probing", project_rate)
 
 
 def _nothing(document: Any) -> Iterable[str]:
     return ()
 
 
-def _nobody(old: Snapshot, new: Snapshot, owner: Owner) -> Iterable[Owner]:
+def _nobody(before: Topology, after: Topology, owner: Owner) -> Iterable[Owner]:
     return ()
 
 
@@ -71,12 +76,13 @@ def _claims_of_port(port: Port) -> Iterator[str]:
 
 
 def _segment(network: Network) -> Iterator[Any]:
-    if network.segment is not None:
+    if network.segment is not None and not is_foreign(network):
         yield network.segment
 
 
-def _scope(network: Network) -> str:
-    return EVERYBODY if network.external else network.project_id
+def _scopes(network: Network) -> list[str]:
+    """Whose list of networks it is in: in nobody's, if another API has it."""
+    return [] if is_foreign(network) else [EVERYBODY if network.external else network.project_id]
 
 
 def _claims_of_network(network: Network) -> Iterator[str]:
@@ -103,6 +109,16 @@ def _vip_networks(balancer: LoadBalancer) -> Iterator[str]:
         yield balancer.vip.network_id
 
 
+def _claims_of_load_balancer(balancer: LoadBalancer) -> Iterator[str]:
+    """One for a port: of one that others wrote nothing else says so. And the ports of proxies."""
+    yield f"vip-port/{balancer.vip.port_id}"
+    yield from (f"proxy-port/{network_id}/{port}" for network_id, port in _proxy_ports(balancer))
+
+
+def _proxy_ports(balancer: LoadBalancer) -> Iterator[tuple[str, int]]:
+    return ((balancer.vip.network_id, each.proxy_port) for each in balancer.listeners if each.proxy_port)
+
+
 def _monitors(balancer: LoadBalancer) -> Iterator[str]:
     return (pool.health_monitor.id for pool in balancer.pools if pool.health_monitor)
 
@@ -119,17 +135,36 @@ def _crossed_subnets(balancer: LoadBalancer) -> frozenset[str]:
     return frozenset(found) if len(found) > 1 else frozenset()
 
 
+def _monitored_places(balancer: LoadBalancer) -> frozenset[str]:
+    members = [member for pool in balancer.pools if pool.health_monitor for member in pool.members]
+    said = {member.subnet_id for member in members if member.subnet_id}
+    return frozenset({balancer.vip.network_id, *said}) if members else frozenset()
+
+
 def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
     members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
     return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
 
 
 def _near_networks(balancer: LoadBalancer) -> Iterable[str]:
-    return _vip_networks(balancer) if near_pools(balancer) else []
+    return _vip_networks(balancer) if decides_on_chassis(balancer) else []
 
 
 def _near_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
     return frozenset(member.address for pool in near_pools(balancer) for member in pool.members)
+
+
+# Local IPs
+
+
+def _claims_of_local_ip(local_ip: LocalIP) -> Iterator[str]:
+    """One for an address."""
+    yield f"local-ip/{local_ip.network_id}/{local_ip.address}"
+
+
+def _near_network_of_local_ip(local_ip: LocalIP) -> Iterable[str]:
+    """Where it is translated a load balancer is that decides on each chassis for itself."""
+    return [local_ip.network_id] if local_ip.mode is Mode.TRANSLATE else []
 
 
 KINDS: Mapping[Kind, Declaration] = {
@@ -138,8 +173,9 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Unique("subnet_network", lambda network: (subnet.id for subnet in network.subnets)),
             Unique("segments", _segment),
-            Grouped("project_networks", lambda network: [_scope(network)]),
-            Grouped("network_names", lambda network: [(_scope(network), network.name)]),
+            Unique("called", called),
+            Grouped("project_networks", _scopes),
+            Grouped("network_names", lambda network: [(scope, network.name) for scope in _scopes(network)]),
         ),
         claims=_claims_of_network,
         dependents=dependents.of_network,
@@ -149,6 +185,7 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Grouped("network_gateways", lambda router: [router.gateway and router.gateway.network_id]),
             Grouped("project_gateways", _project_gateways),
+            Unique("called", called),
         ),
         dependents=dependents.of_router,
     ),
@@ -156,9 +193,12 @@ KINDS: Mapping[Kind, Declaration] = {
         document=Port,
         indexes=(
             Grouped("network_ports", lambda port: [port.network_id]),
-            Unique("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
+            Held("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
+            Grouped("network_proxies", lambda port: [port.network_id] if _is_proxy(port) else []),
             Addresses("taken", _addresses),
-            Unique("macs", lambda port: [port.mac_address]),
+            Unique("macs", lambda port: [] if is_foreign(port) else [port.mac_address]),  # others may give one twice
+            Unique("called", lambda port: called(port) if called(port) != [port.id] else []),
+            Grouped("probe_ports", offered_at),
             Grouped("router_interfaces", lambda port: [port.device_id] if _joins(port) else []),
             Grouped("network_routers", lambda port: [port.network_id] if _joins(port) else [], attrgetter("device_id")),
         ),
@@ -171,11 +211,16 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("network_vips", _vip_networks),
             Grouped("vip_projects", _vip_networks, attrgetter("project_id")),
             Grouped("router_vips", lambda balancer: [balancer.router_id]),
-            Unique("near", lambda balancer: [balancer.id] if near_pools(balancer) else []),
+            Unique("near", lambda balancer: [balancer.id] if decides_on_chassis(balancer) else []),
+            Grouped("network_proxied", lambda balancer: {network_id for network_id, _ in _proxy_ports(balancer)}),
+            Unique("proxy_ports", _proxy_ports),
             Grouped("near_projects", _near_networks, attrgetter("project_id")),
+            Grouped("near_gateways", lambda balancer: [balancer.router_id] if near_pools(balancer) else []),
             Grouped("near_members", _near_addresses),
+            Grouped("kept_balancers", lambda balancer: [balancer.id[:KEPT_SHELF]] if balancer.kept else []),
             Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
             Grouped("watched", _watched_addresses),
+            Grouped("monitored_places", _monitored_places),
             Grouped("crossing", _crossed_subnets),
             Unique("pool_owner", lambda balancer: (pool.id for pool in balancer.pools)),
             Unique("listener_owner", lambda balancer: (listener.id for listener in balancer.listeners)),
@@ -186,8 +231,9 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("flavor_users", lambda balancer: [balancer.flavor_id]),
             Grouped("zone_users", lambda balancer: [balancer.availability_zone]),
             PROBED,
-            Summed("probing", project_rate),
+            PROBING,
         ),
+        claims=_claims_of_load_balancer,
         dependents=dependents.of_load_balancer,
         touch=touch,
     ),
@@ -200,6 +246,21 @@ KINDS: Mapping[Kind, Declaration] = {
         claims=_claims_of_floating_ip,
         dependents=dependents.of_floating_ip,
     ),
+    Kind.LOCAL_IP: Declaration(
+        document=LocalIP,
+        indexes=(
+            Grouped("network_local_ips", lambda local_ip: [local_ip.network_id]),
+            Grouped("vip_projects", lambda local_ip: [local_ip.network_id], attrgetter("project_id")),
+            Grouped("near_projects", _near_network_of_local_ip, attrgetter("project_id")),
+            Grouped("port_local_ips", lambda local_ip: [local_ip.port_id]),
+            Grouped("replica_local_ips", attrgetter("replicas")),
+            Unique("monitored_local_ips", lambda local_ip: [local_ip.id] if local_ip.health_monitor else []),
+            PROBED,
+            PROBING,
+        ),
+        claims=_claims_of_local_ip,
+        dependents=dependents.of_local_ip,
+    ),
     Kind.FLAVOR: Declaration(document=Flavor, claims=lambda flavor: [f"flavor/{flavor.name}"], has_rows=False),
     Kind.FLAVOR_PROFILE: Declaration(document=FlavorProfile, has_rows=False),
     Kind.AVAILABILITY_ZONE: Declaration(document=AvailabilityZone, key=attrgetter("name"), has_rows=False),
@@ -208,13 +269,31 @@ KINDS: Mapping[Kind, Declaration] = {
     Kind.PROJECT: Declaration(document=Project, key=attrgetter("name"), has_rows=False),
     Kind.CERTIFICATE: Declaration(document=Certificate, key=attrgetter("fingerprint"), has_rows=False),
     Kind.TRUST_TOKEN: Declaration(document=TrustToken, has_rows=False),
+    Kind.NODE: Declaration(
+        document=Node,
+        key=attrgetter("name"),
+        indexes=(Unique("node_certificates", lambda node: [each.fingerprint for each in node.certificates]),),
+        has_rows=False,
+    ),
+    Kind.NODE_TOKEN: Declaration(document=NodeToken, key=attrgetter("chassis"), has_rows=False),
 }
 """Every kind but those that are derived from load balancers (`owner.WITHOUT_DOCUMENTS`)."""
-_KIND_OF: Mapping[type[Aggregate], Kind] = {declared.document: kind for kind, declared in KINDS.items()}
+_KIND_OF: Mapping[type[Aggregate], Kind] = {
+    **{declared.document: kind for kind, declared in KINDS.items()},
+    ForeignNetwork: Kind.NETWORK,
+    ForeignRouter: Kind.ROUTER,
+    ForeignPort: Kind.PORT,
+    ForeignFloatingIP: Kind.FLOATING_IP,
+}
 
 
 def _joins(port: Port) -> bool:
     return port.use is PortUse.ROUTER_INTERFACE
+
+
+def _is_proxy(port: Port) -> bool:
+    """Others may call ports of theirs as they like."""
+    return port.use is PortUse.PROXY and not is_foreign(port)
 
 
 def owner_of(aggregate: Aggregate) -> Owner:

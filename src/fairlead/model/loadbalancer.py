@@ -13,6 +13,7 @@ from fairlead.model.port_ranges import Ports, TargetPort, expand, targets
 from fairlead.model.slots import SlotTable
 
 UNNUMBERED = -1
+UNLIMITED = -1
 
 
 class ListenerProtocol(StrEnum):
@@ -60,8 +61,19 @@ class Locality(StrEnum):
     """Which members a client is led to before the others of their sort, by where both are."""
 
     CHASSIS = "CHASSIS"
-    """Those on the client's own chassis."""
+    """Those on the client's own chassis, then those in its zone."""
     NONE = "NONE"
+    ZONE = "ZONE"
+    """Those on the chassis of the client's zone, whichever has them."""
+
+
+class DownMember(StrEnum):
+    """What becomes of the connections that a member has when it goes down."""
+
+    KEEP = "KEEP"
+    """They stay with it: it may still answer on them, and if it is back soon nobody has noticed."""
+    RESET = "RESET"
+    """They are cut at once: the next packet of the client goes elsewhere, and over TCP it is answered with a reset."""
 
 
 class MonitorType(StrEnum):
@@ -163,10 +175,17 @@ class _Monitor(Resource):
     """Successes in a row that make a member ONLINE."""
     max_retries_down: int = 3
     """Failures in a row that make it ERROR."""
+    delay_ms: int | None = None
+    """Milliseconds, where the delay is shorter than a second; it goes before `delay`."""
     admin_state_up: bool = True
     http_version: str | None = None
     domain_name: str | None = None
     """What a probe says of itself in HTTP. Octavia keeps them whatever the type is, and clients read them again."""
+
+    @property
+    def seconds_between(self) -> float:
+        """Two probes. Octavia allows a delay of 0, which counts as a second."""
+        return float(max(1, self.delay)) if self.delay_ms is None else self.delay_ms / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +229,7 @@ class Pool(Resource):
     admin_state_up: bool = True
     persistence: SessionPersistence | None = None
     locality: Locality = Locality.NONE
+    down_member: DownMember = DownMember.KEEP
     tls: PoolTls | None = None
     """None when nothing is said about it; the same for a listener."""
     health_monitor: HealthMonitor | None = None
@@ -267,13 +287,16 @@ class Listener(Resource):
     """None with the protocol ANY."""
     admin_state_up: bool = True
     default_pool_id: str | None = None
-    connection_limit: int = -1
+    connection_limit: int = UNLIMITED
     allowed_cidrs: tuple[IPNetwork, ...] = ()
     """Who may connect; everybody when there is none. An address of a family that none is of is for nobody."""
     timeouts: Timeouts = Timeouts()
     tls: ListenerTls | None = None
     http: Http | None = None
     l7policies: tuple[L7Policy, ...] = ()
+    proxy_port: int = 0
+    """At which proxies of the VIP's network take its connections, if it leads to proxies (`model/paths.py`); 0 if a
+    switch leads them to members. Given when the listener is written; no other listener on that network has it."""
 
     @property
     def port(self) -> int:
@@ -340,6 +363,25 @@ class Described:
     """Options as they were said, sorted by name."""
 
 
+class Takeover(StrEnum):
+    """How far a load balancer is that another provider of the service had before, under the same id."""
+
+    PREPARED = "prepared"
+    """It could be had, but nothing of it is anywhere yet: what the other provider wrote still serves."""
+    TAKEN = "taken"
+    """What the other provider wrote goes at the moment in which ours comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Another service has the load balancer too, says what it shall be, and is told how it stands."""
+
+    made_port: bool
+    """Whether its VIP's port is that service's: made for this load balancer, and deleted after it."""
+    takeover: Takeover | None = None
+    """None for one that no other provider had."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancer(Resource):
     provider: str
@@ -360,6 +402,8 @@ class LoadBalancer(Resource):
     """None for one whose parts are changed each for itself, as in Octavia's API."""
     router_id: str | None = None
     """Whose gateway has the VIPs, if these are addresses of an external network."""
+    kept: Kept | None = None
+    """None for one that is nowhere but here."""
 
     @property
     def vips(self) -> tuple[Vip, ...]:
@@ -400,6 +444,19 @@ def takes_everything(listener: Listener) -> bool:
     return listener.protocol is ListenerProtocol.ANY and listener.admin_state_up
 
 
+def probed_address(member: Member) -> IPAddress:
+    return member.monitor_address or member.address
+
+
+def is_prepared(balancer: LoadBalancer) -> bool:
+    """Whether it waits to be taken over: it is to have no rows yet."""
+    return balancer.kept is not None and balancer.kept.takeover is Takeover.PREPARED
+
+
+def is_taken_over(balancer: LoadBalancer) -> bool:
+    return balancer.kept is not None and balancer.kept.takeover is Takeover.TAKEN
+
+
 def is_forward(balancer: LoadBalancer) -> bool:
     """Whether people take it for no load balancer: each of its ports leads to one machine."""
     return balancer.described is not None and balancer.described.use is Use.FORWARD
@@ -432,6 +489,11 @@ def pools_of(listener: Listener) -> tuple[str, ...]:
 def near_pools(balancer: LoadBalancer) -> tuple[Pool, ...]:
     """Those that lead clients to members near them."""
     return tuple(pool for pool in balancer.pools if pool.locality is not Locality.NONE)
+
+
+def decides_on_chassis(balancer: LoadBalancer) -> bool:
+    """Whether where a client is led may depend on its chassis: to a member near it, or to a proxy."""
+    return any(listener.proxy_port for listener in balancer.listeners) or bool(near_pools(balancer))
 
 
 def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:

@@ -14,7 +14,9 @@ from fairlead.model.snapshot import Snapshot, member_network
 
 _HELD = {
     PortUse.VIP: "a VIP, and a connection is balanced once",
+    PortUse.LOCAL_IP: "a Local IP's, which no machine has",
     PortUse.PROBE: "where probes come from",
+    PortUse.PROXY: "a proxy's, which leads to members",
     PortUse.ROUTER_GATEWAY: "a router",
     PortUse.ROUTER_INTERFACE: "a router",
 }

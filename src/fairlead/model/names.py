@@ -1,16 +1,22 @@
 """What people call things. Tenants choose these names, so they are cut and cleaned wherever they are shown."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
+from typing import assert_never
 
 from fairlead.model.addresses import render_address, render_endpoint
 from fairlead.model.kinds import has_rows
-from fairlead.model.loadbalancer import Member
+from fairlead.model.loadbalancer import LoadBalancer, Member
+from fairlead.model.local_ip import LocalIP
 from fairlead.model.owner import Owner
 from fairlead.model.port_ranges import render
+from fairlead.model.probes import Probing
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.texts import shorten
 
 LONGEST = 60
+_ROW_OF_OTHERS = re.compile(r"(\S+)@[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""As `foreign.row_of` gives it."""
 
 
 def name_of(snapshot: Snapshot, owner: Owner) -> str:
@@ -36,7 +42,35 @@ def _place(member: Member) -> str:
             return f"{render_address(member.address)}:{shorten(render(ports), LONGEST)}"
 
 
+def describe_probed(snapshot: Snapshot, probing: Probing, ids: Container[str]) -> Iterator[tuple[str, str]]:
+    """The id and the description of each of these members or replicas. A replica's are its port's."""
+    match probing:
+        case LoadBalancer(pools=pools):
+            members = (member for pool in pools for member in pool.members if member.id in ids)
+            yield from ((member.id, " ".join(describe_member(member))) for member in members)
+        case LocalIP(associations=associations):
+            for each in associations:
+                if each.port_id in ids:
+                    port = snapshot.ports.get(each.port_id)
+                    name = f" '{shorten(port.name, LONGEST)}'" if port and port.name else ""
+                    yield each.port_id, f"{render_address(each.address)}{name}"
+        case unknown:
+            assert_never(unknown)
+
+
 def describe_owner(snapshot: Snapshot, owner: Owner) -> str:
     """`loadbalancer/3fc8... 'web'`."""
     name = name_of(snapshot, owner)
     return f"{owner} '{name}'" if name else str(owner)
+
+
+def name_rows(snapshot: Snapshot, text: str) -> str:
+    """The text of a row, in which what others wrote is called as they do: `neutron-9d3b... 'web-net'`."""
+    return _ROW_OF_OTHERS.sub(lambda found: _named(snapshot, found[1]), text) if "@" in text else text
+
+
+def _named(snapshot: Snapshot, row: str) -> str:
+    identity = snapshot.called.get(row, row)
+    found = snapshot.networks.get(identity) or snapshot.routers.get(identity) or snapshot.ports.get(identity)
+    name = shorten(found.name, LONGEST) if found is not None else ""
+    return row if name in ("", row) else f"{row} '{name}'"

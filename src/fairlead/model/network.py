@@ -20,11 +20,17 @@ class PortUse(StrEnum):
     """It holds the address of the floating IP named by its `device_id`."""
     VIP = "Octavia"
     """It holds a VIP; its `device_id` is `lb-<load balancer id>`, as Octavia writes it."""
+    LOCAL_IP = "network:local_ip"
+    """It holds the address of the Local IP named by its `device_id`, and is on no machine."""
     PROBE = "ovn-lb-hm:distributed"
     """It holds the address from which the members on its subnet are probed, as Octavia's OVN provider has it."""
+    PROXY = "network:load_balancer_proxy"
+    """A chassis's own proxy of the network is behind it; its `device_id` is the network's."""
 
 
 _USES = {use.value: use for use in PortUse}
+UNASKED = frozenset({PortUse.PROBE, PortUse.PROXY})
+"""What no request makes or deletes: it comes with what needs it, and goes with its network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

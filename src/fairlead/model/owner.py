@@ -17,8 +17,11 @@ class Kind(StrEnum):
     """What the VIPs on the gateway of one router share, by the router's id: while there are any."""
     NEAR_NETWORK = "near-network"
     """What the load balancers of a `VIP_NETWORK` share that lead clients to members near them: while there are any."""
+    NEAR_GATEWAY = "near-gateway"
+    """The same of a `VIP_GATEWAY`, by the router's id."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
+    LOCAL_IP = "local-ip"
     FLAVOR = "flavor"
     FLAVOR_PROFILE = "flavor-profile"
     AVAILABILITY_ZONE = "availability-zone"
@@ -27,9 +30,11 @@ class Kind(StrEnum):
     PROJECT = "project"
     CERTIFICATE = "certificate"
     TRUST_TOKEN = "trust-token"  # noqa: S105 - no secret
+    NODE = "node"
+    NODE_TOKEN = "node-token"  # noqa: S105 - no secret
 
 
-WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.NEAR_NETWORK})
+WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.NEAR_NETWORK, Kind.NEAR_GATEWAY})
 """They follow from load balancers and have no documents."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 

@@ -4,12 +4,13 @@ A port is plugged in where a node has it and its packets flow: a machine's where
 where the router leaves. A port of which nobody has said anything yet is not.
 """
 
+from fairlead.model.foreign import is_foreign
 from fairlead.model.network import Port, PortUse
 from fairlead.model.snapshot import Snapshot
 
 EVERYWHERE = PortUse.ROUTER_INTERFACE
 """No node has it, because each one does its work."""
-_NOWHERE = frozenset({PortUse.FLOATING_IP, PortUse.PROBE, PortUse.VIP})
+_NOWHERE = frozenset({PortUse.FLOATING_IP, PortUse.LOCAL_IP, PortUse.PROBE, PortUse.VIP})
 """What only holds an address."""
 
 
@@ -18,6 +19,6 @@ def is_plugged(snapshot: Snapshot, port: Port) -> bool:
 
 
 def waits_for_a_node(snapshot: Snapshot) -> bool:
-    """Whether there is a port whose status depends on what is observed."""
+    """Whether there is a port of ours whose status depends on what is observed."""
     never = {EVERYWHERE, *_NOWHERE}
-    return any(port.use not in never for port in snapshot.ports.values())
+    return any(port.use not in never and not is_foreign(port) for port in snapshot.ports.values())

@@ -43,10 +43,10 @@ def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tu
 
 
 def slots_near(
-    pool: Pool, version: int, near: Iterable[Member], down: Container[str], everywhere: tuple[int, ...]
+    pool: Pool, version: int, near: Iterable[Sequence[Member]], down: Container[str], everywhere: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The same for clients where the members `near` are: these serve alone as long as one of them does. `everywhere`
-    are the slots of who has none near (`slots_of`).
+    """The same for clients that have these members near, the nearest ones first: the first of these lists in which
+    a member serves is all they are led to. `everywhere` are the slots of clients that have none near (`slots_of`).
 
     An ordinary member anywhere goes before a backup that is near. It is the same table, so in each place too members
     that come or go take and leave no slot but theirs.
@@ -54,14 +54,15 @@ def slots_near(
     if not everywhere:
         return ()
     backup = next(member.backup for member in pool.members if member.ordinal == everywhere[0])
-    living = {
-        m.ordinal: m.weight
-        for m in near
-        if m.address.version == version and m.backup == backup and m.takes_connections and m.id not in down
-    }
-    if not living:
-        return everywhere
-    return tuple(living) if len(living) == 1 else lend(_table(pool, version, backup), living)
+    for members in near:
+        living = {
+            m.ordinal: m.weight
+            for m in members
+            if m.address.version == version and m.backup == backup and m.takes_connections and m.id not in down
+        }
+        if living:
+            return tuple(living) if len(living) == 1 else lend(_table(pool, version, backup), living)
+    return everywhere
 
 
 def _weights(pool: Pool, version: int, backup: bool) -> dict[int, int]:

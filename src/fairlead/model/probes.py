@@ -1,38 +1,68 @@
-"""Which members are probed, where and from which address, and what the observations mean for a load balancer.
+"""Who is probed, where and from which address, and what the observations mean for whoever asks for probes.
 
-Observations are facts (`model/facts.py`). A member of which nobody has said anything yet serves, and so does one that
-cannot be probed here. One whose machine is gone from the model has nothing that could answer, and is down.
+Load balancers with health monitors ask for probes of their members, and so do Local IPs for their replicas
+(`model/replica_probes.py`). Observations are facts (`model/facts.py`). A member of which nobody has said anything yet
+serves, and so does one that cannot be probed here. One whose machine is gone from the model has nothing that could
+answer, and is down.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha1
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias, assert_never
 
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
-from fairlead.model.health import Endpoint, Health, HealthKey, of_the_whole
+from fairlead.model.checks import Target, check_of, rhythm_of
+from fairlead.model.covering import known_of
+from fairlead.model.derived_ids import id_of_name
+from fairlead.model.foreign import ForeignNetwork, is_foreign
+from fairlead.model.foreign_probing import source_there
+from fairlead.model.health import ASKED_OVER, TRANSPORTS, Endpoint, Health, HealthKey, of_the_whole
 from fairlead.model.loadbalancer import (
+    DownMember,
     HealthMonitor,
     LoadBalancer,
     Member,
-    MonitorType,
     Pool,
     Transport,
+    probed_address,
     probed_ports,
 )
-from fairlead.model.network import Port, PortUse
+from fairlead.model.local_ip import LocalIP, ReplicaMonitor
+from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import ProbedAddress
 from fairlead.model.reach import is_unreachable
+from fairlead.model.replica_probes import replica_endpoints, replicas_health
 from fairlead.model.snapshot import Snapshot, member_network, vip_gateway, with_health
 from fairlead.model.uplink import origin
 
-TRANSPORTS: Mapping[MonitorType, Transport] = {
-    MonitorType.TCP: Transport.TCP,
-    MonitorType.UDP_CONNECT: Transport.UDP,
-}
-"""The monitors that ask no more than whether a port is open."""
+Probing: TypeAlias = LoadBalancer | LocalIP
+"""Who may ask for probes."""
+_PROBING = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
 _NAMESPACE = bytes.fromhex("5d3b5a0e5c375a528f0c6f2b7a6a1d0e")
+
+
+def find_probing(snapshot: Snapshot, owner: Owner) -> Probing | None:
+    match owner.kind:
+        case Kind.LOAD_BALANCER:
+            return snapshot.load_balancers.get(owner.id)
+        case Kind.LOCAL_IP:
+            return snapshot.local_ips.get(owner.id)
+        case _:
+            return None
+
+
+def asks_for_probes(snapshot: Snapshot) -> bool:
+    """Whether anybody does."""
+    return bool(snapshot.watched or snapshot.monitored_local_ips)
+
+
+def all_probing(snapshot: Snapshot) -> Iterator[Owner]:
+    """Those that do."""
+    watching = {each for ids in snapshot.watched.values() for each in ids}
+    yield from (Owner(Kind.LOAD_BALANCER, each) for each in watching)
+    yield from (Owner(Kind.LOCAL_IP, each) for each in snapshot.monitored_local_ips)
 
 
 def working_monitor(balancer: LoadBalancer, pool: Pool) -> HealthMonitor | None:
@@ -44,10 +74,6 @@ def working_monitor(balancer: LoadBalancer, pool: Pool) -> HealthMonitor | None:
 
 def probed_members(pool: Pool) -> Iterator[Member]:
     return (member for member in pool.members if member.admin_state_up)
-
-
-def probed_address(member: Member) -> IPAddress:
-    return member.monitor_address or member.address
 
 
 def find_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> Port | None:
@@ -70,30 +96,70 @@ def find_endpoint(
 ) -> Endpoint | Health:
     """Where this port of the member is probed, or what is known of it because it is not."""
     port = find_port(snapshot, balancer, member)
-    if port is None:
+    if port is None and not is_hostless(snapshot, balancer, member):
         return Health.GONE
-    if not may_probe(balancer, port) or monitor.type not in TRANSPORTS:
+    if port is not None and not may_probe(balancer, port):
         return Health.UNPROBEABLE
-    return Endpoint(port.id, probed_address(member), number, TRANSPORTS[monitor.type])
+    address = probed_address(member)
+    if snapshot.agents_probe or port is None:
+        over, where = ASKED_OVER[monitor.type], member_network(snapshot, balancer, member)
+        return Endpoint(
+            port.id if port else "", address, 0 if over is Transport.ANY else number, over, where, monitor.id
+        )
+    if monitor.type not in TRANSPORTS:
+        return Health.UNPROBEABLE
+    return Endpoint(port.id, address, number, TRANSPORTS[monitor.type])
+
+
+def is_hostless(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
+    """Whether nobody's port has the address at which it is probed, and agents probe it all the same: from the network
+    that is the project's own, or everybody could have others' networks searched."""
+    network, address = snapshot.networks.get(member_network(snapshot, balancer, member)), probed_address(member)
+    if not snapshot.agents_probe or network is None or is_foreign(network):
+        return False
+    is_own = network.project_id == balancer.project_id and not network.external
+    return is_own and (network.id, address) not in snapshot.addresses and _may_be_anybody(network, address)
+
+
+def _may_be_anybody(network: Network, address: IPAddress) -> bool:
+    """Whether a machine may have it (RFC 6890): not for one's own, of one link, or for many; and not the gateway."""
+    special = address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified
+    return not (special or address.is_reserved or any(address == each.gateway for each in network.subnets))
+
+
+def hostless_places(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
+    """Where its monitored members are that nobody's port has."""
+    members = (each for pool in balancer.pools if working_monitor(balancer, pool) for each in probed_members(pool))
+    found = (
+        f"{member_network(snapshot, balancer, member)}/{probed_address(member)}"
+        for member in members
+        if is_hostless(snapshot, balancer, member)
+    )
+    return frozenset(found) if snapshot.agents_probe else frozenset()
 
 
 def probe_port_id(subnet_id: str) -> str:
-    """The port that holds the address from which machines on this IPv4 subnet are probed.
+    """The port that holds the address from which machines on this IPv4 subnet are probed."""
+    return id_of_name(_NAMESPACE, subnet_id)
 
-    A UUID of a name (RFC 9562, 5.5). Nothing here asks the module `uuid`, which has clocks and chance as well.
-    """
-    text = sha1(_NAMESPACE + subnet_id.encode(), usedforsecurity=False).hexdigest()
-    variant = f"{int(text[16], 16) & 0x3 | 0x8:x}"
-    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}"
+
+def cover_port_id(subnet_id: str) -> str:
+    """The port that holds the address from which whoever is on another node, or on none, is probed from this subnet."""
+    return id_of_name(_NAMESPACE, f"cover/{subnet_id}")
 
 
 def find_source(snapshot: Snapshot, endpoint: Endpoint) -> IPAddress | None:
     """The address that probes come from: one that the machine takes for a neighbour and that nobody else has.
 
     In IPv6 every link has room for it (RFC 4291, 2.5.6). An IPv4 subnet has to give one of its own; None until it has.
+    On networks of others both are a port's that was made there; but OVN probes IPv6 from where there is no port.
     """
     port = snapshot.ports[endpoint.port_id]
-    if endpoint.address.version == 6:
+    version = endpoint.address.version
+    is_theirs = isinstance(snapshot.networks[port.network_id], ForeignNetwork)
+    if is_theirs and (version == 4 or snapshot.agents_probe):
+        return source_there(snapshot, port.network_id, _subnet(port, endpoint.address), version)
+    if version == 6:
         return link_local(derive_mac(f"probe/{port.network_id}"))
     probe = snapshot.ports.get(probe_port_id(_subnet(port, endpoint.address)))
     return probe.fixed_ips[0].address if probe else None
@@ -111,11 +177,44 @@ def pool_endpoints(
     return (endpoint for endpoint in found if isinstance(endpoint, Endpoint))
 
 
-def endpoints(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
+def endpoints(snapshot: Snapshot, probing: Probing) -> Iterator[Endpoint]:
+    match probing:
+        case LoadBalancer():
+            yield from _endpoints_of_pools(snapshot, probing)
+        case LocalIP():
+            yield from replica_endpoints(snapshot, probing)
+        case unknown:
+            assert_never(unknown)
+
+
+def _endpoints_of_pools(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[Endpoint]:
     for pool in balancer.pools:
         monitor = working_monitor(balancer, pool)
         if monitor is not None:
             yield from pool_endpoints(snapshot, balancer, monitor, pool)
+
+
+def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
+    """What agents have to probe for this document, wherever it is. An endpoint that several members share is one."""
+    match probing:
+        case LoadBalancer():
+            for pool in probing.pools:
+                monitor = working_monitor(probing, pool)
+                if monitor is not None:
+                    found = dict.fromkeys(pool_endpoints(snapshot, probing, monitor, pool))
+                    yield from _asked_by(monitor, found)
+        case LocalIP():
+            if probing.health_monitor is not None:
+                yield from _asked_by(probing.health_monitor, replica_endpoints(snapshot, probing))
+        case unknown:
+            assert_never(unknown)
+
+
+def _asked_by(monitor: HealthMonitor | ReplicaMonitor, found: Iterable[Endpoint]) -> Iterator[Target]:
+    rhythm = rhythm_of(monitor)
+    for endpoint in found:
+        if endpoint.asker:
+            yield Target(endpoint=endpoint, check=check_of(monitor, endpoint.address), rhythm=rhythm)
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[ProbedAddress, int], port: Port) -> int:
@@ -133,45 +232,81 @@ def find_probed_port(snapshot: Snapshot, place: ProbedAddress) -> Port | None:
     return port if port is not None and port.project_id == project_id else None
 
 
-def sourceless_subnets(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, str]:
-    """Subnet -> network, where this load balancer's probes have no address to come from."""
+def sourceless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
+    """Subnet -> network, where these probes have no address to come from."""
     ports = {
         endpoint: snapshot.ports[endpoint.port_id]
-        for endpoint in endpoints(snapshot, balancer)
-        if find_source(snapshot, endpoint) is None
+        for endpoint in endpoints(snapshot, probing)
+        if endpoint.port_id and find_source(snapshot, endpoint) is None
     }
-    return {_subnet(port, endpoint.address): port.network_id for endpoint, port in ports.items()}
+    found = {_subnet(port, endpoint.address): port.network_id for endpoint, port in ports.items()}
+    return found | _subnets_to_reset_from(snapshot, probing)
 
 
-def changed_health(before: Snapshot, after: Snapshot, balancer_ids: Iterable[str]) -> tuple[Owner, ...]:
-    """Those of these load balancers in which somebody went down or came back."""
-    changed = (each for each in balancer_ids if after.down.get(each) != before.down.get(each))
-    return tuple(Owner(Kind.LOAD_BALANCER, each) for each in changed)
+def _subnets_to_reset_from(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
+    """Those in IPv6: there probes come from a link-local address, and resets for clients anywhere cannot."""
+    if not (snapshot.agents_probe and isinstance(probing, LoadBalancer)):
+        return {}
+    found = (port for pool in probing.pools for port in _ports_to_reset_from(snapshot, probing, pool))
+    return {
+        fixed.subnet_id: port.network_id
+        for port in found
+        for fixed in port.fixed_ips
+        if fixed.address.version == 6 and probe_port_id(fixed.subnet_id) not in snapshot.ports
+    }
 
 
-def derive_health(snapshot: Snapshot, *balancer_ids: str) -> Snapshot:
-    """The snapshot in which just those members of these load balancers are down, and online, that were seen so."""
-    for balancer_id in balancer_ids:
-        balancer = snapshot.load_balancers.get(balancer_id)
-        found = dict(members_health(snapshot, balancer)) if balancer else {}
-        down = frozenset(key for key, health in found.items() if health.is_down)
-        online = frozenset(key for key, health in found.items() if health is Health.ONLINE)
-        snapshot = with_health(snapshot, balancer_id, down, online)
+def _ports_to_reset_from(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool) -> Iterator[Port]:
+    monitor = working_monitor(balancer, pool)
+    if monitor is None or pool.down_member is not DownMember.RESET:
+        return
+    for endpoint in pool_endpoints(snapshot, balancer, monitor, pool):
+        port = snapshot.ports.get(endpoint.port_id)
+        if port is not None and endpoint.address.version == 6 and not is_foreign(port):
+            yield port
+
+
+def changed_health(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
+    """Those of these in which somebody went down or came back."""
+    return tuple(owner for owner in owners if after.down.get(owner.id) != before.down.get(owner.id))
+
+
+def derive_health(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
+    """The snapshot in which just those members and replicas of these owners are down, and online, that were seen so."""
+    for owner in owners:
+        if owner.kind in _PROBING:
+            probing = find_probing(snapshot, owner)
+            found = dict(health_of(snapshot, probing)) if probing else {}
+            down = frozenset(key for key, health in found.items() if health.is_down)
+            online = frozenset(key for key, health in found.items() if health is Health.ONLINE)
+            hostless = hostless_places(snapshot, probing) if isinstance(probing, LoadBalancer) else frozenset[str]()
+            snapshot = with_health(snapshot, owner.id, down, online, hostless)
     return snapshot
 
 
-def why_down(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
-    """The members of a load balancer that are down, if only at some of their ports, and why."""
-    return {member_id: health for member_id, health in _members_by_id(snapshot, balancer) if health.is_failing}
+def why_down(snapshot: Snapshot, probing: Probing) -> dict[str, Health]:
+    """The members or replicas that are down, if only at some of their ports, and why."""
+    return {identity: health for identity, health in _by_id(snapshot, probing) if health.is_failing}
 
 
-def why_unknown(snapshot: Snapshot, balancer: LoadBalancer) -> dict[str, Health]:
-    """The members of a load balancer with a health monitor of which nobody knows whether they answer, and why not."""
-    return {member_id: health for member_id, health in _members_by_id(snapshot, balancer) if not health.is_known}
+def why_unknown(snapshot: Snapshot, probing: Probing) -> dict[str, Health]:
+    """Those with a health monitor of which nobody knows whether they answer, and why not."""
+    return {identity: health for identity, health in _by_id(snapshot, probing) if not health.is_known}
 
 
-def _members_by_id(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, Health]]:
-    return ((key, health) for key, health in members_health(snapshot, balancer) if isinstance(key, str))
+def _by_id(snapshot: Snapshot, probing: Probing) -> Iterator[tuple[str, Health]]:
+    return ((key, health) for key, health in health_of(snapshot, probing) if isinstance(key, str))
+
+
+def health_of(snapshot: Snapshot, probing: Probing) -> Iterator[tuple[HealthKey, Health]]:
+    """Each member or replica that is to be probed."""
+    match probing:
+        case LoadBalancer():
+            yield from members_health(snapshot, probing)
+        case LocalIP():
+            yield from replicas_health(snapshot, probing)
+        case unknown:
+            assert_never(unknown)
 
 
 def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[HealthKey, Health]]:
@@ -204,7 +339,7 @@ def members_health(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple
 
 def _seen(snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member, number: int) -> Health:
     endpoint = find_endpoint(snapshot, balancer, monitor, member, number)
-    return endpoint if isinstance(endpoint, Health) else snapshot.health.get(endpoint, Health.UNPROBED)
+    return endpoint if isinstance(endpoint, Health) else known_of(snapshot, endpoint)
 
 
 def _subnet(port: Port, address: IPAddress) -> str:

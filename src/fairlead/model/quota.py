@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
+from fairlead.model.foreign import is_foreign
 from fairlead.model.loadbalancer import LoadBalancer, probed_ports
-from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
+from fairlead.model.local_ip import LocalIP
+from fairlead.model.network import UNASKED, FloatingIP, Network, Port, Router
 
 UNLIMITED = -1
 LARGEST_QUOTA = 2_000_000_000
@@ -36,9 +38,14 @@ class Counted(StrEnum):
     PORT = "port"
     ROUTER = "router"
     FLOATING_IP = "floatingip"
+    LOCAL_IP = "local_ip"
+    LOCAL_IP_ASSOCIATION = "local_ip_association"
 
 
-NETWORKING = (Counted.NETWORK, Counted.SUBNET, Counted.PORT, Counted.ROUTER, Counted.FLOATING_IP)
+NETWORKING = (
+    *(Counted.NETWORK, Counted.SUBNET, Counted.PORT, Counted.ROUTER, Counted.FLOATING_IP),
+    *(Counted.LOCAL_IP, Counted.LOCAL_IP_ASSOCIATION),
+)
 BALANCING = tuple(what for what in Counted if what not in NETWORKING)
 Usage: TypeAlias = Map[tuple[str, Counted], int]
 """(project, resource) -> how many; what is not there is none."""
@@ -60,6 +67,8 @@ class Limits:
     port: int | None = None
     router: int | None = None
     floatingip: int | None = None
+    local_ip: int | None = None
+    local_ip_association: int | None = None
 
 
 NO_LIMITS = Limits()
@@ -101,19 +110,24 @@ def count(aggregate: object) -> Mapping[tuple[str, Counted], int]:
     """What one document adds to what projects have.
 
     A subnet counts for its own project. The ports of gateways and floating IPs are no project's, and one from which
-    members are probed was not asked for by the network's.
+    members are probed was not asked for by the network's. What others wrote counts where they count.
     """
     match aggregate:
+        case _ if is_foreign(aggregate):
+            return {}
         case LoadBalancer(project_id=project):
             return {(project, what): number for what, number in _parts(aggregate).items() if number}
         case Network(project_id=project, subnets=subnets):
             return {(project, Counted.NETWORK): 1, **Counter((each.project_id, Counted.SUBNET) for each in subnets)}
-        case Port(project_id=project) if project and aggregate.use is not PortUse.PROBE:
+        case Port(project_id=project) if project and aggregate.use not in UNASKED:
             return {(project, Counted.PORT): 1}
         case Router(project_id=project):
             return {(project, Counted.ROUTER): 1}
         case FloatingIP(project_id=project):
             return {(project, Counted.FLOATING_IP): 1}
+        case LocalIP(project_id=project, associations=associations):
+            counted = {Counted.LOCAL_IP: 1, Counted.LOCAL_IP_ASSOCIATION: len(associations)}
+            return {(project, what): number for what, number in counted.items() if number}
         case _:
             return {}
 
@@ -133,29 +147,40 @@ def _parts(balancer: LoadBalancer) -> Mapping[Counted, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLimits:
-    """What health monitors may ask of the nodes; UNLIMITED is any number. A member is probed once in a delay."""
+    """What health monitors may ask of the nodes; UNLIMITED is any number. Each is probed once in a delay."""
 
     least_delay: int = 1
-    """Seconds."""
+    """Seconds. Less than one can be asked for (`delay_ms`) where this is 1."""
     per_second: int = 200
-    """Of all members of a project together: 200 members each second, or 1,000 each five seconds."""
+    """Of all members and replicas of a project together: 200 each second, or 1,000 each five seconds."""
     per_second_of_port: int = 20
     """That one port gets, for whichever of its services."""
 
 
 PROBE_LIMITS = ProbeLimits()
 ProbedAddress: TypeAlias = tuple[str, str, IPAddress]
-"""By which project a member is probed, and where: the subnet that it names, or else the network of the VIP, and the
-address there. Probes reach ports of their own project only, so each project's count for itself."""
+"""By which project somebody is probed, and where: the subnet that a member names, or else the network of the VIP or the
+Local IP, and the address there. Probes reach ports of their own project only, so each project's count for itself."""
 MILLION = 1_000_000
 
 
-def probe_rates(balancer: LoadBalancer | None) -> Mapping[ProbedAddress, int]:
+def probe_rates(probing: LoadBalancer | LocalIP | None) -> Mapping[ProbedAddress, int]:
     """Millionths of a probe a second at each place. Of what is disabled too: it needs no leave to be enabled again."""
+    match probing:
+        case LoadBalancer():
+            return _rates_of_pools(probing)
+        case LocalIP(health_monitor=monitor) if monitor is not None:
+            rate, project_id = int(MILLION / monitor.seconds_between), probing.project_id
+            return {(project_id, probing.network_id, each.address): rate for each in probing.associations}
+        case _:
+            return {}
+
+
+def _rates_of_pools(balancer: LoadBalancer) -> Mapping[ProbedAddress, int]:
     rates: dict[ProbedAddress, int] = {}
-    for pool in balancer.pools if balancer else ():
-        if pool.health_monitor is not None and balancer is not None:
-            rate = MILLION // max(1, pool.health_monitor.delay)
+    for pool in balancer.pools:
+        if pool.health_monitor is not None:
+            rate = int(MILLION / pool.health_monitor.seconds_between)
             for member in pool.members:
                 where = member.subnet_id or balancer.vip.network_id
                 place = balancer.project_id, where, member.monitor_address or member.address
@@ -163,7 +188,7 @@ def probe_rates(balancer: LoadBalancer | None) -> Mapping[ProbedAddress, int]:
     return rates
 
 
-def project_rate(balancer: LoadBalancer) -> Mapping[str, int]:
-    """The same of all places together, for the load balancer's project."""
-    total = sum(probe_rates(balancer).values())
-    return {balancer.project_id: total} if total else {}
+def project_rate(probing: LoadBalancer | LocalIP) -> Mapping[str, int]:
+    """The same of all places together, for the project."""
+    total = sum(probe_rates(probing).values())
+    return {probing.project_id: total} if total else {}

@@ -1,4 +1,5 @@
-"""How large a load balancer and its parts may be, whichever door they come through. It is one document, written whole.
+"""How large a load balancer and its parts may be, and a Local IP, whichever door they come through. Each is one
+document, written whole.
 
 What has no limit here is bounded by the size of a document.
 """
@@ -21,7 +22,11 @@ POLICIES = 100
 """Of one listener. Ours."""
 RULES = 50
 """Of one L7 policy (octavia, common/constants.py, MAX_L7RULES_PER_L7POLICY)."""
+ASSOCIATIONS = 256
+"""Of one Local IP. Ours: they are in the match of one ACL."""
 MOST_RETRIES = 10
+LEAST_DELAY_MS, LARGEST_DELAY_MS = 100, 999
+"""Milliseconds, of a delay that is shorter than a second. Ours; Octavia has whole seconds only."""
 UDP_CONNECT_DELAY = 3
 """Seconds: the least of a monitor of this type (octavia, common/config.py, udp_connect_min_interval_health_monitor)."""
 LARGEST_WEIGHT = 256

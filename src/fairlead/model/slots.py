@@ -17,9 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import blake2s
+from hashlib import shake_128
 from heapq import heapify, heappop, heappush, heapreplace
 from math import log
+from struct import unpack
 
 from fairlead.model.shares import LARGEST, SMALLEST, Weights, apportion, choose_size, interleave, spread
 
@@ -102,23 +103,29 @@ def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
     if living.keys() >= set(slots):
         return tuple(slots)
     slots = list(slots) * (LARGEST // len(slots))
-    return tuple(member if member in living else winner(slot, living) for slot, member in enumerate(slots))
+    orphans = [slot for slot, member in enumerate(slots) if member not in living]
+    for slot, member in zip(orphans, _winners(orphans, living), strict=True):
+        slots[slot] = member
+    return tuple(slots)
 
 
-def winner(slot: int, living: Weights) -> int:
-    """The member that gets this slot of the largest table when no member of its stored list lives.
+def _winners(slots: Sequence[int], living: Weights) -> list[int]:
+    """The members that get these slots of the largest table, in which no member of the stored list lives.
 
     Weighted rendezvous: each member draws a number for the slot that depends on nothing else, and the highest wins. So
     a new member takes only the slots that it wins, and one that goes leaves only those that it had.
     """
-    return max(living, key=lambda member: (living[member] * _draw(slot, member), member))
+    members = sorted(living, reverse=True)
+    drawn = [[living[member] * draw for draw in map(_draws(member).__getitem__, slots)] for member in members]
+    return [members[numbers.index(max(numbers))] for numbers in zip(*drawn, strict=True)]
 
 
-@lru_cache(maxsize=2**17)
-def _draw(slot: int, member: int) -> float:
-    """-1/ln(u), u evenly in (0, 1): the chance to have the highest `weight * draw` is proportional to the weight."""
-    number = int.from_bytes(blake2s(f"{slot}/{member}".encode(), digest_size=6).digest())
-    return -1 / log((number + 0.5) / 2**48)
+@lru_cache(maxsize=512)
+def _draws(member: int) -> tuple[float, ...]:
+    """For each slot -1/ln(u), u evenly in (0, 1): the chance to have the highest `weight * draw` is proportional to the
+    weight. All of them are of one hash, because there may be 256 members to ask at once."""
+    numbers = unpack(f">{LARGEST}Q", shake_128(str(member).encode()).digest(8 * LARGEST))
+    return tuple([-1 / log(((number >> 16) + 0.5) / 2**48) for number in numbers])
 
 
 def _some(members: Sequence[int], place: int) -> Sequence[int]:

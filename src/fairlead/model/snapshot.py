@@ -3,33 +3,51 @@
 Maps are persistent (hash array mapped tries): a new snapshot costs what changed, and the old one stays readable.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
+from fairlead.model.agent import Agent
 from fairlead.model.balancer_status import BalancerStatus, PartHistories
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.chassis import Chassis
+from fairlead.model.enrolment import Node, NodeToken
+from fairlead.model.foreign import ForeignNetwork, is_foreign
 from fairlead.model.health import Endpoint, Health, HealthKey
-from fairlead.model.indexes import NO_IDS, Ids
-from fairlead.model.loadbalancer import LoadBalancer, Member
-from fairlead.model.network import ExternalGateway, FloatingIP, Network, Port, PortUse, Router, Segment
+from fairlead.model.indexes import NO_HOLDERS, NO_IDS, Holders, Ids
+from fairlead.model.loadbalancer import LoadBalancer, Member, Vip
+from fairlead.model.local_ip import LocalIP, Mode
+from fairlead.model.network import (
+    ExternalGateway,
+    FloatingIP,
+    Network,
+    Port,
+    PortUse,
+    Router,
+    Segment,
+    subnet_with,
+)
+from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
 from fairlead.model.quota import ProbedAddress, Quota, Usage
+from fairlead.model.sighting import Sighting
 from fairlead.model.status import Applied
 from fairlead.model.taken import Taken
 from fairlead.model.trust import Certificate, Project, TrustToken
 
 Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """What an operator offers."""
-Trust: TypeAlias = Project | Certificate | TrustToken
+Trust: TypeAlias = Project | Certificate | TrustToken | Node | NodeToken
 """What says who may come in, and for which project."""
+KEPT_SHELF = 2
+"""Characters of an id: all are listed in the order of ids, by 256 shelves."""
 EVERYBODY = ""
 """Whose the external networks are, where networks are looked for by project: no project has this id."""
-Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | Choice | Quota | Trust
+_Key = TypeVar("_Key")
+Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | LocalIP | Choice | Quota | Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +60,7 @@ class Snapshot:
     ports: Map[str, Port] = Map()
     load_balancers: Map[str, LoadBalancer] = Map()
     floating_ips: Map[str, FloatingIP] = Map()
+    local_ips: Map[str, LocalIP] = Map()
     flavors: Map[str, Flavor] = Map()
     flavor_profiles: Map[str, FlavorProfile] = Map()
     availability_zones: Map[str, AvailabilityZone] = Map()
@@ -54,47 +73,87 @@ class Snapshot:
     certificates: Map[str, Certificate] = Map()
     """By fingerprint."""
     trust_tokens: Map[str, TrustToken] = Map()
+    nodes: Map[str, Node] = Map()
+    """By the name of the chassis; so are the tokens by which nodes are enrolled."""
+    node_tokens: Map[str, NodeToken] = Map()
     generations: Map[Owner, int] = Map()
 
     # Facts (`model/facts.py`): observed, and never stored
     health: Map[Endpoint, Health] = Map()
-    """What the probes say, whoever asks for them."""
+    """What OVN's own probes say, whoever asks for them."""
+    sightings: Map[Endpoint, Sighting] = Map()
+    """What agents see that probe; it goes before what OVN says (`model/covering.py`)."""
+    agents: Map[str, Agent] = Map()
+    """Chassis -> its agent, where there is one."""
+    covered: Map[str, str] = Map()
+    """Place (`covering.place_of`) -> the chassis that probes there in the place of another one, or of none."""
+    covering: Map[str, str] = Map()
+    """Network -> the chassis that has a port there to probe those places from."""
     chassis: Map[str, Chassis] = Map()
     """By name."""
     plugged: Map[str, str] = Map()
     """Port, whoever owns it -> the host name of the node that has it (`model/plugged.py`)."""
     abilities: frozenset[str] = frozenset()
     """What the dataplane that is there can do beyond what every one can, in words of its driver and its compiler."""
+    agents_probe: bool = False
+    """Whether agents probe members and replicas, and OVN does not."""
+    proxies: Map[str, Proxy] = Map()
+    """Port of a proxy -> what its agent says of it (`model/proxies.py`)."""
+    proxied_providers: frozenset[str] = frozenset()
+    """The names of those whose load balancers may lead to proxies."""
+    counts_answers: bool = False
+    """Whether dataplanes count the bytes of what load balancers answer, where that takes rows."""
     gateway_chassis: tuple[str, ...] = ()
     """The chassis through which routers may leave; the same in every snapshot of a deployment."""
 
     # What follows from facts and documents together (`model/probes.py`)
     down: Map[str, frozenset[HealthKey]] = Map()
     """Load balancer -> those of its members that their health monitor calls down, and the ports of members that are
-    probed at several."""
+    probed at several. Local IP -> its replicas that are down."""
     online: Map[str, frozenset[HealthKey]] = Map()
-    """Load balancer -> those that it has seen answer. A monitored member in neither is not probed, or not yet: it
-    serves."""
+    """Load balancer, Local IP -> those that it has seen answer. Who is monitored and in neither is not probed, or not
+    yet: it serves."""
+    hostless: Map[str, frozenset[str]] = Map()
+    """Load balancer -> the places (`covering.place_of`) of its monitored members that nobody's port has."""
 
     part_histories: Map[str, PartHistories] = Map()
     """Load balancer -> the generations of its parts; nothing for one whose parts are all as old as it."""
 
+    node_certificates: Map[str, str] = Map()
+    """Fingerprint -> the chassis that has the certificate."""
     subnet_network: Map[str, str] = Map()
+    called: Map[str, str] = Map()
+    """The name that others gave a row of theirs -> the id of the network, router or port that it is (`foreign.py`)."""
     network_ports: Map[str, Ids] = Map()
+    network_proxies: Map[str, Ids] = Map()
+    """Network -> the ports of its proxies."""
+    network_proxied: Map[str, Ids] = Map()
+    """Network -> the load balancers with VIPs there that have a listener which leads to proxies."""
+    proxy_ports: Map[tuple[str, int], str] = Map()
+    """(network, port of its proxies) -> the load balancer whose listener has it."""
     network_vips: Map[str, Ids] = Map()
     """Network -> the load balancers with VIPs there, without those whose VIPs a gateway has."""
     vip_projects: Map[str, Ids] = Map()
-    """Network -> the projects that have such a VIP there."""
+    """Network -> the projects that have such a VIP there, or a Local IP."""
+    network_local_ips: Map[str, Ids] = Map()
+    port_local_ips: Map[str, Ids] = Map()
+    """Port -> the Local IPs of which it has the address."""
+    replica_local_ips: Map[str, Ids] = Map()
+    """Port -> the Local IPs of which it is a replica."""
     router_vips: Map[str, Ids] = Map()
     """Router -> the load balancers whose VIPs its gateway has."""
     project_gateways: Map[tuple[str, str], Ids] = Map()
     """(project, external network) -> the project's routers that have their gateway there."""
     near: Map[str, str] = Map()
-    """Load balancers that lead clients to members near them."""
+    """Load balancers that lead clients to members near them, or to proxies."""
     near_projects: Map[str, Ids] = Map()
-    """Network -> the projects that have a VIP of such a load balancer there."""
+    """Network -> the projects that have a VIP of such a load balancer there, or a Local IP that is translated."""
+    near_gateways: Map[str, Ids] = Map()
+    """Router whose gateway has the VIPs of such load balancers -> these."""
     near_members: Map[IPAddress, Ids] = Map()
     """Address -> the load balancers that have such a member there."""
+    kept_balancers: Map[str, Ids] = Map()
+    """How an id begins (`KEPT_SHELF`) -> the load balancers that another service has too, and whose ids begin so."""
     described_on: Map[str, Ids] = Map()
     """Network -> the load balancers that were described for it."""
     network_routers: Map[str, Ids] = Map()
@@ -109,13 +168,19 @@ class Snapshot:
     """Project -> its networks; `EVERYBODY` has the external ones."""
     network_names: Map[tuple[str, str], Ids] = Map()
     """(project or `EVERYBODY`, name) -> the networks that have the name."""
-    addresses: Map[tuple[str, IPAddress], str] = Map()
+    addresses: Holders = NO_HOLDERS
     """(network, address) -> the port that has it."""
     taken: Taken = Map()
     """The same addresses, to look for a free one (`taken`)."""
     macs: Map[str, str] = Map()
+    monitored_local_ips: Map[str, str] = Map()
+    """Those that have a health monitor."""
     watched: Map[IPAddress, Ids] = Map()
     """Address -> the load balancers of which a member with a health monitor is, or is probed, there."""
+    monitored_places: Map[str, Ids] = Map()
+    """Subnet that a member says, network of a VIP -> the load balancers with a health monitor that have these."""
+    probe_ports: Map[tuple[str, str], Ids] = Map()
+    """(network of others, project) -> the project's ports there from which members may be probed."""
     crossing: Map[str, Ids] = Map()
     """Subnet -> the load balancers with a health monitor that have a VIP or a member there, and a member elsewhere.
     Router -> those with a health monitor whose VIPs its gateway has."""
@@ -156,9 +221,10 @@ def map_name(kind: Kind) -> str:
 
 
 def vip_network(snapshot: Snapshot, network_id: str, project_id: str) -> VipNetwork:
-    """What the VIPs of this project on this network share."""
-    own = snapshot.networks[network_id].project_id == project_id
-    return VipNetwork(network_id) if own else VipNetwork(network_id, project_id)
+    """What the VIPs of this project on this network share; on one that is not there, what those of its own do."""
+    network = snapshot.networks.get(network_id)
+    is_own = network is None or network.project_id == project_id
+    return VipNetwork(network_id) if is_own else VipNetwork(network_id, project_id)
 
 
 def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway | None:
@@ -169,10 +235,21 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
     return router.gateway if router.gateway.network_id == balancer.vip.network_id else None
 
 
+def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
+    """Those whose addresses are the load balancer's. On a network of others they are what its port there has now: who
+    deletes that port, or gives it other addresses, gives these back, and they may be another project's next."""
+    network = snapshot.networks.get(balancer.vip.network_id)
+    if not isinstance(network, ForeignNetwork):
+        return balancer.vips
+    port = snapshot.ports.get(balancer.vip.port_id)
+    has = {fixed.address for fixed in port.fixed_ips} if port and port.network_id == network.id else set()
+    return tuple(vip for vip in balancer.vips if vip.address in has and subnet_with(network, vip.address))
+
+
 def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     """All that a network with VIPs has: first what all of them share, then what a guest's do. What those that lead
     to members nearby share is left out."""
-    if network_id in snapshot.network_vips:
+    if network_id in snapshot.vip_projects:
         yield VipNetwork(network_id).owner
         for project_id in snapshot.vip_projects[network_id]:
             found = vip_network(snapshot, network_id, project_id)
@@ -186,6 +263,15 @@ def near_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     return (vip_network(snapshot, network_id, project_id).near for project_id in projects)
 
 
+def passing_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[Owner]:
+    """Those there that have rows on routers of their project: their packets pass unchanged."""
+    for network_id in {place.network_id for place in places if place.network_id in snapshot.networks}:
+        for identity in snapshot.network_local_ips.get(network_id, NO_IDS):
+            found = snapshot.local_ips[identity]
+            if found.mode is Mode.PASSTHROUGH and vip_network(snapshot, network_id, found.project_id) in places:
+                yield Owner(Kind.LOCAL_IP, identity)
+
+
 def shares_near(snapshot: Snapshot, where: VipNetwork) -> bool:
     """Whether any load balancer there leads clients to members near them."""
     network = snapshot.networks.get(where.network_id)
@@ -194,18 +280,26 @@ def shares_near(snapshot: Snapshot, where: VipNetwork) -> bool:
 
 
 def with_health(
-    snapshot: Snapshot, balancer_id: str, down: frozenset[HealthKey], online: frozenset[HealthKey] = frozenset()
+    snapshot: Snapshot,
+    identity: str,
+    down: frozenset[HealthKey],
+    online: frozenset[HealthKey] = frozenset(),
+    hostless: frozenset[str] = frozenset(),
 ) -> Snapshot:
-    """The snapshot in which just these members of the load balancer are down, and these online."""
-    new = _with_ids(snapshot.down, balancer_id, down), _with_ids(snapshot.online, balancer_id, online)
-    if new[0] is snapshot.down and new[1] is snapshot.online:
+    """The snapshot in which just these members of the load balancer, or replicas of the Local IP, are down, these
+    online, and these places nobody's."""
+    before = snapshot.down, snapshot.online, snapshot.hostless
+    new = (
+        _with_ids(snapshot.down, identity, down),
+        _with_ids(snapshot.online, identity, online),
+        _with_ids(snapshot.hostless, identity, hostless),
+    )
+    if all(one is other for one, other in zip(before, new, strict=True)):
         return snapshot
-    return replace(snapshot, down=new[0], online=new[1])
+    return replace(snapshot, down=new[0], online=new[1], hostless=new[2])
 
 
-def _with_ids(
-    index: Map[str, frozenset[HealthKey]], key: str, ids: frozenset[HealthKey]
-) -> Map[str, frozenset[HealthKey]]:
+def _with_ids(index: Map[str, frozenset[_Key]], key: str, ids: frozenset[_Key]) -> Map[str, frozenset[_Key]]:
     if index.get(key, frozenset()) == ids:
         return index
     return index.set(key, ids) if ids else index.delete(key)
@@ -220,6 +314,7 @@ def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied
         applied=applied,
         down=frozenset(_member(key) for key in snapshot.down.get(balancer.id, ())),
         online=snapshot.online.get(balancer.id, frozenset()),
+        agents_probe=snapshot.agents_probe,
         cannot_answer=lambda member: _cannot_answer(snapshot, balancer, member),
     )
 
@@ -228,10 +323,18 @@ def _member(key: HealthKey) -> str:
     return key if isinstance(key, str) else key[0]
 
 
+def is_unnamed(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bool:
+    """Whether only the service that keeps the load balancer knows the subnet: OVN has no name for one of others without
+    DHCP that no router joins. Who is there is on the VIP's network, or nobody meets them."""
+    if balancer.kept is None or not is_foreign(snapshot.networks.get(balancer.vip.network_id)):
+        return False
+    return subnet_id not in snapshot.subnet_network
+
+
 def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
     """A member that says no subnet is where the VIP is; or, where a gateway has the VIP, on a network that its router
     joins, if somebody has the address there. Empty when its subnet is gone: then it is nowhere."""
-    if member.subnet_id is not None:
+    if member.subnet_id is not None and not is_unnamed(snapshot, balancer, member.subnet_id):
         return snapshot.subnet_network.get(member.subnet_id, "")
     if balancer.router_id is not None:
         for interface in snapshot.router_interfaces.get(balancer.router_id, NO_IDS):
@@ -242,9 +345,11 @@ def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
 
 
 def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Whether the VIP has lost its gateway. Or a VIP that was made after the member has its address by now: a
-    connection is balanced once."""
+    """Whether the VIP has lost its gateway, or its port on a network of others. Or a VIP that was made after the member
+    has its address by now: a connection is balanced once."""
     if balancer.router_id is not None and vip_gateway(snapshot, balancer) is None:
+        return True
+    if not held_vips(snapshot, balancer):
         return True
     where = member_network(snapshot, balancer, member), member.address
     port = snapshot.ports.get(snapshot.addresses.get(where, ""))

@@ -34,6 +34,8 @@ class Figures:
     """Turned away, because no member lived."""
     bytes_in: int = 0
     """From clients to members, with the headers of the frames."""
+    bytes_out: int = 0
+    """From members to clients, likewise; where somebody counts them."""
     active: int = 0
     """Connections that are open now."""
 
@@ -42,6 +44,7 @@ class Figures:
             connections=self.connections + other.connections,
             errors=self.errors + other.errors,
             bytes_in=self.bytes_in + other.bytes_in,
+            bytes_out=self.bytes_out + other.bytes_out,
             active=self.active + other.active,
         )
 
@@ -135,6 +138,7 @@ def _is_there(topology: Topology, balancer: LoadBalancer, place: str) -> bool:
 
 def _domain(topology: Topology, place: str) -> Domain:
     snapshot = topology.snapshot
+    place = snapshot.called.get(place, place)
     if place in snapshot.ports:
         place = snapshot.ports[place].network_id
     if place in snapshot.networks:

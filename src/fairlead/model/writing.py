@@ -7,6 +7,8 @@ from typing import Any
 from immutables import Map
 
 from fairlead.model.balancer_status import PartHistories
+from fairlead.model.foreign import is_foreign
+from fairlead.model.foreign_news import ForeignNews, admitted
 from fairlead.model.kinds import EVERY_KIND, KINDS, has_rows, owner_of
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name, near_owners, vip_owners
@@ -40,12 +42,21 @@ def apply_changes(snapshot: Snapshot, changes: Changes, revision: int) -> Snapsh
     return draft.finish(revision)
 
 
-def load_documents(snapshot: Snapshot, documents: Iterable[tuple[Aggregate, int]], revision: int) -> Snapshot:
-    """The snapshot with these documents too, each as the store wrote it last at the revision beside it."""
+def load_documents(snapshot: Snapshot, documents: Iterable[tuple[Aggregate, int | None]], revision: int) -> Snapshot:
+    """The snapshot with these documents too, each as the store wrote it last at the revision beside it; with None it is
+    of others, and not stored."""
     draft = _Draft(snapshot)
     for aggregate, written in documents:
         draft.put(owner_of(aggregate), aggregate, written)
     return draft.finish(revision)
+
+
+def with_foreign(snapshot: Snapshot, news: ForeignNews) -> Snapshot:
+    """The snapshot in which what others wrote is as the news say. It is at the same revision: nothing was stored."""
+    draft = _Draft(snapshot)
+    for owner, document in admitted(snapshot, news):
+        draft.put(owner, document, None)
+    return draft.finish(snapshot.revision)
 
 
 class _Draft:
@@ -58,23 +69,28 @@ class _Draft:
     def finish(self, revision: int) -> Snapshot:
         return replace(self._snapshot, revision=revision, **self._changed)
 
-    def put(self, owner: Owner, new: Aggregate | None, revision: int) -> None:
-        """From now on this document is the owner's, or with None has gone."""
+    def put(self, owner: Owner, new: Aggregate | None, revision: int | None) -> None:
+        """From now on this document is the owner's, or with None has gone. Without a revision nobody stores it, and it
+        has no generations."""
         name = map_name(owner.kind)
         documents = self._get(name)
         old = documents.get(owner.id)
         if old is None and new is None:
             return
         self._changed[name] = documents.delete(owner.id) if new is None else documents.set(owner.id, new)
-        generations = self._get("generations")
-        self._changed["generations"] = generations.delete(owner) if new is None else generations.set(owner, revision)
-        if old is not None:
-            self._changed["part_histories"] = _touch(self._get("part_histories"), owner, old, new, revision)
+        if revision is not None:
+            self._remember(owner, old, new, revision)
         for index in KINDS[owner.kind].all_indexes:
             before = None if old is None else index.take(old)
             after = None if new is None else index.take(new)
             if before != after:
                 self._changed[index.name] = index.change(self._get(index.name), owner.id, before, after)
+
+    def _remember(self, owner: Owner, old: Aggregate | None, new: Aggregate | None, revision: int) -> None:
+        generations = self._get("generations")
+        self._changed["generations"] = generations.delete(owner) if new is None else generations.set(owner, revision)
+        if old is not None:
+            self._changed["part_histories"] = _touch(self._get("part_histories"), owner, old, new, revision)
 
     def _get(self, name: str) -> Any:
         found = self._changed.get(name)
@@ -97,13 +113,16 @@ def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
     owners: list[Owner] = []
     for kind in filter(has_rows, Kind):
         if kind is Kind.VIP_NETWORK:
-            owners += (owner for identity in snapshot.network_vips for owner in vip_owners(snapshot, identity))
+            owners += (owner for identity in snapshot.vip_projects for owner in vip_owners(snapshot, identity))
         elif kind is Kind.VIP_GATEWAY:
             owners += (Owner(kind, identity) for identity in snapshot.router_vips)
+        elif kind is Kind.NEAR_GATEWAY:
+            owners += (Owner(kind, identity) for identity in snapshot.near_gateways)
         elif kind is Kind.NEAR_NETWORK:
             owners += (owner for identity in snapshot.near_projects for owner in near_owners(snapshot, identity))
         else:
-            owners += (Owner(kind, identity) for identity in snapshot.documents(kind))
+            documents = snapshot.documents(kind).items()
+            owners += (Owner(kind, identity) for identity, document in documents if not is_foreign(document))
     return owners
 
 

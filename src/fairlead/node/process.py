@@ -1,32 +1,65 @@
-"""The agent's process: it looks at the switch again and again, and ends with a signal."""
+"""The agent's process: it counts and it announces, and ends with a signal."""
 
 import asyncio
 import contextlib
 import logging
 import signal
+import socket
+import ssl
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+from fairlead import __version__
 from fairlead.api.agent_messages import render_service
 from fairlead.client import Server, ServerError
-from fairlead.drivers.ovn.counters import Switch, SwitchError, SwitchSettings
+from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.process import Program
+from fairlead.drivers.ovn.announcer import Announcer
+from fairlead.drivers.ovn.counters import Switch, SwitchSettings
+from fairlead.drivers.ovn.probe_ports import ProbePorts
+from fairlead.drivers.ovn.proxy_places import ProxyPlaces
+from fairlead.drivers.ovn.tracked import Tracked
+from fairlead.drivers.ovn.vswitch import SwitchError, Tools
+from fairlead.model.agent import Agent as SeenAgent
+from fairlead.node.announcing import AGAIN, WAIT, Announcing
+from fairlead.node.channel import Channel, Slice, slice_path
+from fairlead.node.complaints import Complaints
+from fairlead.node.connection import Remote
+from fairlead.node.cutting import Cutting
+from fairlead.node.identity import NodeIdentity, keep_renewed, read_identity
+from fairlead.node.probing import Probing
 from fairlead.node.protocol import Servers
-from fairlead.node.state import read_boot, read_state, write_state
+from fairlead.node.proxying import Proxying
+from fairlead.node.remembering import KeptReports, sightings_path
+from fairlead.node.resetting import Resetter
+from fairlead.node.state import neighbours_path, read_boot, read_state, write_state
 from fairlead.options import AgentOptions
+from fairlead.supervision import READY, STOPPING, keep_alive, tell_supervisor
 
 LOG = logging.getLogger(__name__)
+ANSWER_PATIENCE = 10.0
+"""Seconds for an answer, besides those for which a server was asked to wait."""
 
 
 class Agent:
-    def __init__(self, options: AgentOptions, servers: Servers, switch: Switch, boot: str) -> None:
+    """It counts."""
+
+    def __init__(
+        self, options: AgentOptions, servers: Servers, switch: Switch, chassis: Callable[[], Awaitable[str]], boot: str
+    ) -> None:
+        """`chassis` asks for the node's name in OVN, and raises SwitchError."""
         self._path = Path(options.state)
         self._interval = options.interval
         self._servers = servers
         self._switch = switch
+        self._ask_chassis = chassis
         self._boot = boot
         self._chassis = ""
         self._tally = read_state(self._path, boot)
-        self._complaint = ""
+        self._complaints = Complaints("counting and telling")
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -39,20 +72,16 @@ class Agent:
         try:
             await self.step()
         except (SwitchError, ServerError, OSError) as error:
-            if str(error) != self._complaint:  # said once, not at every look
-                LOG.warning("%s; trying again every %d s", error, self._interval)
-            self._complaint = str(error)
+            self._complaints.say(error, self._interval)
         else:
-            if self._complaint:
-                LOG.info("counting and telling again")
-            self._complaint = ""
+            self._complaints.end()
 
     async def step(self) -> None:
         """One look: read, ask whose it is, keep, tell; what no server knows is gone.
 
         Raises SwitchError, ServerError, OSError.
         """
-        self._chassis = self._chassis or await self._switch.chassis()
+        self._chassis = self._chassis or await self._ask_chassis()
         readings = await self._switch.read()
         grown = self._tally.grown(readings)
         listeners = await self._servers.ask_whose(self._chassis, grown)
@@ -64,21 +93,81 @@ class Agent:
             raise told.failure
 
 
-async def serve(options: AgentOptions, servers: Servers) -> None:
-    """Until SIGINT or SIGTERM."""
-    agent = Agent(options, servers, make_switch(options), read_boot())
-    running = asyncio.create_task(agent.run())
+async def serve(options: AgentOptions) -> None:
+    """Until SIGINT or SIGTERM. Raises OSError when the password cannot be read."""
+    tools = Tools(Path(options.run_dir))
+    servers = read_servers(options, max(5.0, float(options.interval)))
+    counting = Agent(options, servers, make_switch(options, tools), tools.chassis, read_boot())
+    announcing = Announcing(
+        neighbours_path(Path(options.state)),
+        tools.chassis,
+        read_servers(options, WAIT + ANSWER_PATIENCE),
+        Announcer(options.bridge, tools),
+    )
+    parts = (counting.run, announcing.run, partial(keep_channel, options, tools.chassis), keep_alive)
+    running = asyncio.ensure_future(asyncio.gather(*(part() for part in parts)))
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, running.cancel)
     LOG.info("counting on %s every %d s", options.bridge, options.interval)
+    tell_supervisor(READY)  # servers may be away: it works with what it was told last
     with contextlib.suppress(asyncio.CancelledError):
         await running
+    tell_supervisor(STOPPING)
+
+
+async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[str]]) -> None:
+    """Hear what this node is given, and report: until it is cancelled. What works by the slice starts here."""
+    name, complaints = "", Complaints("listening and reporting")
+    while not name:
+        try:
+            name = await chassis()
+        except SwitchError as error:
+            complaints.say(error, AGAIN)
+            await asyncio.sleep(AGAIN)
+    complaints.end()
+    own = Own(options)
+    since, host = datetime.now(UTC), socket.gethostname()
+    agent = SeenAgent(name=name, version=__version__, host=host, since=since, heartbeat=float(options.heartbeat))
+    slice_ = Slice(name, slice_path(Path(options.state)))
+    seen = sightings_path(Path(options.state))
+    reports = KeptReports(seen, lambda: agent, lambda: own.remotes, len(own.remotes))
+    run_dir = Path(options.run_dir)
+    ports = ProbePorts(options.bridge, options.probe_namespace, Tools(run_dir))
+    namespace = Path("/run/netns") / options.probe_namespace
+    probing = Probing(slice_, reports, ports, namespace, Resetter(namespace))
+    asked = read_servers(options, ANSWER_PATIENCE)
+    tracked = Tracked(options.bridge, Tools(run_dir), run_dir)
+    cutting = Cutting(slice_, tracked, partial(asked.ask_whose, name), reports.failed)
+    channel = Channel(slice_, lambda: own.remotes)
+    places = ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir))
+    program = Program(path=options.haproxy)
+    proxying = Proxying(slice_, reports, lambda told: HAProxy(Path(options.proxies), places, told, program))
+    parts = (channel.run, reports.run, own.keep_renewed, probing.run, cutting.run, proxying.run)
+    await asyncio.gather(*(part() for part in parts))
+
+
+class Own:
+    """How this node shows who it is, and the servers to which it does."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        """Raises NoIdentity, and OSError when the password cannot be read."""
+        self._options = options
+        self._identity = read_identity(Path(options.identity))
+        self.remotes = read_remotes(options, self._identity)
+
+    async def keep_renewed(self) -> None:
+        """Until it is cancelled."""
+        if self._identity is not None:
+            await keep_renewed(self._identity, self._options.server_urls, self._take)
+
+    def _take(self, identity: NodeIdentity) -> None:
+        self.remotes = read_remotes(self._options, identity)
 
 
 async def read_once(options: AgentOptions) -> list[dict[str, object]]:
     """What the switch says now, for people: each service with its figures. Raises SwitchError."""
-    readings = await make_switch(options).read()
+    readings = await make_switch(options, Tools(Path(options.run_dir))).read()
     return [
         {
             **render_service(service),
@@ -89,20 +178,26 @@ async def read_once(options: AgentOptions) -> list[dict[str, object]]:
     ]
 
 
-def make_switch(options: AgentOptions) -> Switch:
-    settings = SwitchSettings(
-        bridge=options.bridge, run_dir=Path(options.run_dir), most_connections=options.most_connections
-    )
-    return Switch(settings, time.monotonic)
+def make_switch(options: AgentOptions, tools: Tools) -> Switch:
+    settings = SwitchSettings(bridge=options.bridge, most_connections=options.most_connections)
+    return Switch(settings, tools, time.monotonic)
 
 
-def read_servers(options: AgentOptions) -> Servers:
+def read_remotes(options: AgentOptions, identity: NodeIdentity | None = None) -> Sequence[Remote]:
     """Raises OSError when the password cannot be read."""
     password = Path(options.password_file).read_text().strip() if options.password_file else ""
-    timeout = max(5.0, float(options.interval))
+    tls = identity.tls() if identity is not None else ssl.create_default_context(cafile=options.ca or None)
+    return [Remote(url=url, tls=tls, user=options.user, password=password) for url in options.server_urls]
+
+
+def read_servers(options: AgentOptions, timeout: float) -> Servers:
+    """`timeout` is for one answer, in seconds. Raises OSError when the password cannot be read."""
+    password = Path(options.password_file).read_text().strip() if options.password_file else ""
+    identity = read_identity(Path(options.identity))
+    own = {} if identity is None else {"identity": str(identity.path), "authority": identity.authority}
     return Servers(
         [
-            Server(url=url, user=options.user, password=password, ca=options.ca, timeout=timeout)
+            Server(url=url, user=options.user, password=password, ca=options.ca, timeout=timeout, **own)
             for url in options.server_urls
         ]
     )

@@ -1,4 +1,5 @@
-"""What an agent says to servers: it asks whose the addresses are that it has counted for, and tells its sums.
+"""What an agent says to servers: it asks whose the addresses are that it has counted for, tells its sums, and asks for
+news of its machines' neighbours.
 
 The messages are declared in `api/agent_messages.py`, for both ends.
 """
@@ -6,11 +7,20 @@ The messages are declared in `api/agent_messages.py`, for both ends.
 import asyncio
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fairlead.api.agent_messages import render_question, render_report
+from fairlead.api.agent_messages import (
+    HeardNeighbours,
+    read_neighbours,
+    render_neighbours_question,
+    render_question,
+    render_report,
+)
 from fairlead.client import Server, ServerError
+from fairlead.model.neighbours import Remembered
 from fairlead.model.statistics import MOST_SERVICES, CountedService, Figures
+from fairlead.node.threads import beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +35,7 @@ class Servers:
     """All servers of a deployment."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
-        self._servers = servers
+        self._servers = list(servers)
 
     async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> list[str | None]:
         """The listener of each; None for what is nobody's. Raises ServerError."""
@@ -46,12 +56,23 @@ class Servers:
         failure = next((answer for answer in found if isinstance(answer, BaseException)), None)
         return Told(unknown=set.intersection(*unknown) if unknown else set(), failure=failure)
 
+    async def hear(self, chassis: str, digest: str, remembered: Remembered, wait: int) -> HeardNeighbours:
+        """By which MACs neighbours have to be known, as soon as that is not what the digest is of, or after `wait`
+        seconds. Raises ServerError."""
+        try:
+            return read_neighbours(await self._ask_one(*render_neighbours_question(chassis, digest, remembered, wait)))
+        except ValueError as error:
+            raise ServerError(f"a server's answer cannot be read: {error}") from None
+
     async def _ask_one(self, method: str, path: str, body: object) -> Any:
-        """The first server that answers knows. Raises ServerError."""
+        """The first server that answers knows, and is asked first the next time. Raises ServerError."""
         complaints = []
-        for server in self._servers:
+        for server in tuple(self._servers):
             try:
-                return await asyncio.to_thread(server.ask, method, path, body)
+                answer = await beside(partial(server.ask, method, path, body))
             except ServerError as error:
                 complaints.append(error)
+            else:
+                self._servers.sort(key=lambda each: each is not server)
+                return answer
         raise complaints[0]

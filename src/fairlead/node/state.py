@@ -1,4 +1,5 @@
-"""The file in which an agent's sums outlive a restart of the agent and of the machine."""
+"""The files in which an agent's sums, and what it has said of neighbours, outlive a restart of the agent and of the
+machine."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService, Figures, parse_place
 from fairlead.node.counting import Tally
+from fairlead.node.neighbours import Key, Memory, Said
 
 LOG = logging.getLogger(__name__)
 
@@ -67,12 +69,57 @@ def write_state(path: Path, boot: str, tally: Tally) -> None:
         for service, counts in tally.last.items()
     ]
     sums = {listener: asdict(figures) for listener, figures in tally.sums.items()}
+    _write(path, _State(boot=boot, last=last, sums=sums))
+
+
+def _write(path: Path, state: msgspec.Struct) -> None:
+    write_whole(path, msgspec.json.encode(state))
+
+
+def write_whole(path: Path, octets: bytes) -> None:
+    """Whole or not at all, for our own eyes. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o600)
-    new.write_bytes(msgspec.json.encode(_State(boot=boot, last=last, sums=sums)))
+    new.write_bytes(octets)
     new.replace(path)
+
+
+class _Neighbours(msgspec.Struct):
+    said: dict[str, dict[str, str]]
+    """Network -> address -> MAC."""
+
+
+def neighbours_path(path: Path) -> Path:
+    """Beside the file of the sums."""
+    return path.with_name(f"{path.stem}.neighbours.json")
+
+
+def read_memory(path: Path) -> Memory:
+    """What an earlier agent has said; nothing when there is no file, or none that can be read. Who has heard it is not
+    known: it may be said once more."""
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=_Neighbours)
+        said = {
+            (network_id, parse_address(address)): Said(mac=mac)
+            for network_id, macs in state.said.items()
+            for address, mac in macs.items()
+        }
+    except FileNotFoundError:
+        return Memory()
+    except (OSError, ValueError) as error:
+        LOG.warning("%s cannot be read (%s); what was said of neighbours is forgotten", path, error)
+        return Memory()
+    return Memory(said=said)
+
+
+def write_memory(path: Path, macs: Mapping[Key, str]) -> None:
+    """Whole or not at all. Raises OSError."""
+    said: dict[str, dict[str, str]] = {}
+    for (network_id, address), mac in macs.items():
+        said.setdefault(network_id, {})[str(address)] = mac
+    _write(path, _Neighbours(said=said))
 
 
 def read_boot() -> str:

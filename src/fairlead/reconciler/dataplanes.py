@@ -28,6 +28,14 @@ class Condition:
     """Which facts those are, in words for people."""
     probing: Mapping[str, int] = field(default_factory=dict)
     """How many chassis live (`alive`) and are `dead`, and how many probes cannot be read (`unreadable`)."""
+    follows: bool = False
+    """Whether it is heard what others write there: networks, routers, ports."""
+    followed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Writer and kind -> how many documents of others are known."""
+    unreadable: int = 0
+    """Rows of others that are left out."""
+    hindrances: tuple[str, ...] = ()
+    """What others have set there that keeps load balancers from being reached, in sentences for operators."""
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Table and column -> how often somebody else changed it in rows of ours."""
     takeovers: int = 0
@@ -65,6 +73,7 @@ class Dataplanes:
         self.nodes = tuple(nodes)
         self._snapshot = snapshot
         self._told: dict[Owner, dict[Where, Applied]] = {}
+        self._followers: list[Callable[[Owner], None]] = []
         self.applied: Callable[[Owner], Applied] = self._applied
         self.news: Callable[[Owner, int], Awaitable[None]] = self._news
         self.read_again: Callable[[Owner], None] = self._read_again
@@ -80,6 +89,14 @@ class Dataplanes:
         self._told[owner] = told
         if not told:
             del self._told[owner]
+        for follower in self._followers:
+            follower(owner)
+
+    def follow(self, follower: Callable[[Owner], None]) -> None:
+        """Call this whenever another thing is known of what of an owner has been applied, wherever."""
+        self._followers.append(follower)
+        for each in self.central:
+            each.reconciler.follow(follower)
 
     def known(self, owner: Owner) -> Mapping[Where, Applied]:
         """What is known of an owner, where it is one to have rows. What fails elsewhere says nothing of it."""

@@ -1,34 +1,30 @@
 """The reconciler of one dataplane: compile an owner whole, compare it with what was last applied, apply the difference.
 
 Create, update, delete, restart and repair are this one path. What was last applied is believed until an apply fails or
-the dataplane says that somebody else changed it; then the owner is read again. A resync believes nothing; it works in
-slices, so that doors answer and changes are applied while it looks at ten thousand owners.
+the dataplane says that somebody else changed it; then the owner is read again. A resync believes nothing (`looking`).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
-from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
-from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unreachable
+from fairlead.dataplane.rows import Diff, Rows, diff
+from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unheard, Unreachable
 from fairlead.model.names import describe_owner
-from fairlead.model.owner import Owner, creation_order
+from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
-from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import Contention
-from fairlead.reconciler.queue import Queue
+from fairlead.reconciler.looking import Looking, MassDelete, brake
+from fairlead.reconciler.memory import Memory, Statistics, Work
+from fairlead.reconciler.queue import MANY, Queue
+from fairlead.resting import in_steps
 
 LOG = logging.getLogger(__name__)
-BRAKE_OWNERS = 20
-BRAKE_SHARE = 0.3
-SLICE = 0.01
-"""Seconds for which a look at everything may keep the event loop."""
 STALLED = 1.0
 """Seconds without a success after which an owner is no longer waited for: nobody answers, or nobody writes."""
 MOST_CAUSES = 8
@@ -37,71 +33,19 @@ CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 """The id of the request that is being served: owners that it makes dirty remember it until they are applied."""
 
 
-class MassDelete(Exception):
-    """A resync would delete more than 30 % of more than 20 owners that the store does not know to have deleted, or any
-    because nothing was ever stored (is it the right store?): somebody has to say that this is meant.
-
-    Everything else that the resync found has been set right all the same.
-    """
-
-
-@dataclass(slots=True, kw_only=True)
-class Statistics:
-    applied: int = 0
-    compiled: int = 0
-    failed: int = 0
-    refused: int = 0
-    resyncs: int = 0
-    resync_changes: int = 0
-    """Owners that a resync found different. It must stay 0 in production: it is the alarm for a missed dependency."""
-    meddled: int = 0
-    """How often somebody else changed rows of ours. It too should stay 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One owner, worked on once. Seconds; `change` says what was written, and is empty when nothing had to be."""
-
-    owner: Owner
-    compiling: float
-    applying: float
-    change: Diff
-
-
-class _Compared(NamedTuple):
-    """An owner at one moment: what it should have and what it had; or why it could not be compiled."""
-
-    owner: Owner
-    desired: Rows
-    actual: Rows
-    change: Diff
-    failure: Exception | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class _Memory:
-    believed: dict[Owner, Rows] = field(default_factory=dict)
-    doubted: set[Owner] = field(default_factory=set)
-    """Owners that somebody else changed while they were worked on: what was written then is not believed."""
-    applied: dict[Owner, Applied] = field(default_factory=dict)
-    awaiting: dict[Owner, float] = field(default_factory=dict)
-    """Owners that another server should put right, and since when. Not those that this server has failed with."""
-    failed: set[Owner] = field(default_factory=set)
-    """Owners that this server could not apply although it could reach the dataplane, and nobody has since."""
-    causes: dict[Owner, list[str]] = field(default_factory=dict)
-    """The newest requests that made an owner dirty and are not applied yet."""
-    touched: set[Owner] = field(default_factory=set)
-    """Owners for which there was or came something to do since the resync that is running has read the dataplane."""
-
-
 async def _nothing() -> frozenset[Owner]:
     return frozenset()
+
+
+def _hears_all(_: Owner) -> str:
+    return ""
 
 
 class Reconciler:
     """`snapshot` gives the newest model, or on a node the newest slice of it; `clock` the seconds that back-off counts.
 
-    `deleted` gives the owners that are known to have been deleted on purpose.
+    `deleted` gives the owners that are known to have been deleted on purpose. `unheard` says why what an owner's rows
+    depend on is not known yet, or "": until then they stay as they are.
     """
 
     def __init__(
@@ -112,20 +56,22 @@ class Reconciler:
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
         deleted: Callable[[], Awaitable[Container[Owner]]] = _nothing,
+        unheard: Callable[[Owner], str] = _hears_all,
     ) -> None:
         self.statistics = Statistics()
         self.dataplane = dataplane
         self._logger = LOG.getChild(dataplane.name)
         self._kinds = dataplane.kinds
         self._driver = driver
-        self._compile = dataplane.compile
         self._snapshot = snapshot
         self._clock = clock
         self._queue = Queue()
         self._contention = Contention()
         self._deleted = deleted
-        self._memory = _Memory()
+        self._unheard = unheard
+        self._memory = Memory()
         self._watchers: list[Callable[[Work], None]] = []
+        self._followers: list[Callable[[Owner], None]] = []
         self._succeeded = clock()
         self._heard = clock()
         self.stood_by = asyncio.Event()
@@ -134,19 +80,22 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._looking = asyncio.Lock()
+        self._look = Looking(self._kinds, self._compile, clock, self._logger)
 
     def watch(self, watcher: Callable[[Work], None]) -> None:
         """Call this after each owner that was worked on with success."""
         self._watchers.append(watcher)
 
+    def follow(self, follower: Callable[[Owner], None]) -> None:
+        """Call this whenever another thing is known of what of an owner has been applied."""
+        self._followers.append(follower)
+
     def mark(self, owners: Iterable[Owner]) -> None:
         """These owners are dirty: their model, or what it depends on, has changed. Those that never have rows here are
         left out."""
-        cause = CAUSE.get()
-        for owner in owners:
-            if owner.kind not in self._kinds:
-                continue
-            self._queue.add(owner, self._clock())
+        cause, wanted = CAUSE.get(), [owner for owner in owners if owner.kind in self._kinds]
+        self._queue.add(wanted, self._clock())
+        for owner in wanted:
             if self._looking.locked():
                 self._memory.touched.add(owner)
             if cause:
@@ -229,6 +178,8 @@ class Reconciler:
         self._memory.applied[owner] = applied
         if heard := self._news.pop(owner, None):
             heard.set()
+        for follower in self._followers:
+            follower(owner)
 
     def next_due(self) -> float | None:
         """When the first owner that waits for a retry is due."""
@@ -252,11 +203,11 @@ class Reconciler:
         """What a resync would change; nothing is written. Raises DriverError."""
         async with self._busy:
             snapshot, actual = self._snapshot(), await self._driver.read_all()
-        return {each.owner: each.change async for each in self._compare(snapshot, actual) if each.change}
+        return {each.owner: each.change async for each in self._look.compare(snapshot, actual) if each.change}
 
     async def compare(self, owner: Owner) -> tuple[Rows, Rows]:
         """What one owner should have, and what the dataplane has. Raises DriverError and Unsupported."""
-        return self._compile(self._snapshot(), owner), await self._driver.read(owner)
+        return await self._compile(self._snapshot(), owner), await self._driver.read(owner)
 
     async def resync(self, *, force: bool = False) -> int:
         """Believe nothing: read all, and mark every owner that is not as it should be. Answers how many.
@@ -277,8 +228,8 @@ class Reconciler:
             snapshot, actual = self._snapshot(), await self._driver.read_all()
             self._memory.believed.clear()
             self._memory.touched = self._queue.owners()
-        wrong, gone = 0, list[Owner]()
-        async for each in self._compare(snapshot, actual):
+        wrong, gone, together = list[Owner](), list[Owner](), MANY + 1  # nobody who asks meanwhile waits for them
+        async for each in self._look.compare(snapshot, actual):
             if each.owner in self._memory.touched:
                 continue
             if each.failure is not None:
@@ -290,31 +241,21 @@ class Reconciler:
             if not each.change:
                 self._know(each.owner, _applied(snapshot, each.owner))
             elif each.desired:
-                wrong += 1
-                self.mark([each.owner])
+                wrong.append(each.owner)
+                if len(wrong) % together == 0:
+                    self.mark(wrong[-together:])
             else:
                 gone.append(each.owner)
+        self.mark(wrong[len(wrong) // together * together :])
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
-            self.statistics.resync_changes += wrong + len(gone)
+            self.statistics.resync_changes += len(wrong) + len(gone)
         self.statistics.resyncs += 1
-        if not force:
-            await self._brake(snapshot, gone, len(actual))
-        self.mark(gone)
-        return wrong + len(gone)
-
-    async def _brake(self, snapshot: Snapshot, gone: list[Owner], owners: int) -> None:
-        """Raises MassDelete. What the store knows that it deleted is meant: it goes all the same."""
-
-        def holds(some: list[Owner]) -> bool:
-            many = owners > BRAKE_OWNERS and len(some) > BRAKE_SHARE * owners
-            return bool(some) and (many or snapshot.revision == 0)
-
-        if holds(gone):
-            meant = await self._deleted()
-            strange = [owner for owner in gone if owner not in meant]
-            if holds(strange):
-                self.mark(owner for owner in gone if owner in meant)
-                raise MassDelete(f"a resync would delete the rows of {len(strange)} of {owners} owners")
+        try:
+            self.mark(gone if force else await brake(snapshot, gone, len(actual), self._deleted))
+        except MassDelete as held:
+            self.mark(held.meant)
+            raise
+        return len(wrong) + len(gone)
 
     async def step(self) -> bool:
         """Work on the next owner that is ready; False when none is."""
@@ -377,9 +318,8 @@ class Reconciler:
         began = self._clock()
         self._memory.doubted.discard(owner)
         snapshot = self._snapshot()
-        desired = self._compile(snapshot, owner)
+        desired = await self._compile(snapshot, owner)
         compiled = self._clock()
-        self.statistics.compiled += 1
         believed = self._memory.believed.get(owner)
         if believed is None:
             believed = await self._driver.read(owner)
@@ -421,29 +361,13 @@ class Reconciler:
     def _called(self, owner: Owner) -> str:
         return describe_owner(self._snapshot(), owner)
 
-    async def _compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[_Compared]:
-        """Each owner of the model or of the dataplane, in slices. What cannot be compiled is left as it is."""
-        await asyncio.sleep(0)  # these lists are slices of their own
-        owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in self._kinds]
-        await asyncio.sleep(0)
-        orphans = sorted(actual.keys() - set(owners), key=creation_order, reverse=True)
-        await asyncio.sleep(0)
-        began = self._clock()
-        for owner in (*owners, *orphans):
-            yield self._compare_one(snapshot, owner, actual.get(owner, NO_ROWS))
-            if self._clock() - began > SLICE:
-                await asyncio.sleep(0)
-                began = self._clock()
-
-    def _compare_one(self, snapshot: Snapshot, owner: Owner, actual: Rows) -> _Compared:
-        try:
-            desired = self._compile(snapshot, owner)
-        except Exception as failure:
-            if not isinstance(failure, Unsupported):
-                self._logger.exception("a mistake of Fairlead's own in %s", owner)
-            return _Compared(owner, NO_ROWS, actual, NO_CHANGE, failure)
+    async def _compile(self, snapshot: Snapshot, owner: Owner) -> Rows:
+        """Others are served between two steps of an owner that takes long. Raises Unsupported and Unheard."""
+        if why := self._unheard(owner):
+            raise Unheard(why)
+        rows = await in_steps(self.dataplane.compile_in_steps(snapshot, owner))
         self.statistics.compiled += 1
-        return _Compared(owner, desired, actual, diff(desired, actual))
+        return rows
 
     def _remember_success(self, owner: Owner, desired: Rows, applied: Applied) -> None:
         if owner not in self._memory.doubted:

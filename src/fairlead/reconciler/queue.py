@@ -2,16 +2,22 @@
 
 * Coalescing: an owner waits once, however often it is named; a burst of changes to it is one apply.
 * Fairness: first come, first served by owner; an owner named again while it waits keeps its place, and one that is
-  named again while it is worked on goes to the end.
+  named again while it is worked on goes to the end. Owners that are named together with many others (a router joins a
+  network with ten thousand load balancers) have a line of their own, and the two lines take turns: one tenant's change
+  does not wait for all that another one's has brought about.
 * Back-off: an owner that failed waits, twice as long each time, and keeps nobody else waiting. While the dataplane
   cannot be reached all of them wait for its return.
 """
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Collection
+from itertools import islice
 
 from fairlead.model.owner import Owner
 
+MANY = 20
+"""Owners that are named together: more than the making of a load balancer, a network or a port concerns."""
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 5.0
 DOUBLINGS = 16
@@ -24,45 +30,54 @@ class Queue:
     """All times are seconds of one clock that only moves forward."""
 
     def __init__(self) -> None:
-        self._ready: OrderedDict[Owner, float] = OrderedDict()
+        self._few: OrderedDict[Owner, float] = OrderedDict()
+        self._many: OrderedDict[Owner, float] = OrderedDict()
+        self._lines = (self._few, self._many)
+        """Whose turn it is comes first."""
         self._delayed: dict[Owner, float] = {}
         self._due: list[tuple[float, str, Owner]] = []
         self._failures: dict[Owner, int] = {}
         self._since: dict[Owner, float] = {}
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self._delayed)
+        return len(self._few) + len(self._many) + len(self._delayed)
 
     def __contains__(self, owner: Owner) -> bool:
-        return owner in self._ready or owner in self._delayed
+        return self._is_ready(owner) or owner in self._delayed
 
     def owners(self) -> set[Owner]:
         """All that wait, for their turn or for a retry."""
-        return {*self._ready, *self._delayed}
+        return {*self._few, *self._many, *self._delayed}
 
-    def add(self, owner: Owner, now: float) -> None:
-        """The owner is dirty. News ends a back-off: what changed may be what was wrong."""
-        self._delayed.pop(owner, None)
-        self._ready.setdefault(owner, now)
-        self._since.setdefault(owner, now)
+    def add(self, owners: Collection[Owner], now: float) -> None:
+        """These are dirty. News ends a back-off: what changed may be what was wrong."""
+        line = self._many if len(owners) > MANY else self._few
+        for owner in owners:
+            self._delayed.pop(owner, None)
+            if not self._is_ready(owner):
+                line[owner] = now
+            self._since.setdefault(owner, now)
 
     def failed(self, owner: Owner, now: float) -> None:
         """Try again later; an owner that was named again meanwhile is ready at once."""
         failures = self._failures.get(owner, 0)
         self._failures[owner] = failures + 1
-        if owner not in self._ready:
+        if not self._is_ready(owner):
             self._delay(owner, now + min(FIRST_BACKOFF * 2 ** min(failures, DOUBLINGS), LONGEST_BACKOFF))
 
     def postpone(self, owner: Owner, now: float, due: float) -> None:
         """The owner is dirty, and nothing is lost if it waits; one that was named for another reason does not."""
-        if owner not in self._ready and self._delayed.get(owner, due) >= due:
+        if not self._is_ready(owner) and self._delayed.get(owner, due) >= due:
             self._delay(owner, due)
         self._since.setdefault(owner, now)
 
     def unreachable(self, owner: Owner, now: float) -> None:
         """Nobody could be asked: no failure of the owner's."""
-        if owner not in self._ready:
+        if not self._is_ready(owner):
             self._delay(owner, now + UNREACHABLE_PAUSE)
+
+    def _is_ready(self, owner: Owner) -> bool:
+        return owner in self._few or owner in self._many
 
     def _delay(self, owner: Owner, due: float) -> None:
         self._delayed[owner] = due
@@ -72,13 +87,13 @@ class Queue:
         """Nothing is left to try for it; if it was named again meanwhile, its wait begins now."""
         self._failures.pop(owner, None)
         self._since.pop(owner, None)
-        if owner in self._ready:
-            self._since[owner] = self._ready[owner]
+        for line in self._lines:
+            if owner in line:
+                self._since[owner] = line[owner]
 
     def retry_now(self, now: float) -> None:
         """End every back-off: what all were waiting for has come back."""
-        for owner in list(self._delayed):
-            self.add(owner, now)
+        self.add(list(self._delayed), now)
 
     def pop(self, now: float) -> Owner | None:
         """The next owner to work on, None when none is ready."""
@@ -86,8 +101,11 @@ class Queue:
             due, _, owner = heapq.heappop(self._due)
             if self._delayed.get(owner) == due:
                 del self._delayed[owner]
-                self._ready.setdefault(owner, due)
-        return self._ready.popitem(last=False)[0] if self._ready else None
+                self._few[owner] = due
+        first, second = self._lines
+        self._lines = second, first
+        line = first or second
+        return line.popitem(last=False)[0] if line else None
 
     def next_due(self) -> float | None:
         """When the first of those that wait for a retry is due."""
@@ -105,4 +123,4 @@ class Queue:
 
     def oldest(self) -> float | None:
         """Since when the longest waiting owner is ready."""
-        return next(iter(self._ready.values()), None)
+        return min((since for line in self._lines for since in islice(line.values(), 1)), default=None)

@@ -12,8 +12,10 @@ from typing import Protocol, Self
 
 from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import Driver, DriverError
+from fairlead.model.owner import Owner
 from fairlead.reconciler.dataplanes import Central
-from fairlead.reconciler.loop import MassDelete, Reconciler
+from fairlead.reconciler.looking import MassDelete
+from fairlead.reconciler.loop import Reconciler
 from fairlead.reconciler.takeover import Takeover, Writer
 from fairlead.server.tasks import at_work
 from fairlead.store.interface import StoreError
@@ -69,11 +71,16 @@ async def _yes() -> bool:
     return True
 
 
+def _of_nothing(_: Owner) -> str:
+    return ""
+
+
 class CentralDataplane:
     """An asynchronous context. Its reconciler hears of every change of the model from the beginning.
 
     `first_hear` returns when what is observed was heard, or is not waited for any longer: the first look at everything
     comes after it. `hears` says whether what is observed is heard now: who is deaf does not take a writer's place.
+    `unheard` says why an owner cannot be looked at all the same, or "".
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class CentralDataplane:
         *,
         first_hear: Callable[[], Awaitable[None]] = _at_once,
         hears: Callable[[], Awaitable[bool]] = _yes,
+        unheard: Callable[[Owner], str] = _of_nothing,
     ) -> None:
         self.driver = driver
         self.reconciler = Reconciler(
@@ -92,6 +100,7 @@ class CentralDataplane:
             snapshot=lambda: model.snapshot,
             clock=time.monotonic,
             deleted=model.deleted,
+            unheard=unheard,
         )
         self.takeover = Takeover(driver, self.reconciler, time.monotonic, self._knows_all)
         self._model = model

@@ -25,7 +25,13 @@ keys cost us far more than their 27 bytes cost the client, and OpenSSL takes the
 def client_certificate(transport: Any) -> bytes | None:
     """DER, of who has come by such a context; None without one."""
     found = transport.get_extra_info("ssl_object")
-    return found.getpeercert(binary_form=True) if isinstance(found, _Session) else None
+    return found.getpeercert(binary_form=True) if isinstance(found, _Session | ssl.SSLObject) else None
+
+
+def vouched_certificate(transport: Any) -> bytes | None:
+    """DER, of who has shown one that an authority of ours vouches for (`server.client_ca`); None without one."""
+    found = transport.get_extra_info("ssl_object")
+    return found.getpeercert(binary_form=True) if isinstance(found, ssl.SSLObject) else None
 
 
 class _Context(ssl.SSLContext):

@@ -19,26 +19,22 @@ from starlette.types import ASGIApp
 
 from fairlead.api.acceptor import UNIX, Acceptor, ClientConnections
 from fairlead.api.app import Applications
-from fairlead.api.auth import Authenticate, BadPasswordFile, HttpBasic, anybody, read_password_file
+from fairlead.api.auth import Authenticate, BadPasswordFile
 from fairlead.api.callers import names_of
 from fairlead.api.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
 from fairlead.api.wire import HEAD_PATIENCE, BoundedHttp
 from fairlead.config import BadConfiguration, check_secrets, split_listen
 from fairlead.logs import reopen
 from fairlead.options import Configuration, ServerOptions
-from fairlead.server.client_certificates import client_certificate
+from fairlead.server.authentication import read_again
+from fairlead.server.client_certificates import client_certificate, vouched_certificate
 from fairlead.server.lxd import LxdServer, give_to_group
+from fairlead.server.nodes import NodesServer
+from fairlead.supervision import READY, STOPPING, tell_supervisor
 
 LOG = logging.getLogger(__name__)
 FILES_BESIDE = 100
 """That are open beside connections of callers: the store, databases of dataplanes, the log."""
-
-
-def read_authentication(configuration: Configuration) -> Authenticate:
-    """Raises BadPasswordFile, OSError."""
-    if configuration.server.authentication == "none":
-        return anybody
-    return HttpBasic(read_password_file(Path(configuration.server.password_file)))
 
 
 def host_names(options: ServerOptions) -> frozenset[str] | None:
@@ -56,6 +52,9 @@ class _Listener:
     settings: uvicorn.Config
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
     is_proxy: Callable[[str], bool] = lambda _: False
+    of_agents: bool = False
+    """Agents' connections are counted apart from those of all others: neither takes the other's room."""
+    certificate_of: Callable[[Any], bytes | None] = client_certificate
 
 
 class _Server(uvicorn.Server):
@@ -67,6 +66,7 @@ class _Server(uvicorn.Server):
         configuration: Configuration,
         authenticate: Authenticate,
         lxd: LxdServer,
+        nodes: NodesServer,
     ) -> None:
         """The first of the listeners is that of all doors."""
         super().__init__(listeners[0].settings)
@@ -75,6 +75,7 @@ class _Server(uvicorn.Server):
         self._options = configuration.server
         self._authenticate = authenticate
         self._lxd = lxd
+        self._nodes = nodes
         self._tls = _serving_tls(self._options)
         self._reading: asyncio.Task[None] | None = None
 
@@ -103,10 +104,8 @@ class _Server(uvicorn.Server):
             check_secrets(self._configuration)
             tls = _serving_tls(self._options)
             self._lxd.read_again()
-            if isinstance(self._authenticate, HttpBasic):
-                users = read_password_file(Path(self._options.password_file))
-                await self._authenticate.replace(users)
-                LOG.info("SIGHUP: %d users; whoever was let in before is checked again", len(users))
+            self._nodes.read_again()
+            await read_again(self._authenticate, self._configuration)()
         except (BadConfiguration, BadPasswordFile, OSError) as error:
             LOG.error("SIGHUP: %s; what was read before goes on", error)
         else:
@@ -115,10 +114,20 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Our own way in, instead of uvicorn's: it knows how many connections each address has."""
-        most = min(self._options.connections, _files_for(self._options.connections))
-        clients = ClientConnections(most=most, most_of_one=self._options.connections_per_address)
-        self.servers = [self._accept(each, clients) for each in self._listeners]  # type: ignore[misc]
+        own = self._options.connections
+        agents = self._nodes.options.connections if any(each.of_agents for each in self._listeners) else 0
+        possible = _files_for(own + agents)
+        of_one = self._options.connections_per_address
+        clients = ClientConnections(most=min(own, possible), most_of_one=of_one)
+        of_agents = ClientConnections(most=max(min(agents, possible - own), 1), most_of_one=of_one)
+        counted = ((each, of_agents if each.of_agents else clients) for each in self._listeners)
+        self.servers = [self._accept(*each) for each in counted]  # type: ignore[misc]
         self.started = True
+        tell_supervisor(READY)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        tell_supervisor(STOPPING)
+        await super().shutdown(sockets)
 
     def _accept(self, listener: _Listener, clients: ClientConnections) -> Acceptor:
         """Whichever way they come, they are counted together."""
@@ -130,7 +139,7 @@ class _Server(uvicorn.Server):
             clients,
             tls=listener.tls,
             is_proxy=listener.is_proxy,
-            certificate_of=client_certificate,
+            certificate_of=listener.certificate_of,
         )
         acceptor.start()
         return acceptor
@@ -157,10 +166,15 @@ def _serving_tls(options: ServerOptions) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(options.tls_certificate, options.tls_key)
+    if options.client_ca:
+        context.load_verify_locations(options.client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
-async def listen(apps: Applications, configuration: Configuration, authenticate: Authenticate, lxd: LxdServer) -> None:
+async def listen(
+    apps: Applications, configuration: Configuration, authenticate: Authenticate, lxd: LxdServer, nodes: NodesServer
+) -> None:
     options, trusted = configuration.server, configuration.server.trusted_proxies
     behind_proxies = {
         "proxy_headers": bool(trusted),
@@ -172,10 +186,12 @@ async def listen(apps: Applications, configuration: Configuration, authenticate:
             socket=_open(options.listen, stack),
             settings=_settings(apps.all, ws="none", **behind_proxies),
             is_proxy=_proxies(trusted),
+            certificate_of=vouched_certificate,
         )
-        listeners = [main, *_lxd_listeners(apps.lxd, lxd, stack)]
-        LOG.info("serving on %s", ", ".join(filter(None, (options.listen, lxd.options.socket, lxd.options.listen))))
-        server = _Server(listeners, configuration, authenticate, lxd)
+        listeners = [main, *_lxd_listeners(apps.lxd, lxd, stack), *_agent_listeners(apps.nodes, nodes, stack)]
+        own = (lxd.options.socket, lxd.options.listen, nodes.options.socket, nodes.options.listen)
+        LOG.info("serving on %s", ", ".join(filter(None, (options.listen, *own))))
+        server = _Server(listeners, configuration, authenticate, lxd, nodes)
         await server.serve(sockets=[each.socket for each in listeners])
 
 
@@ -208,7 +224,17 @@ def _lxd_listeners(app: ASGIApp, lxd: LxdServer, stack: contextlib.ExitStack) ->
         give_to_group(Path(lxd.options.socket.removeprefix("unix:")), lxd.options)
         yield _Listener(socket=listener, settings=settings)
     if lxd.options.listen:
-        yield _Listener(socket=_open(lxd.options.listen, stack), settings=settings, tls=lambda: lxd.context)
+        opened = _open(lxd.options.listen, stack)
+        yield _Listener(socket=opened, settings=settings, tls=lambda: lxd.context)
+
+
+def _agent_listeners(app: ASGIApp, nodes: NodesServer, stack: contextlib.ExitStack) -> Iterator[_Listener]:
+    settings = _settings(app, proxy_headers=False, ws="none")
+    if nodes.options.socket:
+        yield _Listener(socket=_open(nodes.options.socket, stack), settings=settings, of_agents=True)
+    if nodes.options.listen:
+        listener = _open(nodes.options.listen, stack)
+        yield _Listener(socket=listener, settings=settings, tls=lambda: nodes.context, of_agents=True)
 
 
 def _proxies(trusted: Sequence[str]) -> Callable[[str], bool]:

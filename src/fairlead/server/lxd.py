@@ -66,7 +66,7 @@ def _read(configuration: Configuration) -> ServerCertificate:
     options = configuration.lxd
     certificate, key = Path(options.certificate), Path(options.key)
     if not options.certificate:
-        certificate = key = _folder(configuration) / OWN_FILE
+        certificate = key = store_folder(configuration) / OWN_FILE
         with contextlib.suppress(FileExistsError):
             _make(certificate, _names(options))
     context = make_context(certificate, key)
@@ -84,7 +84,7 @@ def _read(configuration: Configuration) -> ServerCertificate:
     return ServerCertificate(context, reachable)
 
 
-def _folder(configuration: Configuration) -> Path:
+def store_folder(configuration: Configuration) -> Path:
     """Of the store: all servers that have that one show one certificate then."""
     scheme, _, path = configuration.store.where.partition("://")
     return Path(path if scheme == "sqlite" else configuration.store.path).parent

@@ -1,4 +1,5 @@
-"""OVN in a server: the driver of the Northbound database, and what is observed in the Southbound one."""
+"""OVN in a server: the driver of the Northbound database, and what is observed: in the Southbound one what OVN sees, in
+the Northbound one what others write there."""
 
 import asyncio
 import contextlib
@@ -10,10 +11,17 @@ from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
 from fairlead.drivers.ovn.southbound import SouthboundReader, SouthboundSettings
-from fairlead.drivers.ovsdb.client import Tls
+from fairlead.drivers.ovn.topology import TopologyReader, TopologySettings
+from fairlead.drivers.ovsdb.client import Timing, Tls
 from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.model.covering import untold_nodes
 from fairlead.model.facts import ports_on
+from fairlead.model.foreign_news import is_on_others, rests_on_others
+from fairlead.model.owner import Owner
 from fairlead.model.plugged import waits_for_a_node
+from fairlead.model.probes import asks_for_probes
+from fairlead.model.proxies import rests_on_agents, untold_proxies
+from fairlead.model.snapshot import Snapshot
 from fairlead.options import Configuration, OvnOptions
 from fairlead.reconciler.dataplanes import Central, Condition
 from fairlead.server.central import CentralDataplane
@@ -24,7 +32,20 @@ LOG = logging.getLogger(__name__)
 SOUTHBOUND_PATIENCE = 2.0
 """Seconds that the first look at everything waits for what probes say, and for which ports are plugged in: without it
 the dead would serve for a moment, and every port would be DOWN."""
+TOPOLOGY_PATIENCE = 120.0
+"""Seconds that the first look waits for what others wrote, if load balancers are on it: many times what a hundred
+thousand ports need. Then it is at all that does not rest on it."""
+AGENTS_PATIENCE, AGENTS_LOOK = 10.0, 0.05
+"""Seconds for which agents are waited for at the start, and from look to look: they may begin together with servers."""
 PROBES_UNHEARD, PORTS_UNHEARD = "what health monitors see", "which ports are plugged in"
+NETWORKS_UNHEARD = "what networks others have"
+NETWORKS_UNTOLD = "the networks of others have not been read yet: it stays as it is until then"
+ANSWERS_FOR_UNPLUGGED = (
+    "OVN answers for the ports of VIPs that Neutron made, so clients on a VIP's own network do not reach it: Neutron's"
+    " maintenance worker sets options:ignore_lsp_down=false in NB_Global, and here it is not set"
+)
+HINDRANCE_INTERVAL = 60.0
+"""Seconds between two looks at what keeps load balancers from being reached."""
 
 
 class OvnControl:
@@ -42,8 +63,9 @@ class OvnControl:
             on_ready=lambda: self.central.look_again(),  # noqa: PLW0108
         )
         self.southbound = SouthboundReader(_southbound(options), model.observe)
+        self.topology = TopologyReader(_topology(options), model.observe) if options.follows else None
         self.central = CentralDataplane(
-            dataplane, model, self.driver, first_hear=self._first_hear, hears=self._hears_probes
+            dataplane, model, self.driver, first_hear=self._first_hear, hears=self._hears, unheard=self._unheard_for
         )
         self.locate = self.southbound.locate
         self._probe_interval = float(options.chassis_probe_interval)
@@ -56,8 +78,11 @@ class OvnControl:
     async def __aenter__(self) -> Self:
         self.southbound.start()
         self._tasks.push_async_callback(self.southbound.close)
+        if self.topology is not None:
+            self.topology.start()
+            self._tasks.push_async_callback(self.topology.close)
         await self._tasks.enter_async_context(self.central)
-        await self._tasks.enter_async_context(at_work(self._ask_chassis))
+        await self._tasks.enter_async_context(at_work(self._ask_chassis, self._tell_hindrances))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,17 +107,32 @@ class OvnControl:
             unheard=unheard,
             unheard_of=unheard_of,
             probing=self.southbound.figures(),
+            follows=self.topology is not None and self.topology.connected,
+            followed=self.topology.figures if self.topology is not None else {},
+            unreadable=self.topology.unreadable if self.topology is not None else 0,
+            hindrances=self._hindrances(),
             foreign=self.driver.foreign_changes,
             takeovers=self.central.takeover.takeovers,
         )
 
+    def _hindrances(self) -> tuple[str, ...]:
+        if (
+            self.topology is None
+            or not self.topology.answers_for_unplugged
+            or not rests_on_others(self._model.snapshot)
+        ):
+            return ()
+        return (ANSWERS_FOR_UNPLUGGED,)
+
     def _unheard(self) -> tuple[float, str]:
         """For how many seconds it was not heard what somebody waits for, and what that is."""
         silence, snapshot = self.southbound.silence, self._model.snapshot
-        if silence and snapshot.watched:
+        if silence and asks_for_probes(snapshot):
             return silence, PROBES_UNHEARD
         if silence and waits_for_a_node(snapshot):
             return silence, PORTS_UNHEARD
+        if self.topology is not None and self.topology.silence and rests_on_others(snapshot):
+            return self.topology.silence, NETWORKS_UNHEARD
         return 0.0, ""
 
     async def _ask_chassis(self) -> None:
@@ -100,35 +140,85 @@ class OvnControl:
         while self._probe_interval:
             await asyncio.sleep(self._probe_interval)
             asked = time.monotonic() - self.southbound.counted_at < self._probe_interval / 2
-            if self._model.snapshot.watched and self.driver.ready and self.southbound.connected and not asked:
+            if asks_for_probes(self._model.snapshot) and self.driver.ready and self.southbound.connected and not asked:
                 try:
                     await self.driver.count_up()
                 except DriverError as error:
                     LOG.info("the chassis cannot be asked whether they live: %s", error)
         await asyncio.Event().wait()  # a task of the server never ends
 
-    async def _hears_probes(self) -> bool:
-        """Where rows depend on it: anybody asks for probes, or for members near the client."""
+    async def _tell_hindrances(self) -> None:
+        """Each once, when it comes."""
+        told: set[str] = set()
+        while True:
+            now = set(self._hindrances())
+            for hindrance in now - told:
+                LOG.warning("%s", hindrance)
+            told = now
+            await asyncio.sleep(HINDRANCE_INTERVAL)
+
+    async def _hears(self) -> bool:
+        """Where rows depend on it: on networks of others; on probes, members near the client, or a Local IP."""
         snapshot = self._model.snapshot
-        return self.southbound.connected or not (snapshot.watched or snapshot.near)
+        if self.topology is not None and not self.topology.connected and rests_on_others(snapshot):
+            return False
+        return self.southbound.connected or not (asks_for_probes(snapshot) or snapshot.near or snapshot.local_ips)
+
+    def _unheard_for(self, owner: Owner) -> str:
+        """Who knows half of a router's networks would take the owner's load balancers from the other half."""
+        if self.topology is None or self.topology.has_told_all or not is_on_others(self._model.snapshot, owner):
+            return ""
+        return NETWORKS_UNTOLD
 
     async def _first_hear(self) -> None:
-        """What probes say, and which ports are plugged in.
+        """What others wrote, what probes say, and which ports are plugged in.
 
         Only at the start: later, what was heard last holds while nothing can be heard.
         """
-        if self._model.snapshot.watched or waits_for_a_node(self._model.snapshot):
+        if self.topology is not None and rests_on_others(self._model.snapshot):
+            with contextlib.suppress(TimeoutError):
+                await self.topology.wait_connected(TOPOLOGY_PATIENCE)
+        if asks_for_probes(self._model.snapshot) or waits_for_a_node(self._model.snapshot):
             with contextlib.suppress(TimeoutError):
                 await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
+        if rests_on_agents(self._model.snapshot):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGENTS_PATIENCE):
+                    await self._hear_agents()
+
+    async def _hear_agents(self) -> None:
+        """Until each node that has members to probe has told what it sees of them, or the dead would serve again; and
+        what its proxies serve, or nobody would be led to them."""
+        while _is_untold(self._model.snapshot):  # noqa: ASYNC110 - only at the start
+            await asyncio.sleep(AGENTS_LOOK)
+        await asyncio.sleep(AGENTS_LOOK)  # what came with the first word of the last one
+
+
+def _is_untold(snapshot: Snapshot) -> bool:
+    return any(untold_nodes(snapshot)) or any(untold_proxies(snapshot))
 
 
 def _northbound(options: OvnOptions) -> OvnSettings:
-    return OvnSettings(remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.mark)
+    return OvnSettings(
+        remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.mark, timing=_timing(options)
+    )
 
 
 def _southbound(options: OvnOptions) -> SouthboundSettings:
     patience = float(options.chassis_timeout) if options.chassis_probe_interval else 0.0
-    return SouthboundSettings(remotes=parse_remotes(options.southbound), tls=_tls(options), patience=patience)
+    return SouthboundSettings(
+        remotes=parse_remotes(options.southbound), tls=_tls(options), timing=_timing(options), patience=patience
+    )
+
+
+def _topology(options: OvnOptions) -> TopologySettings:
+    return TopologySettings(
+        remotes=parse_remotes(options.northbound), tls=_tls(options), mark=options.mark, timing=_timing(options)
+    )
+
+
+def _timing(options: OvnOptions) -> Timing:
+    return Timing(probe=float(options.probe_interval))
 
 
 def _tls(options: OvnOptions) -> Tls | None:

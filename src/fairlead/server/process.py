@@ -21,24 +21,31 @@ from fairlead.api.app import make_app
 from fairlead.api.door import Services
 from fairlead.api.loop_lag import LoopLag
 from fairlead.compilers.ovn import OVN
-from fairlead.compilers.providers import Names, checked_by, dataplanes_of, parse_names
+from fairlead.compilers.providers import Names, checked_by, dataplanes_of, parse_names, proxied_names
 from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
-from fairlead.model.facts import GATEWAY_CHASSIS, with_facts
-from fairlead.model.quota import Limits, ProbeLimits
+from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
+from fairlead.model.proxies import rests_on_agents
+from fairlead.model.quota import Limits
 from fairlead.model.snapshot import Snapshot
-from fairlead.options import Configuration
+from fairlead.options import AGENTS, Configuration
 from fairlead.reconciler.dataplanes import Dataplanes
+from fairlead.server.authentication import challenge, check_authentication, make_authentication
 from fairlead.server.central import Control
-from fairlead.server.listening import host_names, listen, read_authentication
+from fairlead.server.listening import host_names, listen
 from fairlead.server.lxd import LxdServer
+from fairlead.server.nodes import NodesServer
 from fairlead.server.ovn import OvnControl
+from fairlead.server.proxies import keep_proxies
 from fairlead.server.tasks import at_work
-from fairlead.server.upkeep import forget_parted
+from fairlead.server.upkeep import forget_parted, provide_covers
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
+from fairlead.supervision import keep_alive
 
 LOG = logging.getLogger(__name__)
+SMALL_PARTS = (700, 10, 1)
+"""Of the garbage collector: objects, and how often younger ones are looked at before older ones are (Python: 10)."""
 CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}
 """Central dataplane -> what keeps it in a server."""
 
@@ -46,16 +53,22 @@ CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {
 async def serve(configuration: Configuration) -> None:
     """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
     check_secrets(configuration)
-    authenticate = read_authentication(configuration)
+    authenticate = make_authentication(configuration)
+    await check_authentication(authenticate, configuration)
     providers = parse_names(configuration.providers.names, configuration.providers.default)
+    if proxied_names(providers) and configuration.probes.by != AGENTS:
+        raise BadConfiguration("providers.names: agents run proxies, and probe their members: set probes.by = 'agents'")
     dataplanes = dataplanes_of(providers)
     gc.disable()  # until the model is loaded: each new document would be looked through again and again
     store = await open_store(configuration.store.where)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        lxd = LxdServer(configuration)
+        lxd, nodes = LxdServer(configuration), NodesServer(configuration)
         empty = Snapshot(parting_seconds=configuration.ovn.parting)
         empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
+        empty = with_facts(empty, AGENTS_PROBE, configuration.probes.by == AGENTS)
+        empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_answers == "yes")
+        empty = with_facts(empty, PROXIED_PROVIDERS, proxied_names(providers))
         model = Model(store, checked_by(dataplanes), empty)
         controls = _controls(dataplanes, model, configuration)
         for control in controls:
@@ -66,19 +79,30 @@ async def serve(configuration: Configuration) -> None:
         refuse_strangers(model.snapshot, providers)
         for control in controls:
             await control.__aenter__()
-        await stack.enter_async_context(at_work(model.follow, partial(forget_parted, model)))
-        await asyncio.gather(*(control.central.wait_synced() for control in controls))
+        upkeep = (partial(forget_parted, model), partial(provide_covers, model))
+        await stack.enter_async_context(at_work(model.follow, *upkeep))
+        if not rests_on_agents(model.snapshot):  # agents come in by the doors
+            await asyncio.gather(*(control.central.wait_synced() for control in controls))
         kept = Dataplanes(
             lambda: model.snapshot,
             [control.for_doors() for control in controls],
             [each for each in dataplanes if each.place is Place.NODE],
         )
-        services = _services(configuration, model, providers, kept, controls, lxd)
+        services = _services(configuration, model, providers, kept, controls, (lxd, nodes))
         stack.enter_context(_frozen())
         loop_lag = LoopLag()
-        await stack.enter_async_context(at_work(loop_lag.beat))
-        apps = make_app(services, kept, authenticate, names=host_names(configuration.server), loop_lag=loop_lag)
-        await listen(apps, configuration, authenticate, lxd)
+        placing = partial(keep_proxies, model, services.nodes.channel.near, configuration.providers.proxies)
+        nodes_work = services.nodes.channel.run, services.nodes.look
+        await stack.enter_async_context(at_work(loop_lag.beat, keep_alive, placing, *nodes_work))
+        apps = make_app(
+            services,
+            kept,
+            authenticate,
+            names=host_names(configuration.server),
+            challenge=challenge(configuration),
+            loop_lag=loop_lag,
+        )
+        await listen(apps, configuration, authenticate, lxd, nodes)
 
 
 def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
@@ -103,8 +127,9 @@ def _services(
     providers: Names,
     dataplanes: Dataplanes,
     controls: Sequence[Control],
-    lxd: LxdServer,
+    ways_in: tuple[LxdServer, NodesServer],
 ) -> Services:
+    lxd, nodes = ways_in
     ovn = next((control for control in controls if isinstance(control, OvnControl)), None)
     seen: dict[str, Any] = {} if ovn is None else {"locate": ovn.locate, "ports_on": ovn.ports_on}
     return Services(
@@ -117,9 +142,12 @@ def _services(
         resync_owner=dataplanes.read_again,
         providers=providers,
         limits=Limits(**asdict(configuration.quota)),
-        probes=ProbeLimits(**asdict(configuration.probes)),
+        probes=configuration.probes.limits,
         news=dataplanes.news,
+        follow=dataplanes.follow,
         reachable=lxd.reachable,
+        enrolment=nodes.enrolment,
+        socket_chassis=nodes.options.of_socket,
         **seen,
     )
 
@@ -127,7 +155,8 @@ def _services(
 @contextlib.contextmanager
 def _frozen() -> Iterator[None]:
     """What lives is looked through for garbage once, and never again: with ten thousand load balancers every client
-    would wait for half a second. Frozen objects are freed when nothing refers to them, like all others."""
+    would wait for half a second. Frozen objects are freed when nothing refers to them, like all others. What is new is
+    looked through in small parts: what a thousand agents bring that come together took 60 ms."""
 
     def freeze(phase: str, information: dict[str, int]) -> None:
         if phase == "stop" and information["generation"] == 2:
@@ -135,8 +164,11 @@ def _frozen() -> Iterator[None]:
 
     gc.freeze()
     gc.callbacks.append(freeze)
+    before = gc.get_threshold()
+    gc.set_threshold(*SMALL_PARTS)
     gc.enable()
     try:
         yield
     finally:
         gc.callbacks.remove(freeze)
+        gc.set_threshold(*before)

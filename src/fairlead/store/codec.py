@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from socket import AF_INET, AF_INET6, inet_pton
 from sys import intern
 from types import UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from cattrs import Converter
@@ -32,6 +32,9 @@ class BadDocument(StoreError):
     """Somebody else wrote it, or a newer version of Fairlead. The message names the owner."""
 
 
+_T = TypeVar("_T")
+LONGEST_COMPLAINT = 300
+"""Characters."""
 Hook: TypeAlias = Callable[[Any, Any], Any]
 """Reads a decoded JSON value as what a type form says."""
 PLAIN = (str, int, bool)
@@ -49,6 +52,20 @@ def decode(owner: Owner, document: bytes) -> Aggregate:
     except Exception as error:  # cattrs has no class of its own for what structuring raises
         raise BadDocument(f"{owner}: this is not its document: {error!r}") from error
     return decoded
+
+
+def encode_value(value: object) -> bytes:
+    """A value of the model that is no document of its own, as JSON."""
+    return _ENCODER.encode(value)
+
+
+def read_value(decoded: object, form: type[_T]) -> _T:
+    """Of this class, from decoded JSON. Raises ValueError."""
+    try:
+        found: _T = _CONVERTER.structure(decoded, form)
+    except Exception as error:  # cattrs has no class of its own for what structuring raises
+        raise ValueError(f"this is no {form.__name__}: {error!r}"[:LONGEST_COMPLAINT]) from error
+    return found
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 
@@ -37,17 +37,23 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def turn(
-        self, key: str, patience: float | None = None, gone: asyncio.Event | None = None
+        self,
+        key: str,
+        patience: float | None = None,
+        gone: asyncio.Event | None = None,
+        counted: float | None = None,
     ) -> AsyncIterator[None]:
-        """Raises TooMany, TimeoutError after `patience` seconds, and Gone as soon as `gone` is set."""
+        """A turn that takes longer than `counted` seconds goes on, and somebody else has one as well. Raises TooMany,
+        TimeoutError after `patience` seconds, and Gone as soon as `gone` is set."""
         if self._lines or not self._has_room(key):
             await self._stand(key, patience, gone)
         else:
             self._taken[key] += 1
-        try:
+        with ExitStack() as place:
+            place.callback(self._give_back, key)
+            if counted is not None:
+                place.callback(asyncio.get_running_loop().call_later(counted, place.close).cancel)
             yield
-        finally:
-            self._give_back(key)
 
     async def _stand(self, key: str, patience: float | None, gone: asyncio.Event | None) -> None:
         line = self._lines.setdefault(key, deque())
@@ -60,7 +66,7 @@ class FairSemaphore:
         self._call_next()  # others may be waiting although there is room for this one
         try:
             async with asyncio.timeout(patience):
-                await _unless_gone(place, gone)
+                await unless_gone(place, gone)
         except BaseException:
             if place.done() and not place.cancelled():  # it got its turn in the same moment
                 self._give_back(key)
@@ -85,6 +91,8 @@ class FairSemaphore:
 
     def _call_next(self) -> None:
         for key in list(self._lines):
+            if self._taken.total() >= self._at_once:
+                return
             if self._has_room(key):
                 line = self._lines[key]
                 line.popleft().set_result(None)
@@ -94,7 +102,8 @@ class FairSemaphore:
                     del self._lines[key]
 
 
-async def _unless_gone(place: "asyncio.Future[None]", gone: asyncio.Event | None) -> None:
+async def unless_gone(place: "asyncio.Future[Any]", gone: asyncio.Event | None) -> None:
+    """Wait for the place. Raises Gone when the caller leaves before."""
     if gone is None:
         await asyncio.shield(place)
         return

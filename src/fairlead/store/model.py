@@ -8,11 +8,11 @@ the store. Readers get a frozen snapshot and never wait.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fairlead.model.affected import affected
 from fairlead.model.facts import ABILITIES, Fact, derive, derive_all, with_facts
@@ -21,6 +21,7 @@ from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes, load_documents
+from fairlead.resting import in_steps
 from fairlead.store.codec import decode, encode
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 from fairlead.store.interface import (
@@ -67,7 +68,7 @@ class Deleted(Container[Owner]):
     def __contains__(self, owner: object) -> bool:
         if isinstance(owner, Owner) and owner.kind in (Kind.VIP_NETWORK, Kind.NEAR_NETWORK):
             return VipNetwork.of(owner).network_id in self.networks
-        if isinstance(owner, Owner) and owner.kind is Kind.VIP_GATEWAY:
+        if isinstance(owner, Owner) and owner.kind in (Kind.VIP_GATEWAY, Kind.NEAR_GATEWAY):
             return owner.id in self.routers
         return owner in self.documents
 
@@ -75,7 +76,26 @@ class Deleted(Container[Owner]):
 Change: TypeAlias = Callable[[Snapshot], Changes | Awaitable[Changes]]
 """One that takes long may rest; others who want to write wait for it, and those who read do not."""
 Check: TypeAlias = Callable[[Snapshot, Owner], object]
+"""It may answer with work in steps, which is done before anything is written."""
 Subscriber: TypeAlias = Callable[[tuple[Owner, ...]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """How the model has changed."""
+
+    before: Snapshot
+    after: Snapshot
+    documents: tuple[Owner, ...] = ()
+    """Whose documents were put or deleted."""
+    derived: tuple[Owner, ...] = ()
+    """Of which it was looked at again what follows from facts and documents together."""
+    fact: Fact[Any] | None = None
+    """Of which there was news."""
+    news: Any = None
+
+
+Watcher: TypeAlias = Callable[[Published], None]
 
 
 class Model:
@@ -89,6 +109,7 @@ class Model:
         self._store = store
         self._check = check
         self._subscribers: list[Subscriber] = []
+        self._watchers: list[Watcher] = []
         self._writing = FairSemaphore(at_once=1, of_one=1, waiting=WAITING)
 
     @classmethod
@@ -112,6 +133,11 @@ class Model:
         """`subscriber` is called with the affected owners after every change by anybody, and must not wait."""
         self._subscribers.append(subscriber)
 
+    def watch(self, watcher: Watcher) -> None:
+        """`watcher` is called after every change of documents and facts, those too that no rows depend on, and must not
+        wait."""
+        self._watchers.append(watcher)
+
     def observe(self, fact: Fact[_News], news: _News) -> Steps[None]:
         """Take in what an observer says. It is not stored: the observer will say it again.
 
@@ -120,11 +146,13 @@ class Model:
         """
         old = self.snapshot
         self.snapshot = with_facts(old, fact, news)
+        self._show(Published(before=old, after=self.snapshot, fact=fact, news=news))
         concerned = tuple(fact.concerns(old, self.snapshot, news))
         step = fact.step or len(concerned) or 1
         for first in range(0, len(concerned), step):
             some, before = concerned[first : first + step], self.snapshot
             self.snapshot = fact.derive(before, some)
+            self._show(Published(before=before, after=self.snapshot, derived=some))
             owners = fact.differing(before, self.snapshot, some)
             if fact.describe is not None:
                 for owner in owners:
@@ -145,6 +173,11 @@ class Model:
         Raises what `change` and `check` raise (then nothing was written), and StoreUnavailable.
         """
         return await asyncio.shield(asyncio.ensure_future(self._write(change)))
+
+    async def try_out(self, change: Change) -> None:
+        """What `write` would raise that is no matter of the store; nothing is written."""
+        before = self.snapshot
+        await self._try(before, await decided(change(before)))
 
     async def follow(self) -> None:
         """Take in what other servers write, until cancelled. Raises StoreUnavailable."""
@@ -186,10 +219,7 @@ class Model:
                 changes = await decided(change(before))
                 if not changes.puts and not changes.deletes:
                     return before
-                candidate = apply_changes(before, changes, before.revision + 1)
-                for owner in changes.owners:
-                    await asyncio.sleep(0)  # a large one takes long to compile: others are served between
-                    self._check(candidate, owner)
+                await self._try(before, changes)
                 try:
                     revision = await self._commit(before, changes)
                 except Conflict:
@@ -201,6 +231,15 @@ class Model:
                     await self._publish_own(changes, revision)
                     return self.snapshot
         raise StoreUnavailable(f"others wrote first {ATTEMPTS} times in a row; try again")
+
+    async def _try(self, before: Snapshot, changes: Changes) -> None:
+        """Raises what `check` raises."""
+        candidate = apply_changes(before, changes, before.revision + 1)
+        for owner in changes.owners:
+            await asyncio.sleep(0)  # a large one takes long to compile: others are served between
+            work = self._check(candidate, owner)
+            if isinstance(work, Generator):
+                await in_steps(work)
 
     async def _commit(self, before: Snapshot, changes: Changes) -> int:
         old = [found for owner in changes.owners if (found := before.find(owner)) is not None]
@@ -266,7 +305,12 @@ class Model:
         new = apply_changes(old, changes, revision)
         owners = affected(old, new, changes.owners)
         self.snapshot = derive(new, owners)
+        self._show(Published(before=old, after=self.snapshot, documents=changes.owners, derived=owners))
         self._tell(owners)
+
+    def _show(self, published: Published) -> None:
+        for watcher in self._watchers:
+            watcher(published)
 
     def _tell(self, owners: tuple[Owner, ...]) -> None:
         for subscriber in self._subscribers:

@@ -14,7 +14,7 @@ from fairlead.api.lxd.described_views import Sort
 from fairlead.api.lxd.forwards import FORWARDS
 from fairlead.model import sizes
 from fairlead.model.abilities import Abilities
-from fairlead.model.loadbalancer import Algorithm, Locality, MonitorType, PersistenceType
+from fairlead.model.loadbalancer import Algorithm, DownMember, Locality, MonitorType, PersistenceType
 
 ABLE = Abilities()
 SORTS = (LOAD_BALANCERS, FORWARDS)
@@ -46,7 +46,8 @@ balancer_options = st.fixed_dictionaries(
         "healthcheck.failure_count": st.integers(1, sizes.MOST_RETRIES).map(str),
         "fairlead.algorithm": st.sampled_from(["round-robin", "source-ip"]),
         "fairlead.affinity": st.just("source-ip"),
-        "fairlead.locality": st.sampled_from(["chassis", "none"]),
+        "fairlead.locality": st.sampled_from(["chassis", "none", "zone"]),
+        "fairlead.down-member": st.sampled_from(["keep", "reset"]),
         "fairlead.weight.web": st.integers(0, 256).map(str),
     },
 )
@@ -170,6 +171,7 @@ def test_options_mean_what_incus_and_we_say_they_do():
         "fairlead.algorithm": "source-ip-port",
         "fairlead.affinity": "source-ip",
         "fairlead.locality": "chassis",
+        "fairlead.down-member": "reset",
         "fairlead.weight.a.b": "0",
     }
     asked = LOAD_BALANCERS.decode({**LOAD_BALANCERS.nothing, "config": config}, "net", ABLE).asked
@@ -179,6 +181,7 @@ def test_options_mean_what_incus_and_we_say_they_do():
     assert asked.algorithm is Algorithm.SOURCE_IP_PORT
     assert asked.persistence is not None
     assert asked.persistence.type is PersistenceType.SOURCE_IP
+    assert asked.down_member is DownMember.RESET
     assert (asked.locality, asked.weights) == (Locality.CHASSIS, {"a.b": 0})
 
 

@@ -74,8 +74,8 @@ BODIES: list[tuple[dict[str, Any], str]] = [
         'Invalid value "http-cookie" for option "fairlead.affinity": must be one of: source-ip',
     ),
     (
-        with_config(fairlead__locality="zone"),
-        'Invalid value "zone" for option "fairlead.locality": must be one of: chassis, none',
+        with_config(fairlead__locality="rack"),
+        'Invalid value "rack" for option "fairlead.locality": must be one of: chassis, none, zone',
     ),
     (
         with_config(fairlead__healthcheck__method="ping"),

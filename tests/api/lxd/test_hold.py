@@ -1,7 +1,6 @@
 """No load balancer of LXD's keeps everybody else waiting: the longest step of each request, at the limits of one."""
 
 import asyncio
-import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from api.lxd.world import ROOT, Door
 from fairlead.api.loop_lag import LONG
 from fairlead.model import sizes
 from harness.api import compile_anything
-from harness.hold import held
+from harness.hold import as_in_a_server, held
 
 ONE = f"{LBS}/{LISTEN}"
 NAMES = [f"b{number}" for number in range(240)]
@@ -27,10 +26,8 @@ def site(tmp_path: Path) -> Iterator[Door]:
     door = Door(tmp_path, compile_anything)
     settle(door)
     door.place.caller = ROOT
-    gc.collect()
-    gc.freeze()  # as the server does when it has loaded its model
-    yield door
-    gc.unfreeze()
+    with as_in_a_server():
+        yield door
     door.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fairlead.api.lxd.bodies import MOST_KEYS
 from fairlead.api.lxd.events import Listener
 from fairlead.model.facts import HEALTH
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.loadbalancer import Locality, Transport
+from fairlead.model.loadbalancer import DownMember, Locality, Transport
 from fairlead.model.sizes import UDP_CONNECT_DELAY
 from fairlead.model.steps import at_once
 
@@ -191,6 +192,18 @@ def test_backends_near_the_client_go_first_at_an_address_of_the_network_itself(s
     site.good("PATCH", inside, {"config": {"fairlead.locality": ""}})
     (balancer,) = site.snapshot.load_balancers.values()
     assert [pool.locality for pool in balancer.pools] == [Locality.NONE]
+
+
+def test_connections_of_backends_that_go_down_are_cut_where_agents_are(site: Door):
+    inside, reset = "/1.0/networks/net/load-balancers/10.0.0.77", {"fairlead.down-member": "reset"}
+    make(site, "10.0.0.77", config={"fairlead.down-member": "keep"})
+    code, told = site.bad("PATCH", inside, {"config": reset})
+    assert (code, 'option "fairlead.down-member": must be one of: keep' in told) == (400, True)
+    site.place.model.snapshot = replace(site.snapshot, agents_probe=True)
+    site.good("PATCH", inside, {"config": reset})
+    assert site.good("GET", inside)["config"] == reset
+    (balancer,) = site.snapshot.load_balancers.values()
+    assert [pool.down_member for pool in balancer.pools] == [DownMember.RESET]
 
 
 def test_a_list_is_in_order_and_filtered(site: Door):

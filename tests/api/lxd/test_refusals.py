@@ -12,14 +12,15 @@ from fairlead.model.quota import Counted
 
 NOT_ASKED = {
     *("catalog", "floatingips", "l7", "l7_checks", "listener_checks", "members", "monitors", "offers", "persistence"),
-    *("pools", "refusal", "tls_checks", "vips"),
+    *("pools", "refusal", "tls_checks", "vips", "local_ips", "associations", "said_again", "nodes"),
 }
 """Modules that this door asks for nothing of, or for nothing that they could refuse."""
 NOT_MET = {
     *("LimitBelowUsage", "NoQuota", "NotAProject", "DescribedAsAWhole", "HasParts", "OfferStays", "VipStays"),
     *("HttpWithoutHost", "NoHttpVersion"),
 }
-"""Of quotas, which are set elsewhere; and of load balancers what nothing here asks for."""
+"""Of quotas, which are set elsewhere; of load balancers what nothing here asks for; and of networks of others, which
+are not seen here."""
 
 
 def refused_by(module: ModuleType) -> set[type[Refusal]]:

@@ -50,6 +50,26 @@ def test_a_reader_sees_and_does_not_change(door: Door, mine: dict[str, str]):
         assert told == (403, "PolicyNotAuthorized", f"rule:create_{singular} is disallowed by policy")
 
 
+def test_who_speaks_for_the_system_sees_what_everybody_has_and_makes_nothing_of_nobodys(
+    door: Door, mine: dict[str, str]
+):
+    for singular, key in mine.items():
+        for who in ("sam", "root"):
+            assert len(door.good("GET", f"/{singular}s", caller=who)[f"{singular}s"]) == 1
+            assert door.call("GET", f"/{singular}s/{key}", caller=who)[0] == 200
+        told = door.refused("PUT", f"/{singular}s/{key}", {singular: {"name": "x"}}, "sam")
+        assert told == (403, "PolicyNotAuthorized", f"rule:update_{singular} is disallowed by policy")
+        assert door.refused("DELETE", f"/{singular}s/{key}", caller="sam")[0] == 403
+    for who in ("sam", "root"):
+        told = door.refused("POST", "/networks", {"network": {}}, who)
+        assert told == (400, "HTTPBadRequest", "Running without keystone AuthN requires that tenant_id is specified")
+    assert door.refused("POST", "/networks", {"network": {"project_id": "two"}}, "sam")[0] == 400
+    made = door.good("POST", "/networks", {"network": {"project_id": "two"}}, "root")["network"]
+    assert made["project_id"] == "two"
+    assert door.refused("GET", "/quotas", caller="sam")[0] == 403
+    assert door.call("GET", "/quotas/two", caller="sam")[0] == 200
+
+
 def test_a_shared_network_can_be_used_and_not_changed(door: Door, mine: dict[str, str]):
     share = {"network": {"shared": True}}
     told = door.refused("PUT", f"/networks/{mine['network']}", share, "ann")

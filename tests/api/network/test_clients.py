@@ -1,21 +1,12 @@
 """The stock clients, unmodified, against the real application: what they print is what users see."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import openstack
 import pytest
 from openstack.connection import Connection
 
-from harness.served import served, write_clouds
 from harness.shell import Shell, shell
-
-
-@pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("served")
-    with served(folder) as address:
-        yield write_clouds(folder, address)
 
 
 @pytest.mark.client
@@ -72,15 +63,6 @@ def test_the_command_line_about_quotas(clouds: Path):
         assert typed.good("quota list --network -f json") == []
         assert "shop" in typed.good("project list -f value -c Name").splitlines()
         typed.good("network delete mine")
-
-
-@pytest.fixture(scope="module")
-def cloud(clouds: Path) -> Iterator[Connection]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
-        connection = openstack.connect(cloud="fairlead")
-        yield connection
-        connection.close()
 
 
 def test_the_sdk_with_networks_and_subnets(cloud: Connection):

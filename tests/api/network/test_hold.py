@@ -1,6 +1,5 @@
 """No request keeps everybody else waiting: the longest step of each at its limits, in a place with 10,000 ports."""
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,17 @@ from fairlead.api.loop_lag import LONG
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
 from fairlead.model.addresses import parse_address
 from fairlead.model.network import FixedIP, Port
+from fairlead.model.sizes import ASSOCIATIONS
 from fairlead.model.writing import Changes
 from harness.api import NOON
-from harness.hold import held
+from harness.hold import as_in_a_server, held
 
 PORTS = 10_000
 PER_WRITE = 1000
+
+
+def port_id(number: int) -> str:
+    return f"10000000-0000-4000-8000-{number:012d}"
 
 
 class Crowd:
@@ -40,7 +44,7 @@ class Crowd:
 
     def _port(self, number: int) -> Port:
         return Port(
-            id=f"10000000-0000-4000-8000-{number:012d}",
+            id=port_id(number),
             project_id="one",
             created_at=NOON,
             network_id=self.net,
@@ -68,10 +72,8 @@ class Crowd:
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
     made = Crowd(tmp_path_factory.mktemp("crowd"))
-    gc.collect()
-    gc.freeze()  # as the server does when it has loaded its model
-    yield made
-    gc.unfreeze()
+    with as_in_a_server():
+        yield made
     made.door.close()
 
 
@@ -127,6 +129,27 @@ def test_as_many_subnets_as_a_request_may_ask_for(crowd: Crowd):
 )
 def test_lists(crowd: Crowd, query: str):
     assert crowd.send("GET", f"/{query.format(net=crowd.net)}") == 200
+
+
+def test_as_many_local_ips_and_replicas_as_there_may_be(crowd: Crowd):
+    """A list of all associations of one, and a deletion of the port that is a replica of many."""
+    ports = [port_id(number) for number in range(1000, 1000 + ASSOCIATIONS)]
+    monitor = {"type": "TCP", "port": 80, "delay": 60}
+    made = [{"network_id": crowd.net, "health_monitor": monitor}] * BULK
+    assert crowd.send("POST", "/local_ips", {"local_ips": made}) == 201
+    (first, *others) = crowd.door.snapshot.local_ips
+    path = f"/local_ips/{first}/port_associations"
+    for some in range(0, ASSOCIATIONS, BULK):
+        asked = [{"fixed_port_id": port} for port in ports[some : some + BULK]]
+        assert crowd.send("POST", path, {"port_associations": asked}) == 201
+    assert crowd.send("GET", f"{path}?sort_key=fixed_ip&sort_dir=desc") == 200
+    assert crowd.send("POST", path, {"port_association": {"fixed_port_id": port_id(1)}}) == 409
+    for other in others[:20]:
+        body = {"port_association": {"fixed_port_id": ports[0]}}
+        assert crowd.send("POST", f"/local_ips/{other}/port_associations", body) == 201
+    assert crowd.send("DELETE", f"/ports/{ports[0]}") == 204
+    for each in (first, *others):
+        assert crowd.send("DELETE", f"/local_ips/{each}?force=true") == 204
 
 
 def test_a_network_with_all_these_ports(crowd: Crowd):

@@ -197,7 +197,6 @@ def test_what_is_not_here_is_an_empty_list(door: Door):
         ("trunks", "trunks"),
         ("address-groups", "address groups"),
         ("segments", "segments"),
-        ("local_ips", "local IPs"),
     ],
 )
 def test_what_is_not_here_is_refused_by_name(door: Door, path: str, words: str):

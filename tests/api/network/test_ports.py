@@ -332,3 +332,15 @@ def test_a_port_becomes_a_vips_by_its_load_balancer_alone(door: Door, net: dict[
     body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": "lb-x"}}
     code, kind, words = door.refused("POST", "/ports", body)
     assert (code, kind, "is given by the load balancer" in words) == (400, "BadRequest", True)
+
+
+def test_an_administrator_may_reserve_a_port_for_a_load_balancer_that_will_be(door: Door, net: dict[str, Any]):
+    """So Octavia makes the port of a VIP before it asks its provider."""
+    device = "lb-00000000-0000-4000-8000-00000000000a"
+    body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": device}}
+    assert door.refused("POST", "/ports", body, "ann")[0] == 400
+    made = door.call("POST", "/ports", body)[1]["port"]
+    assert (made["device_owner"], made["device_id"]) == ("Octavia", device)
+    assert door.call("DELETE", f"/ports/{made['id']}")[0] == 204
+    body["port"]["binding:host_id"] = "node"
+    assert door.refused("POST", "/ports", body)[0] == 400

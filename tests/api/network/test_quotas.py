@@ -15,7 +15,7 @@ from fairlead.model.quota import Limits, Quota
 from fairlead.model.writing import Changes
 from harness.api import inside
 
-NAMES = ("network", "subnet", "port", "router", "floatingip")
+NAMES = ("network", "subnet", "port", "router", "floatingip", "local_ip", "local_ip_association")
 
 
 def limits(**own: int) -> dict[str, int]:

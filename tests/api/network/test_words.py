@@ -3,17 +3,23 @@
 import dataclasses
 import string
 
-from fairlead.api.network.refusals import WORDS, Words
+from fairlead.api.network.refusals import WORDS
+from fairlead.api.network.words import Words
 from fairlead.changes import (
     access,
     addresses,
+    associations,
     floatingips,
     gateways,
     identity,
     ids,
+    local_ips,
+    monitor_checks,
     networks,
     outside,
     ports,
+    probe_limits,
+    probe_ports,
     quotas,
     routers,
     subnets,
@@ -22,9 +28,11 @@ from fairlead.changes.refusal import Refusal
 
 MODULES = (
     *(access, addresses, floatingips, gateways, identity, ids, networks, outside, ports, quotas, routers, subnets),
+    *(associations, local_ips, monitor_checks, probe_limits, probe_ports),
 )
 SAID_BY_RULE = {access.NotAllowed}
 """By the name of the rule that Neutron looks at."""
+OF_POOLS = {monitor_checks.WrongMonitorType, monitor_checks.NoHttpVersion, monitor_checks.HttpWithoutHost}
 OF_ALL_ROUTES = {routers.BadRoute}
 OF_UPLINKS = {outside.RouteNeeded}
 """Neutron has no words for routes of an external network, and so none for one that has to stay."""
@@ -37,7 +45,7 @@ def test_every_refusal_has_words():
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Refusal) and kind.__module__ == module.__name__
     }
-    assert declared - SAID_BY_RULE - OF_ALL_ROUTES - OF_UPLINKS == set(WORDS)
+    assert declared - SAID_BY_RULE - OF_POOLS - OF_ALL_ROUTES - OF_UPLINKS == set(WORDS)
 
 
 def test_words_take_what_the_refusal_has():

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import httpx
 
 from fairlead.api.network import make_door
 from fairlead.changes.identity import Identity
+from fairlead.dataplane.interface import Compile
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
-from harness.api import inside
+from harness.api import compile_owner, inside
 
 
 def _caller(name: str, project: str, *roles: str) -> Identity:
@@ -23,16 +25,18 @@ CALLERS = {
     "ann": _caller("ann", "one", "member", "reader"),
     "rita": _caller("rita", "one", "reader"),
     "bob": _caller("bob", "two", "member", "reader"),
+    "sam": replace(_caller("sam", "", "member", "reader"), system=True),
+    "root": replace(_caller("root", "", "admin", "member", "reader"), system=True),
 }
 
 
 class Door:
     """Calls wait for the dataplane to be at rest; an answer is a status and a body."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, compile_owner: Compile = compile_owner) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/network")))
+        self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/network", compile_owner)))
 
     def run(self, work: Any) -> Any:
         async def wait() -> Any:

@@ -1,7 +1,6 @@
 """No tree and no batch keeps everybody else waiting: the longest step of each, at the limits of a load balancer."""
 
 import asyncio
-import gc
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,17 +16,14 @@ from fairlead.model.quota import NO_LIMITS
 from fairlead.model.shares import LARGEST
 from fairlead.model.sizes import CIDRS, LISTENERS, MEMBERS, POLICIES, POOLS, RULES
 from harness.api import Inside, compile_anything
-from harness.hold import held
+from harness.hold import as_in_a_server, held
 from harness.octavia import ROOT, SUBNET, make, play_octavia
 
 
 @pytest.fixture(autouse=True)
-def _frozen() -> Iterator[None]:
-    """As the server does when it has loaded its model."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+def _collector() -> Iterator[None]:
+    with as_in_a_server():
+        yield
 
 
 def member(number: int, **more: Any) -> dict[str, Any]:

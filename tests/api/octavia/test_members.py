@@ -198,7 +198,8 @@ def test_bits_of_the_host_are_cut_off_and_families_are_not_mixed_up(door):
         async def acls(*cidrs: str) -> tuple[list[str], list[str]]:
             shown = (await place.good("PUT", path, {"listener": {"allowed_cidrs": cidrs}}))["listener"]["allowed_cidrs"]
             rows = [str(row) for rows in place.driver.rows.values() for row in rows.values()]
-            return shown, sorted(row.partition(".src != ")[2] for row in rows if "from-lport" in row)
+            found = (row.partition(".src == ")[2] for row in rows if "from-lport allow" in row)
+            return shown, sorted(found)
 
         cut = ["10.1.0.0/24", "2001:db8::/32"]
         assert await acls("10.1.0.9/24", "2001:db8::9/32") == (cut, ["{10.1.0.0/24}'", "{2001:db8::/32}'"])

@@ -550,7 +550,9 @@ def test_a_load_balancer_with_an_address_of_each_family(door):
             await make_member(place, pool["id"], address)
         rows = {str(row) for rows in place.driver.rows.values() for row in rows.values()}
         assert any("10.0.0.10:80=10.0.0.11:8080 [fd00::10]:80=[fd00::11]:8080" in row for row in rows)
-        assert sum(row.startswith("ACL ") for row in rows) == 4
+        assert sum(row.startswith("ACL ") for row in rows) == 8, (
+            "a drop and an allowance, of each family, inside and outside"
+        )
         changed = await place.good(
             "PUT", f"/v2.0/lbaas/listeners/{listener['id']}", {"listener": {"allowed_cidrs": None}}
         )
@@ -571,11 +573,13 @@ def test_additional_vips_of_a_port_that_was_given(door):
         port = Port(id=NOBODY, network_id=NET, mac_address="02:00:00:00:00:20", fixed_ips=fixed, **COMMON)
         await place.model.write(lambda _: Changes(puts=(port,)))
         mine = {"vip_subnet_id": SUBNET, "vip_port_id": NOBODY}
-        for entry in ({"subnet_id": SUBNET6, "ip_address": "fd00::21"}, {"subnet_id": SUBNET6, "port_id": NET}):
-            body = {"loadbalancer": {**mine, "additional_vips": [entry]}}
+        for entry, words in (
+            ({"ip_address": "fd00::21"}, f"Port {NOBODY} has no such address on subnet {SUBNET6}."),
+            ({"port_id": NET}, "port_id of additional_vips: all VIPs are on one port; name it as vip_port_id."),
+        ):
+            body = {"loadbalancer": {**mine, "additional_vips": [{"subnet_id": SUBNET6, **entry}]}}
             answer = await place.call("POST", LBS, body)
-            words = f"Validation failure: Port {NOBODY} has no such address on subnet {SUBNET6}."
-            assert (answer.status_code, answer.json()["faultstring"]) == (400, words)
+            assert (answer.status_code, answer.json()["faultstring"]) == (400, f"Validation failure: {words}")
         balancer = await make_balancer(place, **mine, additional_vips=[{"subnet_id": SUBNET6}])
         assert balancer["additional_vips"][0]["ip_address"] == "fd00::20"
         await place.good("DELETE", f"{LBS}/{balancer['id']}")

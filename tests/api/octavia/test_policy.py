@@ -5,6 +5,7 @@ the table of the door is compared with something else than itself.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,5 +239,41 @@ def test_nothing_is_made_for_another_project(tmp_path: Path):
         place.caller = caller("p1", "load-balancer_member")
         balancer = await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET)
         assert balancer["project_id"] == "p1"
+
+    play_octavia(tmp_path, story)
+
+
+SYSTEM_ROLES = {"reader": ["reader"], "member": ["member", "reader"], "admin": ["admin", "manager", "member", "reader"]}
+
+
+@pytest.mark.parametrize("name", SYSTEM_ROLES)
+def test_who_speaks_for_the_system_reads_what_everybody_has_and_makes_nothing_of_nobodys(tmp_path: Path, name: str):
+    async def story(place: Inside) -> None:
+        made = await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, project_id="p1")
+        place.caller = replace(caller("", *SYSTEM_ROLES[name]), system=True)
+        for query in ("", "?project_id=p1", "?tenant_id=p1"):
+            found = await place.good("GET", f"{ROOT}/loadbalancers{query}")
+            assert [balancer["id"] for balancer in found["loadbalancers"]] == [made["id"]]
+        await place.good("GET", f"{ROOT}/quotas/p1")
+        body: dict[str, Any] = {"loadbalancer": {"vip_subnet_id": SUBNET}}
+        status, words = await said(place, "POST", "loadbalancers", body)
+        if name != "admin":
+            assert status == 403
+            assert (await said(place, "DELETE", f"loadbalancers/{made['id']}"))[0] == 403
+            assert (await said(place, "PUT", "quotas/p1", {"quota": {}}))[0] == 403
+            body["loadbalancer"]["project_id"] = "p1"
+            assert (await said(place, "POST", "loadbalancers", body))[0] == 403
+        else:
+            assert (status, words.partition(".")[0]) == (
+                400,
+                "Validation failure: Missing project ID in request where one is required",
+            )
+            body["loadbalancer"]["project_id"] = "p2"
+            assert (await place.good("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]["project_id"] == "p2"
+            pool = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP", "loadbalancer_id": made["id"]}
+            part = await make(place, "pools", "pool", **pool)
+            assert part["project_id"] == "p1"
+            await place.good("PUT", f"{ROOT}/pools/{part['id']}", {"pool": {"name": "x"}})
+            await place.good("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
 
     play_octavia(tmp_path, story)

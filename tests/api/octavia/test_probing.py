@@ -235,6 +235,50 @@ def test_what_asks_too_much_already_may_be_changed_but_not_to_ask_more(door):
     door(story)
 
 
+def probed_by(monitor: dict[str, Any]) -> dict[str, Any]:
+    return tree({"address": "10.0.0.11", "protocol_port": 80}, monitor=monitor)
+
+
+def test_every_kind_and_shorter_delays_are_for_deployments_whose_agents_probe(door):
+    quick = {**MONITOR, "delay_ms": 100}
+
+    async def by_ovn(place: Inside) -> None:
+        for kind, monitor in (("health monitors of type PING", {**MONITOR, "type": "PING"}), ("delay_ms", quick)):
+            answer = await place.call("POST", LBS, probed_by(monitor))
+            assert (answer.status_code, kind in answer.json()["faultstring"]) == (501, True)
+
+    async def by_agents(place: Inside) -> None:
+        place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
+        made = await place.good("POST", LBS, probed_by(quick))
+        monitor = made["loadbalancer"]["pools"][0]["healthmonitor"]
+        assert (monitor["delay"], monitor["delay_ms"], monitor["probed_by"]) == (5, 100, "agents")
+        path = f"/v2.0/lbaas/healthmonitors/{monitor['id']}"
+        for delay_ms, status in ((99, 400), (1000, 400), (999, 200), (None, 200)):
+            answer = await place.call("PUT", path, {"healthmonitor": {"delay_ms": delay_ms}})
+            assert answer.status_code == status
+        rate = sum(place.model.snapshot.probing.values())
+        assert rate == 200_000
+
+    door(by_ovn)
+    door(by_agents)
+
+
+def test_who_is_probed_more_often_than_once_a_second_counts_by_that(door):
+    def strict(services: Services) -> Starlette:
+        return octavia.make_door(replace(services, probes=ProbeLimits(per_second_of_port=9)))
+
+    def slow(services: Services) -> Starlette:
+        return octavia.make_door(replace(services, probes=ProbeLimits(least_delay=2)))
+
+    async def refused(place: Inside) -> None:
+        place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
+        answer = await place.call("POST", LBS, probed_by({**MONITOR, "delay_ms": 100}))
+        assert answer.status_code in (400, 403)
+
+    door(refused, strict)
+    door(refused, slow)
+
+
 def test_the_least_delay_is_the_operators_word(door):
     def strict(services: Services) -> Starlette:
         return octavia.make_door(replace(services, probes=ProbeLimits(least_delay=5)))
@@ -331,3 +375,29 @@ def test_the_address_goes_with_its_subnet_and_is_nobody_elses_to_change(door):
         assert probing(place) == []
 
     door(story, network_door.make_door, "/network")
+
+
+def test_connections_of_members_that_are_down_are_cut_where_agents_are(door):
+    def asking(word: str) -> dict[str, Any]:
+        body = probed_by(MONITOR)
+        body["loadbalancer"]["listeners"][0]["default_pool"]["down_member"] = word
+        return body
+
+    async def by_ovn(place: Inside) -> None:
+        answer = await place.call("POST", LBS, asking("RESET"))
+        assert (answer.status_code, "down_member RESET" in answer.json()["faultstring"]) == (501, True)
+        assert (await place.call("POST", LBS, asking("FLEE"))).status_code == 400
+        made = (await place.good("POST", LBS, asking("KEEP")))["loadbalancer"]
+        assert made["pools"][0]["down_member"] == "KEEP"
+
+    async def by_agents(place: Inside) -> None:
+        place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
+        made = (await place.good("POST", LBS, asking("RESET")))["loadbalancer"]
+        assert made["pools"][0]["down_member"] == "RESET"
+        path = f"/v2.0/lbaas/pools/{made['pools'][0]['id']}"
+        for said, kept in (("KEEP", "KEEP"), ("RESET", "RESET"), (None, "KEEP")):
+            changed = await place.good("PUT", path, {"pool": {"down_member": said}})
+            assert changed["pool"]["down_member"] == kept
+
+    door(by_ovn)
+    door(by_agents)

@@ -9,13 +9,15 @@ from fairlead.api.octavia import refusals
 from fairlead.changes.l7_checks import RuleProblem
 from fairlead.changes.refusal import Refusal
 
-OF_NETWORKING = {"networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips"}
+OF_NETWORKING = {
+    *("networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips", "local_ips", "associations")
+}
 OF_DESCRIPTIONS = {*("described", "described_checks", "listen_addresses", "outside", "uplinks", "whole_networks")}
-OF_TRUST = {"projects", "trust"}
+OF_TRUST = {"projects", "trust", "nodes"}
 OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST
 """What this door asks for nothing of."""
-OF_TRUST = {"projects", "trust"}
-"""What LXD's clients ask for."""
+OF_TRUST = {"projects", "trust", "nodes"}
+"""What LXD's clients, and agents, ask for."""
 OF_PORTS = {
     "AddressIsAutomatic",
     "AddressOutsideNetwork",

@@ -13,7 +13,6 @@ from fairlead.api.lxd.filters import PROJECT_QUERY
 from fairlead.api.lxd.lookup import name_of, networks_of, project_of
 from fairlead.api.lxd.network_encode import PLURALS, path_of, url_of
 from fairlead.api.openapi import FLAG, TEXT, Operation
-from fairlead.api.steps import in_steps
 from fairlead.changes.described import described_on
 from fairlead.changes.identity import Identity
 from fairlead.changes.network_descriptions import describe, router_of
@@ -24,6 +23,7 @@ from fairlead.model.loadbalancer import Use
 from fairlead.model.network import Network
 from fairlead.model.snapshot import EVERYBODY, Snapshot
 from fairlead.model.steps import Steps, in_order
+from fairlead.resting import in_steps
 
 TYPES = {Use.FORWARD: "network-forward", Use.LOAD_BALANCER: "network-load-balancer"}
 UPLINK = "network-uplink"

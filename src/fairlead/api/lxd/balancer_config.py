@@ -10,7 +10,8 @@
 | `fairlead.healthcheck.method` | how it is probed | by each port's protocol |
 | `fairlead.algorithm` | how connections are spread | round-robin |
 | `fairlead.affinity` | what keeps a client at one backend: `source-ip` | none |
-| `fairlead.locality` | who goes first: `chassis`, backends on the client's own node | none |
+| `fairlead.locality` | who goes first: `chassis`, backends on the client's own node, then in its zone; `zone` | none |
+| `fairlead.down-member` | what becomes of the connections of a backend that goes down: `keep`, `reset` | keep |
 | `fairlead.weight.BACKEND` | its share; 0 takes no new connections | 1 |
 | `user.*` | anything | |
 
@@ -32,7 +33,7 @@ from fairlead.model.sizes import LARGEST_WEIGHT, MOST_RETRIES
 HEALTHCHECK = "healthcheck"
 OURS = "fairlead."
 METHOD, ALGORITHM, AFFINITY = f"{OURS}healthcheck.method", f"{OURS}algorithm", f"{OURS}affinity"
-LOCALITY = f"{OURS}locality"
+LOCALITY, DOWN_MEMBER = f"{OURS}locality", f"{OURS}down-member"
 WEIGHT = f"{OURS}weight."
 USER = "user."
 LONGEST_PERIOD = 3_600
@@ -63,6 +64,7 @@ class Options:
     algorithm: lb.Algorithm
     persistence: lb.SessionPersistence | None
     locality: lb.Locality
+    down_member: lb.DownMember
     weights: Mapping[str, int]
     """By backend."""
     probing: Probing | None
@@ -77,6 +79,7 @@ def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
         algorithm=_ALGORITHMS[algorithm] if algorithm else lb.Algorithm.ROUND_ROBIN,
         persistence=lb.SourceIpPersistence() if AFFINITY in config else None,
         locality=_LOCALITIES[config.get(LOCALITY, _word(lb.Locality.NONE))],
+        down_member=_DOWN_MEMBERS[config.get(DOWN_MEMBER, _word(lb.DownMember.KEEP))],
         weights={name.removeprefix(WEIGHT): int(config[name]) for name in config if name.startswith(WEIGHT)},
         probing=_probing(config, _METHODS[method] if method else None)
         if config.get(HEALTHCHECK, "").lower() in _TRUE
@@ -106,6 +109,7 @@ def choices(abilities: Abilities) -> Mapping[str, Collection[str]]:
     return {
         AFFINITY: _words(abilities.persistence & {lb.PersistenceType.SOURCE_IP}),
         ALGORITHM: _words(abilities.algorithms),
+        DOWN_MEMBER: _words(abilities.down_members),
         LOCALITY: _words(abilities.localities),
         METHOD: _words(abilities.monitors - lb.HTTP_MONITORS),
     }
@@ -120,6 +124,8 @@ def imply_options(asked: AskedDescription) -> Mapping[str, str]:
         found[AFFINITY] = _word(asked.persistence.type)
     if asked.locality is not lb.Locality.NONE:
         found[LOCALITY] = _word(asked.locality)
+    if asked.down_member is not lb.DownMember.KEEP:
+        found[DOWN_MEMBER] = _word(asked.down_member)
     if (probing := asked.probing) is not None:
         found |= {
             HEALTHCHECK: "true",
@@ -150,6 +156,7 @@ def _word(value: StrEnum) -> str:
 
 
 _ALGORITHMS = {_word(each): each for each in lb.Algorithm}
+_DOWN_MEMBERS = {_word(each): each for each in lb.DownMember}
 _LOCALITIES = {_word(each): each for each in lb.Locality}
 _METHODS = {_word(each): each for each in lb.MonitorType}
 

@@ -47,6 +47,7 @@ def decode_balancer(document: Document, network_id: str, abilities: Abilities) -
         algorithm=options.algorithm,
         persistence=options.persistence,
         locality=options.locality,
+        down_member=options.down_member,
         weights=options.weights if wrong is None else {},
         probing=options.probing,
     )

@@ -21,6 +21,7 @@ from fairlead.changes import (
     pool_checks,
     probe_limits,
     probe_ports,
+    proxy_ports,
     vip_gateways,
 )
 from fairlead.changes.refusal import Refusal
@@ -140,6 +141,9 @@ _ANY: Mapping[type[Refusal], Says] = {
     ),
     probe_limits.TooManyProbes: lambda why: ApiError(
         403, f"Project quota for health checks per second ({why.per_second}) is exhausted"
+    ),
+    proxy_ports.NoProxyPort: lambda why: ApiError(
+        409, f"The network has as many ports that need a proxy as there may be: {why.most}"
     ),
     probe_ports.NoAddressForProbes: lambda _: ApiError(
         409, "The network has no free address for health checks to come from"

@@ -16,8 +16,8 @@ from fairlead.api.lxd.described_views import SHOWN, Sort, Views
 from fairlead.api.lxd.envelope import gives, sync
 from fairlead.api.lxd.filters import PROJECT_QUERY
 from fairlead.api.openapi import TEXT, TEXTS, Operation
-from fairlead.api.steps import in_steps
 from fairlead.model import loadbalancer as lb
+from fairlead.resting import in_steps
 
 _BACKEND = dict.fromkeys(("name", "description", "target_port", "target_address"), TEXT)
 _PORT = {**dict.fromkeys(("description", "protocol", "listen_port"), TEXT), "target_backend": TEXTS}

@@ -22,7 +22,6 @@ from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import canonical, read_address
 from fairlead.api.lxd.lookup import find_network, name_of
 from fairlead.api.openapi import TEXT, Operation, read_body
-from fairlead.api.steps import in_steps
 from fairlead.changes.asker import Asker
 from fairlead.changes.described import (
     create_described,
@@ -42,6 +41,7 @@ from fairlead.model.network import Network
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
+from fairlead.resting import in_steps
 
 SHOWN: Mapping[str, Schema] = {
     "listen_address": TEXT,
@@ -200,7 +200,7 @@ class Views:
     def _abilities(self) -> Abilities:
         """Of the provider that gives these."""
         names = self._services.providers
-        return names[names.default].abilities
+        return names[names.default].abilities_in(self._services.model.snapshot)
 
     def _asker(self, request: Request) -> Asker:
         services = self._services

@@ -26,6 +26,8 @@ _NAMES: Mapping[Counted, str] = {
     Counted.PORT: "ports",
     Counted.ROUTER: "routers",
     Counted.FLOATING_IP: "floating IPs",
+    Counted.LOCAL_IP: "Local IPs",
+    Counted.LOCAL_IP_ASSOCIATION: "replicas of Local IPs",
 }
 """What is counted, by the name of the quota that an administrator sets; and what that is here, where it has another
 name."""

@@ -17,8 +17,8 @@ from fairlead.api.fields import Schema
 from fairlead.api.lxd.envelope import sync
 from fairlead.api.lxd.patterns import BadPattern, compile_pattern
 from fairlead.api.openapi import TEXT
-from fairlead.api.steps import in_steps
 from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
 
 MOST_CLAUSES = 16
 LONGEST_FILTER = 1000

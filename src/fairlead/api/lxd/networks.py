@@ -31,7 +31,6 @@ from fairlead.api.lxd.network_encode import (
 from fairlead.api.lxd.network_state import STATE, encode_state
 from fairlead.api.lxd.uplink_config import decode_uplink
 from fairlead.api.openapi import Operation, read_body
-from fairlead.api.steps import in_steps
 from fairlead.changes.asker import Asker
 from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.changes.uplinks import create_uplink, delete_uplink, update_uplink
@@ -40,6 +39,7 @@ from fairlead.model.network import Network
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes
+from fairlead.resting import in_steps
 
 LONGEST_NAME = 255
 """Characters that are looked at; a name has fewer."""

@@ -15,6 +15,7 @@ from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
 from fairlead.api.network.errors import FAULT, fault
 from fairlead.api.network.floatingips import FLOATING_IPS
+from fairlead.api.network.local_ip_routes import local_ip_routes
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.policy import say_not_allowed
 from fairlead.api.network.ports import PORTS
@@ -47,6 +48,7 @@ def make_door(services: Services) -> Starlette:
         *collection_routes(services, PORTS),
         *collection_routes(services, ROUTERS),
         *collection_routes(services, FLOATING_IPS),
+        *local_ip_routes(services),
         *availability_routes(services),
         *quota_routes(services),
         *discovery_routes(),

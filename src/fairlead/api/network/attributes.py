@@ -157,4 +157,6 @@ def project_of(caller: Identity, values: Values) -> str:
     if project and tenant and project != tenant:
         raise bad_request("'project_id' and 'tenant_id' do not match")
     owner: str = project or tenant or caller.project_id
+    if caller.system and not owner:
+        raise bad_request("Running without keystone AuthN requires that tenant_id is specified")
     return owner

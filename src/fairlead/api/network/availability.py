@@ -10,14 +10,15 @@ from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.fields import array_schema, object_schema
 from fairlead.api.network import errors
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
-from fairlead.api.steps import in_steps
 from fairlead.changes import access
 from fairlead.changes.identity import Identity
 from fairlead.changes.subnets import MOST_SUBNETS
+from fairlead.model.foreign import is_foreign
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network, Subnet
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
 
 _FIGURES = {"total_ips": NUMBER, "used_ips": NUMBER}
 _SUBNET = {**_FIGURES, "subnet_id": IDENTITY, "subnet_name": TEXT, "cidr": TEXT, "ip_version": NUMBER}
@@ -38,7 +39,7 @@ def availability_routes(services: Services) -> list[Operation]:
     async def show(request: Request) -> Response:
         snapshot, key = services.model.snapshot, request.path_params["id"]
         network = snapshot.networks.get(key)
-        if network is None or not access.uses_network(identity(request), network):
+        if network is None or not _sees(identity(request), network):
             raise errors.not_found("network", key)
         return json_response({"network_ip_availability": encode_availability(snapshot, network)})
 
@@ -55,10 +56,15 @@ def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) ->
     """Of the networks that are wanted, or of all that the caller uses."""
     found = []
     for network in snapshot.networks.values():
-        if access.uses_network(caller, network) and (not wanted or network.id in wanted):
+        if _sees(caller, network) and (not wanted or network.id in wanted):
             found.append(encode_availability(snapshot, network))
         yield
     return found
+
+
+def _sees(caller: Identity, network: Network) -> bool:
+    """What others wrote has an API of its own, which knows more of its addresses."""
+    return not is_foreign(network) and access.uses_network(caller, network)
 
 
 def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:

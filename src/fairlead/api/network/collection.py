@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from immutables import Map
+
 from fairlead.api.fields import Values
 from fairlead.api.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
 from fairlead.changes.identity import Identity
 from fairlead.changes.resources import rewrite
+from fairlead.model.indexes import NO_IDS, Ids
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
@@ -95,6 +98,14 @@ def named(found: Mapping[str, R], filters: Filters) -> Iterable[R]:
     if "id" in filters:
         return [found[identity] for identity in filters["id"] if identity in found]
     return found.values()
+
+
+def indexed(found: Mapping[str, R], indexes: Mapping[str, Map[str, Ids]], filters: Filters) -> Iterable[R]:
+    """Those that the first index with a filter has for it; else those with the ids that the filters name, or all."""
+    by = next((name for name in indexes if name in filters), None)
+    if by is None or "id" in filters:
+        return named(found, filters)
+    return [found[identity] for key in filters[by] for identity in indexes[by].get(key, NO_IDS)]
 
 
 def standard_values(context: RequestContext, values: Values) -> dict[str, Any]:

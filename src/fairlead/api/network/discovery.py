@@ -22,6 +22,8 @@ EXTENSIONS: Mapping[str, str] = {
     "filter-validation": "Filter parameters validation",
     "fip-port-details": "Floating IP Port Details Extension",
     "ip-substring-filtering": "IP address substring filtering",
+    "local-ip-fairlead": "Local IP fallback, health of replicas, IPv6, mode that may change, forced deletion, quotas",
+    "local_ip": "Local IP",
     "net-mtu": "Network MTU",
     "net-mtu-writable": "Network MTU (writable)",
     "pagination": "Pagination support",
@@ -40,6 +42,8 @@ EXTENSIONS: Mapping[str, str] = {
     "standard-attr-timestamp": "Resource timestamps",
     "tag-ports-during-bulk-creation": "Tag Ports During Bulk Creation",
 }
+_UPDATED: Mapping[str, str] = {"local_ip": "2021-07-26T10:00:00-00:00"}
+"""Where it is known (neutron-lib, api/definitions)."""
 _GROUPS = "security groups; allowed_cidrs of a listener says who may connect"
 NOTHING: Mapping[str, tuple[str, str]] = {
     "address-groups": ("address_groups", "address groups"),
@@ -48,7 +52,6 @@ NOTHING: Mapping[str, tuple[str, str]] = {
     "availability_zones": ("availability_zones", "availability zones"),
     "default-security-group-rules": ("default_security_group_rules", "security groups"),
     "flavors": ("flavors", "flavors"),
-    "local_ips": ("local_ips", "local IPs"),
     "log/logs": ("logs", "logs of packets"),
     "metering/metering-label-rules": ("metering_label_rules", "metering"),
     "metering/metering-labels": ("metering_labels", "metering"),
@@ -67,7 +70,7 @@ NOTHING: Mapping[str, tuple[str, str]] = {
     "trunks": ("trunks", "trunks"),
 }
 """Path -> key of what there is none of (a list is empty, an item is not found), and what is said to who makes one."""
-_RESOURCES = ("network", "subnet", "port", "router", "floatingip")
+_RESOURCES = ("network", "subnet", "port", "router", "floatingip", "local_ip")
 _EXTENSION: Schema = object_schema(
     {**dict.fromkeys(("alias", "name", "description", "updated"), TEXT), "links": array_schema({}, 0)}
 )
@@ -111,7 +114,7 @@ def _encode_extension(alias: str) -> JsonObject:
         "alias": alias,
         "name": EXTENSIONS[alias],
         "description": EXTENSIONS[alias],
-        "updated": "2026-01-01T00:00:00-00:00",
+        "updated": _UPDATED.get(alias, "2026-01-01T00:00:00-00:00"),
         "links": [],
     }
 

@@ -10,6 +10,8 @@ from starlette.responses import Response
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
 
+_NAMES = {"floatingip": "Floating IP", "local_ip": "Local IP"}
+"""Of resources, where it is not the singular."""
 _TEXT: Schema = {"type": "string"}
 _ERROR = object_schema({"type": _TEXT, "message": _TEXT, "detail": _TEXT}, ["type", "message", "detail"])
 FAULT: Schema = object_schema({"NeutronError": _ERROR}, ["NeutronError"])
@@ -41,7 +43,7 @@ def forbidden(rule: str) -> ApiError:
 
 def not_found(resource: str, identity: str) -> ApiError:
     """`resource` is Neutron's singular."""
-    name = "Floating IP" if resource == "floatingip" else resource.capitalize()
+    name = _NAMES.get(resource, resource.capitalize())
     stop = "" if resource in ("router", "floatingip") else "."
     return ApiError(404, f"{name} {identity} could not be found{stop}", f"{name.replace(' ', '')}NotFound")
 

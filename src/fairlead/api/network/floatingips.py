@@ -16,14 +16,13 @@ from fairlead.api.network.collection import (
     Viewpoint,
     encode_standard,
     given,
-    named,
+    indexed,
     standard_values,
 )
 from fairlead.api.network.ports import STATUS, port_status
 from fairlead.api.openapi import IDENTITY, TEXT
 from fairlead.changes import floatingips
 from fairlead.changes.floatingips import Destination, NewFloatingIP
-from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FloatingIP, Port
 from fairlead.model.snapshot import Snapshot
@@ -100,10 +99,7 @@ def update_floating_ip(snapshot: Snapshot, context: RequestContext, floating_ip:
 
 
 def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[FloatingIP]:
-    if "id" not in filters and "port_id" in filters:
-        ids = (found for port_id in filters["port_id"] for found in snapshot.port_floating_ips.get(port_id, NO_IDS))
-        return [snapshot.floating_ips[identity] for identity in ids]
-    return named(snapshot.floating_ips, filters)
+    return indexed(snapshot.floating_ips, {"port_id": snapshot.port_floating_ips}, filters)
 
 
 FLOATING_IPS: Collection[FloatingIP] = Collection(

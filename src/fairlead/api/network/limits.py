@@ -4,6 +4,8 @@ LONGEST_NAME = 255
 """Characters of a name, a project id, a device id or a host (neutron-lib, db/constants.py, NAME_FIELD_SIZE)."""
 LONGEST_DESCRIPTION = 255
 """Characters (neutron-lib, db/constants.py, DESCRIPTION_FIELD_SIZE)."""
+LONGEST_DESCRIPTION_OF_LOCAL_IP = 1024
+"""Characters (neutron-lib, db/constants.py, LONG_DESCRIPTION_FIELD_SIZE)."""
 LONGEST_TAG = 255
 """Characters (neutron, extensions/tagging.py, MAX_TAG_LEN)."""
 TAGS = 100
@@ -16,6 +18,8 @@ DNS_NAMESERVERS = 5
 """Of one subnet (neutron.conf, max_dns_nameservers)."""
 HOST_ROUTES = 20
 """Of one subnet (neutron.conf, max_subnet_host_routes)."""
+LONGEST_DELAY = 3600
+"""Seconds between two probes, and that one waits for an answer. Ours."""
 BULK = 100
 """Resources in one request. Ours: they are decided one by one, but written in one transaction."""
 EXTRA_ROUTES = 100

@@ -20,6 +20,7 @@ _FIELDS: Mapping[str, str] = {
     "router:external": "external",
     **dict.fromkeys(("segments", *PROVIDER), "segment"),
     "floating_ip_address": "address",
+    "local_ip_address": "address",
 }
 """What an attribute says, where the model calls it otherwise."""
 _WITHIN: Mapping[tuple[str, str], str] = {
@@ -28,6 +29,13 @@ _WITHIN: Mapping[tuple[str, str], str] = {
     ("router", "fixed_ips"): "external_gateway_info:external_fixed_ips",
 }
 """Fields of which a part of an attribute has the rule."""
+
+
+_RULES: Mapping[tuple[Verb, str], str] = {
+    (Verb.ADD, "local_ip"): "create_local_ip_port_association",
+    (Verb.REMOVE, "local_ip"): "delete_local_ip_port_association",
+}
+"""Rules that are not called by the verb and the resource."""
 
 
 def fields_of(attributes: Iterable[str]) -> frozenset[str]:
@@ -44,7 +52,7 @@ def check(allowed: bool, rule: str) -> None:
 def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
     """By the rule that Neutron looks at. `body` is what the request asks."""
     resource = RESOURCES[why.what]
-    rule = f"{why.verb}_{resource}"
+    rule = _RULES.get((why.verb, resource), f"{why.verb}_{resource}")
     if not why.fields:
         return forbidden(f"rule:{rule}")
     if "project_id" in why.fields:

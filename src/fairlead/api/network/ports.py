@@ -18,13 +18,12 @@ from fairlead.api.network.collection import (
     Viewpoint,
     encode_standard,
     given,
-    named,
+    indexed,
     standard_values,
 )
 from fairlead.api.openapi import TEXT
 from fairlead.changes import access, ports
 from fairlead.changes.ports import NewPort, PortChange
-from fairlead.model.indexes import NO_IDS
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import FixedIP, Port, PortUse
 from fairlead.model.plugged import is_plugged
@@ -105,7 +104,7 @@ def encode_port(view: Viewpoint, port: Port) -> Item:
 
 def port_status(view: Viewpoint, port: Port) -> str:
     """As Neutron has it with OVN: ACTIVE while OVN says that it is up (ovn-nb(5), Logical_Switch_Port:up)."""
-    if port.use is PortUse.FLOATING_IP:
+    if port.use in (PortUse.FLOATING_IP, PortUse.LOCAL_IP):
         return "N/A"
     if not port.admin_state_up:
         return "DOWN"
@@ -165,10 +164,7 @@ def _fits(fixed: FixedIP, wanted: dict[str, set[str]]) -> bool:
 
 
 def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[Port]:
-    if "id" not in filters and "network_id" in filters:
-        ids = (port_id for item in filters["network_id"] for port_id in snapshot.network_ports.get(item, NO_IDS))
-        return [snapshot.ports[port_id] for port_id in ids]
-    return named(snapshot.ports, filters)
+    return indexed(snapshot.ports, {"network_id": snapshot.network_ports}, filters)
 
 
 PORTS: Collection[Port] = Collection(

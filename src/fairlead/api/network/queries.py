@@ -26,13 +26,18 @@ OTHER: Mapping[str, Schema] = {
 
 
 def list_query(attributes: Attributes) -> Mapping[str, Schema]:
-    return {**dict.fromkeys((name for name in attributes if attributes[name].sifts), TEXTS), **OTHER}
+    return {**dict.fromkeys((name for name in attributes if attributes[name].sifts), TEXTS), **_other(attributes)}
 
 
-def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str] = ()) -> Query:
-    """Raises ApiError 400. `hidden` attributes are none, for this caller."""
-    known = attributes.keys() - set(hidden)
-    filters = {name: params.getlist(name) for name in params if name not in OTHER}
+def _other(attributes: Attributes) -> Mapping[str, Schema]:
+    """What has no tags cannot be looked for by them."""
+    return {name: OTHER[name] for name in OTHER if "tags" in attributes or name not in TAG_FILTERS}
+
+
+def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str] = (), key: str = "id") -> Query:
+    """Raises ApiError 400. `hidden` attributes are none, for this caller; `key` is what a marker is one of."""
+    known, other = attributes.keys() - set(hidden), _other(attributes)
+    filters = {name: params.getlist(name) for name in params if name not in other}
     unknown = sorted(name for name in filters if name not in known or not attributes[name].sifts)
     if unknown:
         raise bad_request(f"{unknown} is invalid attribute for filtering")
@@ -45,6 +50,7 @@ def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str
         limit=_limit(params.get("limit")),
         marker=params.get("marker") or None,
         reverse=params.get("page_reverse", "").lower() == "true",
+        key=key,
         fields=frozenset(text for text in params.getlist("fields") if text),
     )
 

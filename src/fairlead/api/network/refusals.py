@@ -1,12 +1,13 @@
 """What the rules refuse (`fairlead.changes`), in Neutron's words."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api.door import ApiError
-from fairlead.api.network.errors import bad_resource, forbidden, invalid_input, not_found
+from fairlead.api.network import local_ip_refusals
+from fairlead.api.network.errors import bad_attribute, bad_resource, forbidden, invalid_input, not_found
 from fairlead.api.network.parsers import encode_route
+from fairlead.api.network.words import Words, bad, invalid, serves
 from fairlead.changes import (
     access,
     addresses,
@@ -14,14 +15,18 @@ from fairlead.changes import (
     gateways,
     identity,
     ids,
+    monitor_checks,
     networks,
     outside,
     ports,
+    probe_limits,
+    probe_ports,
     quotas,
     routers,
     subnets,
 )
 from fairlead.changes.refusal import Refusal
+from fairlead.model.local_ip import LocalIP
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Resource, Router, Subnet
 
 RESOURCES: Mapping[type[Resource], str] = {
@@ -30,30 +35,9 @@ RESOURCES: Mapping[type[Resource], str] = {
     Port: "port",
     Router: "router",
     FloatingIP: "floatingip",
+    LocalIP: "local_ip",
 }
 """Neutron's singulars."""
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """`text` is a format that names what it takes from the refusal, `why`."""
-
-    status: int
-    kind: str
-    text: str
-
-
-def _invalid(text: str) -> Words:
-    return Words(400, "InvalidInput", f"Invalid input for operation: {text}.")
-
-
-def _bad(resource: str, text: str) -> Words:
-    return Words(400, "BadRequest", f"Bad {resource} request: {text}.")
-
-
-def _serves(reason: str) -> Words:
-    text = f"Port {{why.port_id}} cannot be deleted directly via the port API: {reason}."
-    return Words(409, "ServicePortInUse", text)
 
 
 def _routes(reason: str) -> Callable[[routers.BadRoute], ApiError]:
@@ -68,10 +52,18 @@ def _missing(why: access.NotFound) -> ApiError:
     return not_found(RESOURCES[why.what], why.id)
 
 
+def _too_many_probes(why: probe_limits.TooManyProbes) -> ApiError:
+    whose = f" of port {why.port_id}" if why.port_id else ""
+    text = f"Quota exceeded for resources: ['probes per second{whose} ({why.per_second})']."
+    return ApiError(409, text, "OverQuota")
+
+
 def _use_is_given(why: ports.UseIsGiven) -> ApiError:
     givers = {
         PortUse.VIP: "the load balancer",
+        PortUse.LOCAL_IP: "the Local IP",
         PortUse.PROBE: "health monitors",
+        PortUse.PROXY: "load balancers",
         PortUse.ROUTER_INTERFACE: "add_router_interface",
     }
     return bad_resource("port", f"device_owner {why.use} is given by {givers.get(why.use, 'what it serves')}")
@@ -104,6 +96,7 @@ def _no_interface(why: routers.NoSuchInterface) -> ApiError:
 
 
 WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
+    **local_ip_refusals.WORDS,
     access.NotFound: _missing,
     identity.NotAnAdministrator: lambda _: forbidden("rule:admin_only"),
     ids.IdTaken: Words(409, "Conflict", "The id {why.id} is already in use."),
@@ -126,8 +119,8 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "GatewayConflictWithAllocationPools",
         "Gateway ip {why.gateway} conflicts with allocation pool {why.pool.start}-{why.pool.end}.",
     ),
-    addresses.NoSubnetOnNetwork: _invalid("IP allocation requires subnets for network"),
-    addresses.SubnetOfOtherNetwork: _invalid(
+    addresses.NoSubnetOnNetwork: invalid("IP allocation requires subnets for network"),
+    addresses.SubnetOfOtherNetwork: invalid(
         "Failed to create port on network {why.network_id}, because fixed_ips included invalid subnet {why.subnet_id}"
     ),
     addresses.AddressOutsideNetwork: Words(
@@ -150,11 +143,11 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     addresses.NoFreeAddress: Words(
         409, "IpAddressGenerationFailure", "No more IP addresses available on network {why.network_id}."
     ),
-    networks.SegmentWithoutType: _invalid("network_type required"),
-    networks.SegmentWithoutNetwork: _invalid("physical_network required for {why.type} provider network"),
-    networks.FlatSegmentWithTag: _invalid("segmentation_id prohibited for flat provider network"),
-    networks.VlanWithoutTag: _invalid("segmentation_id required for vlan provider network: no range is configured"),
-    networks.SegmentOfInternalNetwork: _invalid("provider attributes are supported for external networks only"),
+    networks.SegmentWithoutType: invalid("network_type required"),
+    networks.SegmentWithoutNetwork: invalid("physical_network required for {why.type} provider network"),
+    networks.FlatSegmentWithTag: invalid("segmentation_id prohibited for flat provider network"),
+    networks.VlanWithoutTag: invalid("segmentation_id required for vlan provider network: no range is configured"),
+    networks.SegmentOfInternalNetwork: invalid("provider attributes are supported for external networks only"),
     networks.SegmentTaken: _segment_taken,
     networks.MtuTooSmall: Words(
         409,
@@ -177,32 +170,35 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "NetworkInUse",
         "Network {why.network_id} cannot be made external: VIPs of load balancers are on it.",
     ),
+    networks.LocalIPsOnNetwork: Words(
+        409, "NetworkInUse", "Network {why.network_id} cannot be made external: Local IPs are on it."
+    ),
     networks.ExternalNetworkInUse: Words(
         409,
         "ExternalNetworkInUse",
         "External network {why.network_id} cannot be updated to be made non-external, since it has existing gateway "
         "ports.",
     ),
-    subnets.WholeInternet: _invalid("0 is not allowed as CIDR prefix length"),
+    subnets.WholeInternet: invalid("0 is not allowed as CIDR prefix length"),
     subnets.OtherVersion: _other_version,
-    subnets.GatewayOutside: _invalid("Gateway is not valid on subnet"),
-    subnets.TooSmallForDhcp: _invalid("Subnet has a prefix length that is incompatible with DHCP service enabled"),
-    subnets.MulticastWithDhcp: _invalid("Multicast IP subnet is not supported if enable_dhcp is True"),
-    subnets.LoopbackWithDhcp: _invalid("Loopback IP subnet is not supported if enable_dhcp is True"),
-    subnets.Ipv6ModeOfIpv4: _invalid("{why.field} is not valid when ip_version is 4"),
-    subnets.Ipv6ModeWithoutDhcp: _invalid(
+    subnets.GatewayOutside: invalid("Gateway is not valid on subnet"),
+    subnets.TooSmallForDhcp: invalid("Subnet has a prefix length that is incompatible with DHCP service enabled"),
+    subnets.MulticastWithDhcp: invalid("Multicast IP subnet is not supported if enable_dhcp is True"),
+    subnets.LoopbackWithDhcp: invalid("Loopback IP subnet is not supported if enable_dhcp is True"),
+    subnets.Ipv6ModeOfIpv4: invalid("{why.field} is not valid when ip_version is 4"),
+    subnets.Ipv6ModeWithoutDhcp: invalid(
         "ipv6_ra_mode or ipv6_address_mode cannot be set when enable_dhcp is set to False"
     ),
-    subnets.Ipv6ModesDiffer: _invalid(
+    subnets.Ipv6ModesDiffer: invalid(
         "ipv6_ra_mode set to '{why.advertised}' with ipv6_address_mode set to '{why.addresses}' is not valid. If both "
         "attributes are set, they must be the same value"
     ),
-    subnets.NoRoomForMacs: _invalid(
+    subnets.NoRoomForMacs: invalid(
         "Invalid CIDR {why.cidr} for IPv6 address mode. OpenStack uses the EUI-64 address format, which requires the "
         "prefix to be /64"
     ),
-    subnets.TooManySubnets: _invalid("a network has at most {why.most} subnets"),
-    subnets.SubnetsOverlap: _invalid(
+    subnets.TooManySubnets: invalid("a network has at most {why.most} subnets"),
+    subnets.SubnetsOverlap: invalid(
         "Requested subnet with cidr: {why.cidr} for network: {why.network_id} overlaps with another subnet"
     ),
     subnets.GatewayInUse: Words(
@@ -228,12 +224,23 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "Unable to complete operation on port {why.port_id} for network {why.network_id}. Port already has an attached "
         "device {why.device_id}.",
     ),
-    ports.PortServesNetwork: _serves("has device owner {why.use}"),
-    ports.PortServesMonitors: _serves("health monitors need its address; it goes with its subnet"),
-    ports.PortServesBalancer: _serves("still used by load balancer {why.load_balancer_id}"),
+    ports.PortServesNetwork: serves("has device owner {why.use}"),
+    ports.PortServesUnasked: serves("{why.use} is nobody's own: it goes with its subnet, or with what needs it"),
+    ports.PortServesBalancer: serves("still used by load balancer {why.load_balancer_id}"),
+    ports.PortHasLocalIP: serves("still referenced by Local IPs"),
+    ports.AddressIsLocalIP: Words(
+        409, "PortInUse", "IP address {why.address} cannot be taken from port {why.port_id}: it is a Local IP."
+    ),
+    monitor_checks.ProbesTooOften: lambda why: bad_attribute(
+        "health_monitor", f"delay '{why.delay}' is too small for {why.type} - must be at least '{why.least}'"
+    ),
+    probe_ports.NoAddressForProbes: Words(
+        409, "IpAddressGenerationFailure", "No more IP addresses available for subnet {why.subnet_id}."
+    ),
+    probe_limits.TooManyProbes: _too_many_probes,
     gateways.NetworkNotExternal: _not_external,
-    gateways.AddressOfNextHop: _bad("router", "External IP {why.address} is the same as the gateway IP"),
-    gateways.NoAddressOutside: _bad("router", "No IPs available for external network {why.network_id}"),
+    gateways.AddressOfNextHop: bad("router", "External IP {why.address} is the same as the gateway IP"),
+    gateways.NoAddressOutside: bad("router", "No IPs available for external network {why.network_id}"),
     gateways.GatewayHasVips: Words(
         409,
         "RouterExternalGatewayInUseByFloatingIp",
@@ -246,22 +253,22 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "Gateway cannot be updated for router {why.router_id}, since a gateway to external network {why.network_id} is "
         "required by one or more floating IPs.",
     ),
-    gateways.TooManyInterfaces: _bad("router", "A router has at most {why.most} interfaces"),
-    gateways.SubnetJoinedAlready: _bad("router", "Router already has a port on subnet {why.subnet_id}"),
-    gateways.JoinedSubnetsOverlap: _bad(
+    gateways.TooManyInterfaces: bad("router", "A router has at most {why.most} interfaces"),
+    gateways.SubnetJoinedAlready: bad("router", "Router already has a port on subnet {why.subnet_id}"),
+    gateways.JoinedSubnetsOverlap: bad(
         "router",
         "Cidr {why.cidr} of subnet {why.subnet_id} overlaps with cidr {why.other_cidr} of subnet {why.other_id}",
     ),
-    outside.NotInRoutes: _bad(
+    outside.NotInRoutes: bad(
         "router",
         "Cidr {why.cidr} is in none of the routes to network {why.uplink_id}, and the router does not translate",
     ),
-    outside.NotGranted: _bad(
+    outside.NotGranted: bad(
         "router",
         "Cidr {why.cidr} would be seen on network {why.uplink} as it is, and no administrator has granted it to project"
         " {why.project_id}",
     ),
-    outside.UsedOutside: _bad("router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"),
+    outside.UsedOutside: bad("router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"),
     routers.RouterInUse: Words(409, "RouterInUse", "Router {why.router_id} still has ports"),
     routers.NoSuchInterface: _no_interface,
     routers.InterfaceOnOtherSubnet: Words(
@@ -281,13 +288,13 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
         "Router interface for subnet {why.subnet_id} on router {why.router_id} cannot be deleted, as it is required by "
         "one or more floating IPs.",
     ),
-    routers.InterfaceWithoutAddress: _bad("router", "Router port must have at least one fixed IP"),
-    routers.InterfaceOnManySubnets: _bad("router", "Cannot have multiple IPv4 subnets on router port"),
-    routers.SubnetOfOtherProject: _bad(
+    routers.InterfaceWithoutAddress: bad("router", "Router port must have at least one fixed IP"),
+    routers.InterfaceOnManySubnets: bad("router", "Cannot have multiple IPv4 subnets on router port"),
+    routers.SubnetOfOtherProject: bad(
         "router",
         "Cannot add interface to router because subnet {why.subnet_id} is not owned by project making the request",
     ),
-    routers.SubnetWithoutGateway: _bad("router", "Subnet for router interface must have a gateway IP"),
+    routers.SubnetWithoutGateway: bad("router", "Subnet for router interface must have a gateway IP"),
     routers.TooManyRoutes: Words(
         400,
         "RoutesExhausted",
@@ -296,24 +303,24 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     routers.RouteOfTwoVersions: _routes("the nexthop is not of the destination's IP version"),
     routers.NexthopNotConnected: _routes("the nexthop is not connected with router"),
     routers.NexthopIsRouters: _routes("the nexthop is used by router"),
-    floatingips.NetworkWithoutIPv4: _bad("floatingip", "Network {why.network_id} does not contain any IPv4 subnet"),
-    floatingips.SubnetWithoutIPv4: _bad("floatingip", "Subnet {why.subnet_id} has no IPv4 addresses"),
-    floatingips.AddressNotIPv4: _bad("floatingip", "{why.address} is not an IPv4 address"),
-    floatingips.FixedAddressNotIPv4: _bad(
+    floatingips.NetworkWithoutIPv4: bad("floatingip", "Network {why.network_id} does not contain any IPv4 subnet"),
+    floatingips.SubnetWithoutIPv4: bad("floatingip", "Subnet {why.subnet_id} has no IPv4 addresses"),
+    floatingips.AddressNotIPv4: bad("floatingip", "{why.address} is not an IPv4 address"),
+    floatingips.FixedAddressNotIPv4: bad(
         "floatingip", "Cannot process floating IP association with {why.address}, since that is not an IPv4 address"
     ),
-    floatingips.FixedAddressWithoutPort: _bad("floatingip", "fixed_ip_address cannot be specified without a port_id"),
-    floatingips.PortOfOtherProject: _bad(
+    floatingips.FixedAddressWithoutPort: bad("floatingip", "fixed_ip_address cannot be specified without a port_id"),
+    floatingips.PortOfOtherProject: bad(
         "floatingip",
         "Cannot process floating IP association with Port {why.port_id}, since that port is owned by a different "
         "tenant",
     ),
-    floatingips.PortNotServed: _bad("floatingip", "Port {why.port_id} is unable to be assigned a floating IP"),
-    floatingips.PortWithoutAddress: _bad("floatingip", "Port {why.port_id} does not have fixed ip {why.address}"),
-    floatingips.PortWithoutIPv4: _bad(
+    floatingips.PortNotServed: bad("floatingip", "Port {why.port_id} is unable to be assigned a floating IP"),
+    floatingips.PortWithoutAddress: bad("floatingip", "Port {why.port_id} does not have fixed ip {why.address}"),
+    floatingips.PortWithoutIPv4: bad(
         "floatingip", "Cannot add floating IP to port {why.port_id} that has no fixed IPv4 addresses"
     ),
-    floatingips.PortWithManyIPv4: _bad(
+    floatingips.PortWithManyIPv4: bad(
         "floatingip",
         "Port {why.port_id} has multiple fixed IPv4 addresses.  Must provide a specific IPv4 address when assigning a "
         "floating IP",

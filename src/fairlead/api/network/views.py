@@ -1,7 +1,7 @@
 """The requests on a collection: read, hand a change to the model, encode what is true afterwards."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic
@@ -19,16 +19,18 @@ from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.openapi import LINKS, TEXTS, Operation, read_body
-from fairlead.api.steps import in_steps
 from fairlead.changes import routers as rules
+from fairlead.changes.identity import Identity
 from fairlead.changes.resources import revised
 from fairlead.changes.routers import Attachment
+from fairlead.model.foreign import is_foreign
 from fairlead.model.kinds import owner_of
 from fairlead.model.network import Resource, Router
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes, apply_changes
+from fairlead.resting import in_steps
 
 CREATED, NO_CONTENT = 201, 204
 HIDDEN = networks.HIDDEN | ports.HIDDEN
@@ -38,8 +40,13 @@ IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')
 
 
 def collection_routes(services: Services, collection: Collection[R]) -> list[Operation]:
-    views, attributes = Views(services, collection), shown(collection.attributes)
-    path, root = f"/{collection.plural}", collection.singular
+    return routes_of(Views(services, collection), f"/{collection.plural}")
+
+
+def routes_of(views: "Views[R]", path: str, deleting: Mapping[str, Schema] | None = None) -> list[Operation]:
+    """`deleting` is what the query of a deletion may have."""
+    collection = views.collection
+    attributes, root = shown(collection.attributes), collection.singular
     item, whole = object_schema(attributes), object_schema(attributes, attributes.keys() - HIDDEN)
     pages = {collection.plural: array_schema(item, LARGEST_PAGE), f"{collection.plural}_links": LINKS}
     create = one_or_several(root, collection.plural, collection.attributes)
@@ -52,8 +59,8 @@ def collection_routes(services: Services, collection: Collection[R]) -> list[Ope
         Operation("POST", path, views.create, takes=create, gives={201: {**object_schema(made), "minProperties": 1}}),
         Operation("GET", path + "/{id}", views.show, query={"fields": TEXTS}, gives={200: one_item}),
         Operation("PUT", path + "/{id}", views.update, takes=update, gives={200: one_whole}, fails=REVISED),
-        Operation("DELETE", path + "/{id}", views.delete, gives={204: None}, fails=REVISED),
-        *_tag_routes(views, path + "/{id}/tags"),
+        Operation("DELETE", path + "/{id}", views.delete, query=deleting, gives={204: None}, fails=REVISED),
+        *(_tag_routes(views, path + "/{id}/tags") if "tags" in collection.attributes else ()),
     ]
 
 
@@ -93,10 +100,10 @@ class Views(Generic[R]):
 
     def __init__(self, services: Services, collection: Collection[R]) -> None:
         self._services = services
-        self._collection = collection
+        self.collection = collection
 
     async def index(self, request: Request) -> Response:
-        collection, snapshot = self._collection, self._services.model.snapshot
+        collection, snapshot = self.collection, self._services.model.snapshot
         query = queries.read_query(
             request.query_params, collection.attributes, () if identity(request).is_admin else HIDDEN
         )
@@ -113,7 +120,7 @@ class Views(Generic[R]):
         return json_response(body)
 
     def _listed(self, view: Viewpoint, query: Query) -> Steps[Page]:
-        collection = self._collection
+        collection = self.collection
         fits, filters = collection.sift({name: query.filters[name] for name in query.filters if name != "id"})
         rest = {name: texts for name, texts in filters.items() if name != "name"}
         found = yield from self._sifted(view, query, fits)
@@ -122,11 +129,11 @@ class Views(Generic[R]):
         # what the page does not show is encoded only if a filter or the order looks at it
         encode = partial(collection.encode, view)
         looks = frozenset({"id", "tags", *rest, *(name for name, _ in query.sort)})
-        look = (lambda resource: _cut(encode(resource), looks)) if rest or query.sort else _identify
+        look = (lambda resource: cut(encode(resource), looks)) if rest or query.sort else _identify
         page = yield from selecting(map(look, found), replace(query, filters=rest, fields=frozenset()), {})
         items = []
         for item in page.items:
-            items.append(_cut(encode(by_id[item["id"]]), query.fields))
+            items.append(cut(encode(by_id[item["id"]]), query.fields))
             yield
         return replace(page, items=items)
 
@@ -134,20 +141,20 @@ class Views(Generic[R]):
         """Those that the caller sees and that may be what they ask for, oldest first."""
         names, snapshot = query.filters.get("name"), view.snapshot
         found: list[R] = []
-        for resource in self._collection.candidates(snapshot, query.filters):
+        for resource in self.collection.candidates(snapshot, query.filters):
             yield
             named = names is None or resource.name in names
-            if named and fits(resource) and self._collection.sees(snapshot, view.caller, resource):
+            if named and fits(resource) and self._sees(snapshot, view.caller, resource):
                 found.append(resource)
         return (yield from in_order(found, lambda resource: (resource.created_at, resource.id)))
 
     async def show(self, request: Request) -> Response:
         item = self._encode(request, self._services.model.snapshot, request.path_params["id"])
         fields = frozenset(text for text in request.query_params.getlist("fields") if text)
-        return json_response({self._collection.singular: _cut(item, fields)})
+        return json_response({self.collection.singular: cut(item, fields)})
 
     async def create(self, request: Request) -> Response:
-        collection = self._collection
+        collection = self.collection
         asked: Asked = await self._read(request, "create")
         items = [(self._context(request), values) for values in asked.resources]
 
@@ -159,13 +166,13 @@ class Views(Generic[R]):
         return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
     async def update(self, request: Request) -> Response:
-        collection, context = self._collection, self._context(request)
+        collection, context = self.collection, self._context(request)
         values = await self._read(request)
         snapshot = await self._change(request, lambda now, resource: collection.update(now, context, resource, values))
         return json_response({collection.singular: self._encode(request, snapshot, request.path_params["id"])})
 
     async def delete(self, request: Request) -> Response:
-        caller, delete = identity(request), self._collection.delete
+        caller, delete = identity(request), self.collection.delete
         await self._change(request, lambda now, resource: delete(now, caller, resource), verb="delete")
         return Response(status_code=NO_CONTENT)
 
@@ -212,7 +219,7 @@ class Views(Generic[R]):
 
         def change(snapshot: Snapshot, resource: R) -> Changes:
             chosen = read_tags({"tags": [*choose(resource.tags)]})
-            return self._collection.put(snapshot, revised(resource, replace(resource, tags=chosen), now))
+            return self.collection.put(snapshot, revised(resource, replace(resource, tags=chosen), now))
 
         snapshot = await self._change(request, change)
         return self._find(request, snapshot, request.path_params["id"]).tags
@@ -226,23 +233,27 @@ class Views(Generic[R]):
 
         def decide(snapshot: Snapshot) -> Changes:
             resource = self._find(request, snapshot, key)
-            rule = f"{verb}_{self._collection.singular}"
-            policy.check(self._collection.may_change(snapshot, caller, resource), rule)
-            current = snapshot.generations[self._collection.owner(snapshot, resource)]
+            rule = f"{verb}_{self.collection.singular}"
+            policy.check(self.collection.may_change(snapshot, caller, resource), rule)
+            current = snapshot.generations[self.collection.owner(snapshot, resource)]
             if expected not in (None, current):
                 raise errors.revision_mismatch(expected or 0, current)
             return change(snapshot, resource)
 
         return await self._services.write(decide)
 
+    def _sees(self, snapshot: Snapshot, caller: Identity, resource: R) -> bool:
+        """What others wrote is shown by their own API."""
+        return not is_foreign(resource) and self.collection.sees(snapshot, caller, resource)
+
     def _find(self, request: Request, snapshot: Snapshot, key: str) -> R:
-        found = self._collection.find(snapshot, key)
-        if found is None or not self._collection.sees(snapshot, identity(request), found):
-            raise errors.not_found(self._collection.singular, key)
+        found = self.collection.find(snapshot, key)
+        if found is None or not self._sees(snapshot, identity(request), found):
+            raise errors.not_found(self.collection.singular, key)
         return found
 
     def _encode(self, request: Request, snapshot: Snapshot, key: str) -> JsonObject:
-        return {**self._collection.encode(self._view(request, snapshot), self._find(request, snapshot, key))}
+        return {**self.collection.encode(self._view(request, snapshot), self._find(request, snapshot, key))}
 
     def _encode_all(self, request: Request, snapshot: Snapshot, keys: Iterable[str]) -> Steps[list[JsonObject]]:
         encoded = []
@@ -257,7 +268,7 @@ class Views(Generic[R]):
     async def _read(self, request: Request, verb: str = "update") -> Any:
         """The body, of those who may change anything at all. Raises ApiError."""
         may = bool(identity(request).roles & policy.WRITERS)
-        policy.check(may, f"{verb}_{self._collection.singular}")
+        policy.check(may, f"{verb}_{self.collection.singular}")
         request.state.asked = await read_body(request)
         return request.state.asked
 
@@ -323,7 +334,7 @@ def _identify(resource: Resource) -> Item:
     return {"id": resource.id, "tags": resource.tags}
 
 
-def _cut(item: Item, fields: frozenset[str]) -> Item:
+def cut(item: Item, fields: frozenset[str]) -> Item:
     return {name: value for name, value in item.items() if name in fields} if fields else item
 
 
@@ -335,13 +346,16 @@ def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Changes]]
     """Several changes as one, each decided on what those before it left."""
     puts: dict[Owner, Aggregate] = {}
     reads: dict[Owner, None] = {}
+    rests = False
     for change in changes:
         made = change(snapshot)
         snapshot = apply_changes(snapshot, made, snapshot.revision + 1)
         puts |= {owner_of(aggregate): aggregate for aggregate in made.puts}
         reads |= dict.fromkeys(made.reads)
+        rests |= made.rests_on_absence
         yield
-    return Changes(puts=tuple(puts.values()), reads=tuple(owner for owner in reads if owner not in puts))
+    unwritten = tuple(owner for owner in reads if owner not in puts)
+    return Changes(puts=tuple(puts.values()), reads=unwritten, rests_on_absence=rests)
 
 
 @reads(object_schema({"tags": parse_tags.schema}, ["tags"]))

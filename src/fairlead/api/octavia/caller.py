@@ -17,9 +17,9 @@ class Origin:
     now: datetime
     new_id: Callable[[], str]
 
-    def resource(self) -> dict[str, Any]:
-        """What every new object begins with."""
-        return {"id": self.new_id(), "project_id": self.project_id, "created_at": self.now}
+    def resource(self, values: Values) -> dict[str, Any]:
+        """What every new object begins with. Only a body of the door for plug-ins has an id."""
+        return {"id": values.get("id") or self.new_id(), "project_id": self.project_id, "created_at": self.now}
 
     def on(self, balancer: LoadBalancer) -> "Origin":
         """What is made on a load balancer belongs to its project, whoever makes it."""

@@ -20,6 +20,7 @@ from fairlead.model.loadbalancer import (
     HTTP_MONITORS,
     Algorithm,
     AppCookiePersistence,
+    DownMember,
     HealthMonitor,
     HttpCookiePersistence,
     HttpMonitor,
@@ -65,7 +66,7 @@ def decode_vip(values: Values, origin: Origin, balancer_id: str) -> AskedVip:
 
 def decode_listener(values: Values, origin: Origin, default_pool_id: str | None) -> Listener:
     listener = Listener(
-        **origin.resource(),
+        **origin.resource(values),
         protocol=values["protocol"],
         ports=one_port(values["protocol_port"]),
     )
@@ -93,7 +94,7 @@ def edit_listener(listener: Listener, values: Values) -> Listener:
 
 def decode_pool(values: Values, origin: Origin) -> Pool:
     pool = Pool(
-        **origin.resource(),
+        **origin.resource(values),
         protocol=values["protocol"],
         algorithm=values["lb_algorithm"],
     )
@@ -109,6 +110,8 @@ def edit_pool(pool: Pool, values: Values) -> Pool:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
     if "locality" in values:
         changes["locality"] = values["locality"] or Locality.NONE
+    if "down_member" in values:
+        changes["down_member"] = values["down_member"] or DownMember.KEEP
     if "session_persistence" in values:
         wanted = values["session_persistence"]
         changes["persistence"] = None if wanted is None else _persistence(wanted, pool)
@@ -120,7 +123,7 @@ def decode_member(values: Values, origin: Origin) -> Member:
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
-        **origin.resource(),
+        **origin.resource(values),
         address=written.address,
         address_text=written.text,
         port=values["protocol_port"],
@@ -147,7 +150,7 @@ def edit_member(member: Member, values: Values) -> Member:
 def decode_monitor(values: Values, origin: Origin) -> HealthMonitor:
     kind = HttpMonitor if values["type"] in HTTP_MONITORS else PlainMonitor
     monitor: HealthMonitor = kind(
-        **origin.resource(),
+        **origin.resource(values),
         type=values["type"],
         delay=values["delay"],
         timeout=values["timeout"],
@@ -171,7 +174,7 @@ def edit_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
             if not isinstance(monitor, HttpMonitor):
                 raise ApiError(400, f"{name} is not a valid option for health monitors of type {monitor.type.value}")
             changes[name] = default if values[name] is None else values[name]
-    changes |= {name: values[name] for name in ("http_version", "domain_name") if name in values}
+    changes |= {name: values[name] for name in ("http_version", "domain_name", "delay_ms") if name in values}
     return replace(monitor, **changes)
 
 

@@ -65,7 +65,8 @@ def _ids_of(most: int) -> Schema:
 
 _ONE = _ids_of(1)
 MEMBER = _shown(specs.MEMBER_POST, "request_sriov", vnic_type=TEXT)
-HEALTH_MONITOR = _shown(specs.HEALTH_MONITOR_POST, "pool_id", pools=_ONE, http_version=or_null({"enum": [1.0, 1.1]}))
+_MORE = {"http_version": or_null({"enum": [1.0, 1.1]}), "probed_by": {"enum": ["agents", "dataplane"]}}
+HEALTH_MONITOR = _shown(specs.HEALTH_MONITOR_POST, "pool_id", pools=_ONE, **_MORE)
 L7_RULE = _shown(specs.L7_RULE_POST)
 L7_POLICY = _shown(
     specs.L7_POLICY_POST, listener_id=IDENTITY, rules=_ids_of(sizes.RULES), position={"type": "integer", "minimum": 1}
@@ -212,6 +213,7 @@ def encode_pool(where: BalancerStatus, pool: Pool) -> JsonObject:
         "protocol": pool.protocol.value,
         "lb_algorithm": pool.algorithm.value,
         "locality": pool.locality.value,
+        "down_member": pool.down_member.value,
         "session_persistence": _persistence(pool.persistence),
         "loadbalancers": _ids([where.balancer.id]),
         "listeners": _ids(listener.id for listener in listeners_of(where.balancer, pool.id)),
@@ -247,6 +249,7 @@ def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) ->
         "admin_state_up": monitor.admin_state_up,
         "type": monitor.type.value,
         "delay": monitor.delay,
+        "delay_ms": monitor.delay_ms,
         "timeout": monitor.timeout,
         "max_retries": monitor.max_retries,
         "max_retries_down": monitor.max_retries_down,
@@ -255,6 +258,7 @@ def encode_monitor(where: BalancerStatus, pool: Pool, monitor: HealthMonitor) ->
         "expected_codes": http.expected_codes if http else None,
         "http_version": float(monitor.http_version) if monitor.http_version else None,
         "domain_name": monitor.domain_name,
+        "probed_by": "agents" if where.agents_probe else "dataplane",
         "pools": _ids([pool.id]),
     }
     del body["description"]
@@ -384,11 +388,11 @@ def _time(moment: datetime | None) -> str | None:
 
 
 def encode_statistics(figures: Figures) -> JsonObject:
-    """The API's "Load Balancer Statistics". Nothing counts answers to clients (`drivers/ovn/counters.py`)."""
+    """The API's "Load Balancer Statistics"."""
     return {
         "active_connections": figures.active,
         "bytes_in": figures.bytes_in,
-        "bytes_out": 0,
+        "bytes_out": figures.bytes_out,
         "request_errors": figures.errors,
         "total_connections": figures.connections,
     }

@@ -57,6 +57,14 @@ def forbidden() -> ApiError:
     return ApiError(403, "Policy does not allow this request to be performed.")
 
 
+def missing_project() -> ApiError:
+    """Of who speaks for the whole deployment, and has to say whose the new object shall be."""
+    return bad_request(
+        "Missing project ID in request where one is required. An administrator should check the keystone settings in"
+        " the Octavia configuration."
+    )
+
+
 def disallowed(rule: str) -> ApiError:
     """What Neutron says where Octavia asks it for something that the caller may not have."""
     return ApiError(403, f"{rule} is disallowed by policy")

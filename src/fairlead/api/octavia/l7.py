@@ -30,7 +30,7 @@ _TARGETS = {
 
 def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) -> L7Policy:
     """Raises ApiError."""
-    policy = L7Policy(**origin.resource(), action=Reject())
+    policy = L7Policy(**origin.resource(values), action=Reject())
     policy = edit_policy(policy, {**given(values), "redirect_pool_id": redirect_pool_id})
     rules = tuple(decode_rule(body, origin) for body in values.get("rules") or ())
     return replace(policy, rules=rules)
@@ -96,7 +96,8 @@ def _refuse_several(names: Iterable[str]) -> None:
 
 
 def decode_rule(values: Values, origin: Origin) -> L7Rule:
-    rule = L7Rule(**origin.resource(), type=values["type"], compare_type=values["compare_type"], value=values["value"])
+    kind, comparison = values["type"], values["compare_type"]
+    rule = L7Rule(**origin.resource(values), type=kind, compare_type=comparison, value=values["value"])
     return edit_rule(rule, given(values))
 
 

@@ -24,7 +24,7 @@ from fairlead.api.listing import (
     selecting,
 )
 from fairlead.api.openapi import IDENTITY, LINKS, TEXT, TEXTS, Handler, Operation
-from fairlead.api.steps import in_steps
+from fairlead.resting import in_steps
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
 _WORDS: Mapping[str, Schema] = {

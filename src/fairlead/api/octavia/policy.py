@@ -134,7 +134,7 @@ class Permit(Identity):
 
     @property
     def is_for_own(self) -> bool:
-        return self.is_for_all or bool(self.roles & self.grant.own)
+        return self.is_for_all or (not self.system and bool(self.roles & self.grant.own))
 
     def may_see(self, project_id: str) -> bool:
         return self.is_for_own if project_id == self.project_id else self.is_for_all
@@ -152,7 +152,7 @@ def guard(operation: Operation) -> Operation:
     @wraps(view)
     async def guarded(request: Request) -> Response:
         who = identity(request)
-        permit = Permit(user=who.user, project_id=who.project_id, roles=who.roles, grant=grant)
+        permit = Permit(user=who.user, project_id=who.project_id, roles=_roles_of(who), system=who.system, grant=grant)
         asked = [*request.query_params.getlist("project_id"), *request.query_params.getlist("tenant_id")]
         if not permit.is_for_own or (lists_projects and not all(map(permit.may_see, asked))):
             raise forbidden()
@@ -169,6 +169,11 @@ def guard(operation: Operation) -> Operation:
         query=operation.query,
         fails=operation.fails,
     )
+
+
+def _roles_of(who: Identity) -> frozenset[str]:
+    """Who reads for the whole deployment sees what everybody has."""
+    return who.roles | GLOBAL_OBSERVER if who.system and "reader" in who.roles else who.roles
 
 
 def operation_name(operation: Operation) -> str:

@@ -33,7 +33,9 @@ from fairlead.changes import (
     pools,
     probe_limits,
     probe_ports,
+    proxy_ports,
     quotas,
+    said_again,
     tls_checks,
     vip_gateways,
     vips,
@@ -168,6 +170,9 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     balancers.OfferStays: lambda why: bad_request(
         f"The {why.field} of Load Balancer {why.balancer_id} cannot be changed."
     ),
+    said_again.ChangedSince: lambda why: ApiError(
+        409, f"Load Balancer {why.balancer_id} has changed since its revision {why.generation}."
+    ),
     ids.IdTaken: lambda why: ApiError(409, f"The id {why.id} is already in use."),
     offers.UnknownProvider: lambda why: ApiError(400, f"Provider '{why.name}' is not enabled."),
     offers.UnknownOffer: lambda why: bad_request(f"Invalid {_OPTIONS[why.kind]}."),
@@ -244,6 +249,11 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         409, f"No more IP addresses available on subnet {why.subnet_id}: health monitors need one."
     ),
 }
+_PROXIES: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+    proxy_ports.NoProxyPort: lambda why: ApiError(
+        409, f"Network {why.network_id} has as many listeners that need a proxy as there may be: {why.most}."
+    ),
+}
 _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     tls_checks.HeadersNotInserted: lambda why: ApiError(
         400, f"insert-headers is not a valid option for a {why.protocol.value} protocol listener."
@@ -295,6 +305,10 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
     vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
+    vips.VipNeedsPort: lambda why: bad_request(
+        f"Network {why.network_id} is {why.writer.value}'s, which gives out its addresses: make a port there first, "
+        "and give it as vip_port_id."
+    ),
     vips.PortHasHost: lambda why: bad_request(f"Port {why.port_id} is bound to host {why.host}: a workload has it."),
     vips.WhichAddress: lambda why: bad_request(
         "VIP port's subnet could not be determined. Please specify either a VIP subnet or address."
@@ -322,5 +336,6 @@ WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     **_LISTENERS,
     **_POOLS,
     **_TLS,
+    **_PROXIES,
     **_VIPS,
 }

@@ -56,7 +56,7 @@ def create_listener(snapshot: Snapshot, values: Values, caller: Caller) -> Steps
     balancer = balancers.find_to_change(snapshot, values["loadbalancer_id"], caller.asker)
     origin = caller.origin.on(balancer)
     named = yield from _pools_of([values], origin)
-    listener = yield from _listener_with(values, origin, named)
+    listener = yield from listener_with(values, origin, named)
     made = listeners.create_listener(snapshot, caller.asker, balancer.id, listener, named.values())
     return (yield from made), listener.id
 
@@ -174,7 +174,7 @@ def _with_tree(balancer: LoadBalancer, values: Values, origin: Origin) -> Steps[
             raise not_found("Pool", body["default_pool_id"])
     made = list[Listener]()
     for body in bodies:
-        made.append((yield from _listener_with(body, origin, named)))
+        made.append((yield from listener_with(body, origin, named)))
     return replace(balancer, listeners=tuple(made), pools=tuple(named.values()))
 
 
@@ -194,7 +194,7 @@ def _pools_of(bodies: Iterable[Values], origin: Origin, more: Iterable[Values] =
     return found
 
 
-def _listener_with(values: Values, origin: Origin, named: dict[str, Pool]) -> Steps[Listener]:
+def listener_with(values: Values, origin: Origin, named: dict[str, Pool]) -> Steps[Listener]:
     if values.get("default_pool_id") and values.get("default_pool") is not None:
         raise bad_request("Only one of default_pool and default_pool_id may be given.")
     pool_id = _named_pool(named, values.get("default_pool")) or values.get("default_pool_id")

@@ -38,6 +38,7 @@ from fairlead.model import sizes
 from fairlead.model.l7 import L7ActionType, L7Comparison, L7RuleType
 from fairlead.model.loadbalancer import (
     Algorithm,
+    DownMember,
     ListenerProtocol,
     Locality,
     MonitorType,
@@ -144,6 +145,7 @@ MEMBER_POST: Spec = {
 HEALTH_MONITOR_PUT: Spec = {
     **_EVERYWHERE,
     "delay": Field(integer(0, limits.LARGEST_NUMBER)),
+    "delay_ms": Field(integer(sizes.LEAST_DELAY_MS, sizes.LARGEST_DELAY_MS)),  # Octavia has no such attribute
     "domain_name": Field(texts.domain_name),
     "expected_codes": Field(texts.expected_codes),
     "http_method": Field(texts.one_of(*texts.HTTP_METHODS)),
@@ -177,7 +179,8 @@ POOL_PUT: Spec = {
         POOL_TLS,
         rest={
             "lb_algorithm": Field(word_of(Algorithm)),
-            "locality": Field(word_of(Locality)),  # Octavia has no such attribute
+            "locality": Field(word_of(Locality)),  # Octavia has neither this attribute nor the next
+            "down_member": Field(word_of(DownMember)),
             "session_persistence": Field(nested(SESSION_PERSISTENCE_PUT)),
         },
     ),

@@ -11,10 +11,10 @@ from fairlead.api.door import JsonObject, Services, identity, json_response
 from fairlead.api.listing import Item, Lazy
 from fairlead.api.octavia import encode, requests
 from fairlead.api.octavia.caller import Caller, Origin
+from fairlead.api.octavia.errors import missing_project
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
 from fairlead.api.openapi import Handler, read_body
-from fairlead.api.steps import in_steps
 from fairlead.changes.asker import Asker
 from fairlead.changes.balancers import delete_load_balancer, fail_over
 from fairlead.changes.finding import NotTheirs, find_listener, find_load_balancer
@@ -27,6 +27,7 @@ from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
+from fairlead.resting import in_steps
 
 NO_CONTENT = 204
 ACCEPTED = 202
@@ -48,7 +49,7 @@ class Views:
         """The same views of one moment: what is looked at in steps may not change between two of them."""
         return Views(self._services, self._snapshot)
 
-    def _caller(self, request: Request, project_id: str | None = None) -> Caller:
+    def caller(self, request: Request, project_id: str | None = None) -> Caller:
         """Who asks, and what what they make will get. Raises Refused when they ask for another project."""
         who, services = identity(request), self._services
         project, now = project_id or who.project_id, services.now()
@@ -102,7 +103,9 @@ class Views:
 
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
-        caller = self._caller(request, values.get("tenant_id") or values.get("project_id"))
+        caller = self.caller(request, values.get("tenant_id") or values.get("project_id"))
+        if caller.asker.identity.system and not caller.origin.project_id:
+            raise missing_project()
         made = self._services.new_id()
         snapshot = await self._services.write(
             lambda old: in_steps(requests.create_load_balancer(old, values, caller, made))
@@ -117,14 +120,14 @@ class Views:
         balancer_id = request.path_params["id"]
         find_load_balancer(self._snapshot, balancer_id, identity(request))
         values = await read_body(request)
-        caller = self._caller(request)
+        caller = self.caller(request)
         snapshot = await self._services.write(
             lambda old: in_steps(requests.update_load_balancer(old, values, caller, balancer_id))
         )
         return self._load_balancer(snapshot, request)
 
     async def delete_load_balancer(self, request: Request) -> Response:
-        caller, balancer_id = self._caller(request), request.path_params["id"]
+        caller, balancer_id = self.caller(request), request.path_params["id"]
         cascade = request.query_params.get("cascade", "").lower() in ("true", "1")
         await self._services.write(lambda old: delete_load_balancer(old, caller.asker, balancer_id, cascade=cascade))
         return Response(status_code=NO_CONTENT)
@@ -151,7 +154,7 @@ class Views:
 
     async def fail_over(self, request: Request) -> Response:
         """There is no instance to move; what was asked for is a dataplane that is known to be right."""
-        caller, balancer_id = self._caller(request), request.path_params["id"]
+        caller, balancer_id = self.caller(request), request.path_params["id"]
         await self._services.write(lambda old: fail_over(old, caller.asker, balancer_id))
         self._services.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))
         return Response(status_code=ACCEPTED)
@@ -186,7 +189,7 @@ class Views:
             names = request.path_params
             part.parent(self._snapshot, names, identity(request))
             values = await read_body(request)
-            caller, made = self._caller(request), list[str]()
+            caller, made = self.caller(request), list[str]()
 
             async def change(old: Snapshot) -> Changes:
                 result, part_id = await in_steps(part.create(old, values, caller, names))
@@ -209,7 +212,7 @@ class Views:
             names = request.path_params
             part.find(self._snapshot, names, identity(request))
             values = await read_body(request)
-            caller = self._caller(request)
+            caller = self.caller(request)
             snapshot = await self._services.write(lambda old: in_steps(part.update(old, values, caller, names)))
             return self._shown(part, snapshot, names, request)
 
@@ -217,7 +220,7 @@ class Views:
 
     def delete_part(self, part: Part) -> Handler:
         async def delete(request: Request) -> Response:
-            caller, names = self._caller(request), request.path_params
+            caller, names = self.caller(request), request.path_params
             await self._services.write(lambda old: in_steps(part.delete(old, caller, names)))
             return Response(status_code=NO_CONTENT)
 
@@ -232,7 +235,7 @@ class Views:
         pool_id = request.path_params["pool_id"]
         additive = request.query_params.get("additive_only", "").lower() in ("true", "1")
         bodies = await read_body(request)
-        caller = self._caller(request)
+        caller = self.caller(request)
         await self._services.write(
             lambda old: in_steps(requests.replace_members(old, bodies, caller, pool_id, additive=additive))
         )

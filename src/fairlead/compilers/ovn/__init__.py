@@ -1,6 +1,6 @@
 """Model to rows of the OVN Northbound database."""
 
-from fairlead.compilers.ovn.compiler import compile_owner
+from fairlead.compilers.ovn.compiler import compile_in_steps, compile_owner
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.dataplane.ovn_tables import references
 from fairlead.model.kinds import has_rows
@@ -11,7 +11,7 @@ OVN = Dataplane(
     title="OVN",
     place=Place.CENTRAL,
     kinds=frozenset(filter(has_rows, Kind)),
-    compile=compile_owner,
+    compile_in_steps=compile_in_steps,
     references=references,
 )
 

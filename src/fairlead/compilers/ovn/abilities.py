@@ -1,8 +1,12 @@
-"""What a switch can do: balance connections without looking inside, and ask whether a port is open."""
+"""What a switch can do: balance connections without looking inside, and ask whether a port is open. Agents on its nodes
+can ask more."""
+
+from dataclasses import replace
 
 from fairlead.model.abilities import Abilities
-from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, PersistenceType, PoolProtocol
-from fairlead.model.probes import TRANSPORTS
+from fairlead.model.health import ASKED_OVER, TRANSPORTS
+from fairlead.model.loadbalancer import Algorithm, DownMember, ListenerProtocol, PersistenceType, PoolProtocol
+from fairlead.model.snapshot import Snapshot
 
 ABILITIES = Abilities(
     listener_protocols=frozenset(
@@ -15,5 +19,16 @@ ABILITIES = Abilities(
     algorithms=frozenset(Algorithm) - {Algorithm.LEAST_CONNECTIONS},
     persistence=frozenset({PersistenceType.SOURCE_IP}),
     monitors=frozenset(TRANSPORTS),
+    down_members=frozenset({DownMember.KEEP}),
     options=frozenset(),
 )
+WITH_AGENTS = replace(
+    ABILITIES,
+    monitors=frozenset(ASKED_OVER),
+    down_members=frozenset(DownMember),
+    options=frozenset({"pool.health_monitor.delay_ms"}),
+)
+
+
+def abilities_here(snapshot: Snapshot) -> Abilities:
+    return WITH_AGENTS if snapshot.agents_probe else ABILITIES

@@ -1,9 +1,9 @@
 """Members near the client, as rows of the OVN Northbound database.
 
 On switches a load balancer names variables, and each chassis has its own values of them: its slot table, of the members
-that it has, or of all when none of these serves. On routers it has all members: northd does not translate back what
-members of a variable answer there, and who comes in by a gateway is near nobody. So these load balancers are in groups
-of their own, one for switches and one for routers.
+near it, or of all when none of these serves. On routers it has all members: northd does not translate back what members
+of a variable answer there, and who comes in by a gateway is near nobody. So these load balancers are in groups of their
+own, one for switches and one for routers.
 
 Every chassis has a value, or its clients would be told that nobody is there. While no chassis is known, and for ports
 at which nobody serves, there is no choice to make: then the rows are those of any other load balancer.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import TypeAlias
 
+from fairlead.compilers.ovn.groups import find_vip_network
 from fairlead.compilers.ovn.tables import Tables
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
@@ -29,10 +30,12 @@ from fairlead.dataplane.ovn import (
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.domain import Topology
+from fairlead.model.domain import Domain, Topology
+from fairlead.model.foreign import row_of
 from fairlead.model.nearby import Near, members_near
 from fairlead.model.owner import VipNetwork
 from fairlead.model.port_ranges import count, expand
+from fairlead.model.proxies import proxies_near
 from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot, shares_near
 
@@ -57,27 +60,41 @@ def domain_near_groups(where: VipNetwork) -> NearGroups:
     return NearGroups(switches=f"{where.owner.id} switches", routers=f"{where.owner.id} routers")
 
 
+def gateway_near_groups(router_id: str) -> NearGroups:
+    return NearGroups(switches=f"{router_id} gateway switches", routers=f"{router_id} gateway routers")
+
+
 def near_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     """The groups, on the switches and the routers of the project."""
     if not shares_near(snapshot, where):
         return
-    project_id = snapshot.networks[where.network_id].project_id if where.guest is None else where.guest
-    domain = Topology(snapshot).domain(where.network_id, project_id)
-    groups = domain_near_groups(where)
+    network = find_vip_network(snapshot, where.network_id)
+    if where.guest == network.project_id:
+        return
+    project_id = network.project_id if where.guest is None else where.guest
+    yield from _group_rows(snapshot, domain_near_groups(where), Topology(snapshot).domain(network.id, project_id))
+
+
+def near_gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
+    """The groups, on what is reached from a router whose gateway has VIPs."""
+    if router_id in snapshot.near_gateways and router_id in snapshot.routers:
+        domain = Topology(snapshot).gateway_domain(router_id)
+        yield from _group_rows(snapshot, gateway_near_groups(router_id), domain)
+
+
+def _group_rows(snapshot: Snapshot, groups: NearGroups, domain: Domain) -> Iterator[OvnRow]:
     yield LoadBalancerGroup(name=groups.switches)
     for switch in domain.networks:
-        yield SwitchGroup(switch=switch, group=groups.switches)
+        yield SwitchGroup(switch=row_of(snapshot.networks[switch]), group=groups.switches)
     if groups.routers is not None:
         yield LoadBalancerGroup(name=groups.routers)
         for router in domain.routers:
-            yield RouterGroup(router=router, group=groups.routers)
+            yield RouterGroup(router=row_of(snapshot.routers[router]), group=groups.routers)
 
 
 def refuse_locality(balancer: lb.LoadBalancer) -> None:
     """Raises Unsupported."""
     for pool in lb.near_pools(balancer):
-        if balancer.router_id is not None:
-            raise Unsupported(f"locality {pool.locality.value} with a VIP on an external network", PROVIDER)
         if pool.protocol is lb.PoolProtocol.ANY:
             raise Unsupported(f"locality {pool.locality.value} for what is for no port", PROVIDER)
     _refuse_size(balancer)
@@ -113,21 +130,24 @@ class NearServices:
     members: Near
     _templates: dict[tuple[lb.Transport, Fields, int], dict[str, str]] = field(default_factory=dict)
     _plain: dict[tuple[lb.Transport, Fields], list[VirtualService]] = field(default_factory=dict)
-    _values: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    """(variable, chassis) -> its value there."""
+    _addresses: dict[str, IPAddress] = field(default_factory=dict)
+    """Variables that have the same value on every chassis."""
+    _tables: list["_Table"] = field(default_factory=list)
+    _named: set[str] = field(default_factory=set)
+    """The variables of all these tables."""
 
     @classmethod
     def of(
         cls, snapshot: Snapshot, balancer: lb.LoadBalancer, groups: NearGroups | None, suffix: str, tables: Tables
     ) -> "NearServices":
-        wanted = groups is not None and bool(lb.near_pools(balancer))
+        wanted = groups is not None and lb.decides_on_chassis(balancer)
         return cls(
             balancer=balancer,
             groups=groups or NearGroups(switches="", routers=None),
             suffix=suffix,
             tables=tables,
             chassis=tuple(snapshot.chassis) if wanted else (),
-            members=members_near(snapshot, balancer) if wanted else {},
+            members=_near(snapshot, balancer) if wanted else {},
         )
 
     def take(
@@ -145,11 +165,10 @@ class NearServices:
         version = addresses[0].version
         mine = {port: backends for port, backends in entries.items() if backends}
         variables = {port: self._table(listener, pool, version, port) for port in mine}
-        self._fill(listener, pool, version, variables)
+        self._name_tables(listener, pool, version, variables)
         for address in addresses if mine else ():
             name = self._name("vip", str(address))
-            # without brackets: OVN puts the text into its match, where an address of IPv6 has none
-            self._values.update({(name, chassis): (str(address),) for chassis in self.chassis})
+            self._addresses[name] = address
             for port, backends in mine.items():
                 self._templates.setdefault((*where, version), {})[f"^{name}:{port}"] = f"^{variables[port]}"
                 service = VirtualService(vip=render_endpoint(address, port), backends=backends)
@@ -157,7 +176,10 @@ class NearServices:
         return {port: backends for port, backends in entries.items() if not backends}
 
     def rows(self) -> Iterator[OvnRow]:
-        """reject means nothing in a template (ovn-nb(5)): what would be rejected is not here."""
+        """reject means nothing in a template (ovn-nb(5)): what would be rejected is not here.
+
+        What a chassis has is made when its row is asked for, so that the caller may rest between two.
+        """
         for (transport, fields, version), entries in self._templates.items():
             services = (VirtualService(vip=vip, backends=(entries[vip],)) for vip in entries)
             options = {"template": "true", "address-family": f"ipv{version}", "neighbor_responder": "none"}
@@ -168,21 +190,33 @@ class NearServices:
             for (transport, fields), plain in self._plain.items():
                 name = self._row_name(transport, fields, "routers")
                 yield from self._row(name, transport, fields, plain, pairs(options), self.groups.routers)
-        for (variable, chassis), values in self._values.items():
-            yield ChassisVariable(chassis=chassis, name=variable, values=values)
+        for name, address in self._addresses.items():
+            for chassis in self.chassis:
+                # without brackets: OVN puts the text into its match, where an address of IPv6 has none
+                yield ChassisVariable(chassis=chassis, name=name, values=(str(address),))
+        for table in self._tables:
+            yield from self._values(table)
 
-    def _fill(self, listener: lb.Listener, pool: lb.Pool, version: int, variables: dict[int, str]) -> None:
-        new = {port: name for port, name in variables.items() if (name, self.chassis[0]) not in self._values}
-        if not new:
-            return
-        ports = list(expand(listener.ports))
-        everywhere = self.tables.backends(listener, pool, version)
+    def _name_tables(self, listener: lb.Listener, pool: lb.Pool, version: int, variables: Mapping[int, str]) -> None:
+        """Those of one listener that no listener before it shares."""
+        places: dict[str, int] = {}
+        for place, port in enumerate(expand(listener.ports)):
+            if port in variables and variables[port] not in self._named:
+                places.setdefault(variables[port], place)
+        self._named.update(places)
+        if places:
+            self._tables.append(_Table(listener=listener, pool=pool, version=version, places=places))
+
+    def _values(self, table: "_Table") -> Iterator[ChassisVariable]:
+        """Chassis that have the same members near have the same value, made once."""
+        words = (table.listener, table.pool, table.version)
+        made = {id(None): self.tables.backends(*words)}
         for chassis in self.chassis:
-            near = self.members.get(chassis, {}).get(pool.id, ())
-            found = self.tables.near(listener, pool, version, near) if near else everywhere
-            for port, backends in zip(ports, found, strict=True):
-                if port in new:
-                    self._values[new[port], chassis] = backends
+            tiers = self.members.get(chassis, {}).get(table.pool.id)
+            if tiers is not None and id(tiers) not in made:
+                made[id(tiers)] = self.tables.near(*words, tiers)
+            for name, place in table.places.items():
+                yield ChassisVariable(chassis=chassis, name=name, values=made[id(tiers)][place])
 
     def _table(self, listener: lb.Listener, pool: lb.Pool, version: int, port: int) -> str:
         """Where all members have one port each, all listeners of the pool share one."""
@@ -216,6 +250,25 @@ class NearServices:
             options=options,
         )
         yield GroupMember(group=group, load_balancer=name)
+
+
+def _near(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Near:
+    """The members, and the proxies."""
+    found = {name: dict(pools) for name, pools in members_near(snapshot, balancer).items()}
+    for chassis, pool_id, tiers in proxies_near(snapshot, balancer):
+        found.setdefault(chassis, {})[pool_id] = tiers
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """Where the clients of some ports of a listener go."""
+
+    listener: lb.Listener
+    pool: lb.Pool
+    version: int
+    places: Mapping[str, int]
+    """Variable -> which of the listener's ports it is for, counted from 0."""
 
 
 def _is_mapped(pool: lb.Pool) -> bool:

@@ -2,28 +2,34 @@
 
 northd takes dead backends out of a load balancer that has a health check, and a slot table would no longer be one. So
 a monitor has a load balancer row of its own, on no switch, in no group, which leads nobody anywhere: it says what to
-probe. What dies is taken out of the slot tables by the compiler of the load balancer, like everything else.
+probe. What dies is taken out of the slot tables by the compiler of the load balancer, like everything else, and a
+Local IP's replica serves no chassis (`model/replicas.py`).
+
+Where agents probe there is none of that: each network has a port from which they do.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from fairlead.compilers.ovn.abilities import ABILITIES
+from fairlead.compilers.ovn.abilities import abilities_here
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.ovn import LoadBalancer, LoadBalancerHealthCheck, OvnRow, VirtualService, pairs
+from fairlead.dataplane.ovn import LoadBalancer, LoadBalancerHealthCheck, OvnRow, Pairs, VirtualService, pairs
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress, render_address, render_endpoint
-from fairlead.model.health import Endpoint
+from fairlead.model.health import TRANSPORTS, Endpoint
+from fairlead.model.local_ip import LocalIP, ReplicaMonitor
 from fairlead.model.probes import (
-    TRANSPORTS,
     find_port,
     find_source,
+    is_hostless,
     may_probe,
     pool_endpoints,
-    probed_address,
     working_monitor,
 )
+from fairlead.model.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot, member_network
 
+PROVIDER = "ovn"
 PROBE_PORT = 1
 """ovn-nb(5) hangs a health check on a VIP with a port. That of a monitor's row is on no switch: any port will do."""
 
@@ -37,12 +43,14 @@ def check_probed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
     """
     old = snapshot.load_balancers.get(balancer.id)
     known = set(_asked(old)) if old else set()
+    monitors = abilities_here(snapshot).monitors
     for pool in balancer.pools:
-        watched = pool.health_monitor is not None and pool.health_monitor.type in ABILITIES.monitors
+        watched = pool.health_monitor is not None and pool.health_monitor.type in monitors
         for member in pool.members if watched else ():
-            if (pool.id, probed_address(member)) not in known:
+            if (pool.id, lb.probed_address(member)) not in known:
                 port = find_port(snapshot, balancer, member)
-                if port is None or not may_probe(balancer, port):
+                nobodys = port is None and is_hostless(snapshot, balancer, member)
+                if not nobodys and (port is None or not may_probe(balancer, port)):
                     raise Unsupported(_why_unprobed(snapshot, balancer, member), balancer.provider)
 
 
@@ -54,22 +62,63 @@ def _why_unprobed(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Memb
     if not is_own or find_port(snapshot, balancer, member) is not None:
         where = f"project {balancer.project_id} on {where}"
     hint = "" if member.subnet_id else "; if it is on another network, say the member's subnet_id"
-    return f"a health monitor for member {member.address}: {probed_address(member)} is no port of {where}{hint}"
+    return f"a health monitor for member {member.address}: {lb.probed_address(member)} is no port of {where}{hint}"
 
 
 def _asked(balancer: lb.LoadBalancer) -> Iterator[tuple[str, IPAddress]]:
     monitored = (pool for pool in balancer.pools if pool.health_monitor)
-    return ((pool.id, probed_address(member)) for pool in monitored for member in pool.members)
+    return ((pool.id, lb.probed_address(member)) for pool in monitored for member in pool.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Monitored:
+    """One load balancer row that says what to probe."""
+
+    name: str
+    title: str
+    addresses: tuple[IPAddress, ...]
+    """Its VIPs, the first of each IP version; nobody is probed of a version that has none."""
+    monitor: lb.HealthMonitor | ReplicaMonitor
+    endpoints: tuple[Endpoint, ...]
 
 
 def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -> Iterator[OvnRow]:
-    """What ovn-controller probes on the chassis of each member, from which address, and how often."""
+    """What is probed of the members of a pool."""
     monitor = working_monitor(balancer, pool)
+    if monitor is not None and not snapshot.agents_probe:
+        monitored = _Monitored(
+            name=f"{balancer.id}-{monitor.id}",
+            title=balancer.name,
+            addresses=tuple(vip.address for vip in balancer.vips),
+            monitor=monitor,
+            endpoints=tuple(pool_endpoints(snapshot, balancer, monitor, pool)),
+        )
+        yield from _rows(snapshot, monitored)
+
+
+def replica_monitor_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
+    """What is probed of the replicas of a Local IP. Raises Unsupported."""
+    monitor = local_ip.health_monitor
     if monitor is None:
         return
-    found = pool_endpoints(snapshot, balancer, monitor, pool)
-    sources = {each: source for each in found if (source := find_source(snapshot, each))}
-    vips = {vip.address.version: vip.address for vip in reversed(balancer.vips)}
+    if monitor.type in lb.HTTP_MONITORS or monitor.type not in abilities_here(snapshot).monitors:
+        raise Unsupported(f"health monitors of type {monitor.type} for Local IPs", PROVIDER)
+    if snapshot.agents_probe:
+        return
+    monitored = _Monitored(
+        name=f"{local_ip.id}-monitor",
+        title=local_ip.name,
+        addresses=(local_ip.address,),
+        monitor=monitor,
+        endpoints=tuple(replica_endpoints(snapshot, local_ip)),
+    )
+    yield from _rows(snapshot, monitored)
+
+
+def _rows(snapshot: Snapshot, monitored: _Monitored) -> Iterator[OvnRow]:
+    """What ovn-controller probes on the chassis of each endpoint, from which address, and how often."""
+    sources = {each: source for each in monitored.endpoints if (source := find_source(snapshot, each))}
+    vips = {address.version: address for address in reversed(monitored.addresses)}
     services = tuple(
         VirtualService(vip=render_endpoint(vips[version], PROBE_PORT), backends=backends)
         for version in sorted(vips)
@@ -77,11 +126,10 @@ def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -
     )
     if not services:
         return
-    name = f"{balancer.id}-{monitor.id}"
     yield LoadBalancer(
-        name=name,
-        title=balancer.name,
-        protocol=TRANSPORTS[monitor.type].value,
+        name=monitored.name,
+        title=monitored.title,
+        protocol=TRANSPORTS[monitored.monitor.type].value,
         services=services,
         ip_port_mappings=pairs(
             {
@@ -91,15 +139,19 @@ def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -
             }
         ),
     )
+    options = _times(monitored.monitor)
+    for service in services:
+        yield LoadBalancerHealthCheck(load_balancer=monitored.name, vip=service.vip, options=options)
+
+
+def _times(monitor: lb.HealthMonitor | ReplicaMonitor) -> Pairs:
     times = {
         "interval": max(1, monitor.delay),  # Octavia allows 0, and ovn-nb(5) counts whole seconds
         "timeout": max(1, monitor.timeout),
         "success_count": monitor.max_retries,
         "failure_count": monitor.max_retries_down,
     }
-    options = pairs({option: str(value) for option, value in times.items()})
-    for service in services:
-        yield LoadBalancerHealthCheck(load_balancer=name, vip=service.vip, options=options)
+    return pairs({option: str(value) for option, value in times.items()})
 
 
 def _probed(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """Slot tables of pools as backends of OVN's VIPs: of one family, for a switch translates no IPv4 into IPv6."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import render_endpoint
 from fairlead.model.health import HealthKey
+from fairlead.model.nearby import Tiers
 from fairlead.model.pool_slots import slots_near, slots_of
 from fairlead.model.port_ranges import count, expand, targets
 from fairlead.model.shares import shortest_table
@@ -31,15 +32,13 @@ class Tables:
         """Where clients go, for each port of the listener."""
         return [choice.backends for choice in self._choices(listener, pool, version)]
 
-    def near(
-        self, listener: lb.Listener, pool: lb.Pool, version: int, members: Sequence[lb.Member]
-    ) -> list[tuple[str, ...]]:
-        """Where clients go that these members of the pool are near."""
+    def near(self, listener: lb.Listener, pool: lb.Pool, version: int, tiers: Tiers) -> list[tuple[str, ...]]:
+        """Where clients go that have these members of the pool near."""
         made: dict[int, tuple[str, ...]] = {}
         choices = self._choices(listener, pool, version)
         for choice in choices:
             if id(choice) not in made:
-                slots = slots_near(pool, version, members, choice.gone, choice.slots)
+                slots = slots_near(pool, version, tiers, choice.gone, choice.slots)
                 own = _shortened(pool, slots) if slots is not choice.slots else None
                 made[id(choice)] = choice.backends if own is None else tuple(map(choice.places.__getitem__, own))
         return [made[id(choice)] for choice in choices]
@@ -49,16 +48,16 @@ class Tables:
         number = count(listener.ports)
         if pool is None or not pool.admin_state_up:
             return [_NOBODY] * number
-        if all(isinstance(member.port, int) for member in pool.members):
-            made = self._made.get((pool.id, version))
-            if made is None:
-                places = {
-                    each.ordinal: render_endpoint(each.address, each.port)
-                    for each in pool.members
-                    if isinstance(each.port, int)
-                }
-                gone = frozenset(member.id for member in pool.members if member.id in self.out)
-                made = self._made[pool.id, version] = self._choice(pool, version, places, gone)
+        made = self._made.get((pool.id, version))
+        if made is None and all(isinstance(member.port, int) for member in pool.members):
+            places = {
+                each.ordinal: render_endpoint(each.address, each.port)
+                for each in pool.members
+                if isinstance(each.port, int)
+            }
+            gone = frozenset(member.id for member in pool.members if member.id in self.out)
+            made = self._made[pool.id, version] = self._choice(pool, version, places, gone)
+        if made is not None:
             return [made] * number
         key = (listener.id, pool.id, version)
         if key not in self._mapped:

@@ -1,4 +1,4 @@
-"""The compute nodes as the Southbound database knows them: which ports each has, and whether it lives.
+"""The compute nodes as the Southbound database knows them: which ports each has, its zones, and whether it lives.
 
 * `Port_Binding:chassis` says who has a port, and `up` whether it works. Of a chassis that was deleted (`ovn-sbctl
   chassis-del`) OVN 23.03 takes away the first and leaves the second: without a chassis a port is down in any case.
@@ -13,21 +13,39 @@ from dataclasses import dataclass, replace
 from immutables import Map
 
 from fairlead.drivers.ovsdb.protocol import TableMonitor
-from fairlead.drivers.ovsdb.values import Json, decode_optional, decode_uuids
+from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional, decode_uuids, patch_map
 from fairlead.model.chassis import Chassis, Ports
 from fairlead.model.liveness import Heartbeat, find_dead
 
 _NOTHING: Json = ["set", []]
 TABLES = {
-    "Chassis": TableMonitor(columns=("hostname", "name")),
+    "Chassis": TableMonitor(columns=("hostname", "name", "other_config")),
     "Port_Binding": TableMonitor(
         columns=("chassis", "logical_port", "up"), where=(["type", "==", ""], ["chassis", "!=", _NOTHING])
     ),
     "Chassis_Private": TableMonitor(columns=("chassis", "name", "nb_cfg", "nb_cfg_timestamp")),
 }
+_NO_PAIRS: Json = ["map", []]
+CMS_OPTIONS = "ovn-cms-options"
+"""What the operator says of a node to the cloud that uses OVN (ovn-controller(8)): ovn-controller writes it into
+Chassis:other_config."""
+ZONES = "availability-zones="
 GATEWAY = "cr-lrp-"
 """Before the name of a router's port: the binding that says which chassis has the gateway (ovn-northd(8))."""
 MILLISECONDS = 1000
+
+
+def read_zones(options: str) -> frozenset[str]:
+    """The zones in which a chassis says it is, in the form that Neutron gave to ovn-cms-options: a list of options with
+    commas, of which the first `availability-zones=` counts, with a colon between two zones."""
+    words = (word.strip() for word in options.split(","))
+    said = next((word.removeprefix(ZONES) for word in words if word.startswith(ZONES)), "")
+    return frozenset(zone.strip() for zone in said.split(":")) - {""}
+
+
+def _patch_options(old: Mapping[str, str], difference: Json) -> Mapping[str, str]:
+    pairs = [pair for pair in decode_map(difference).items() if pair[0] == CMS_OPTIONS]
+    return patch_map(old, ["map", pairs]) if pairs else old
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +67,8 @@ class Binding:
 class _Chassis:
     name: str
     host: str
+    options: Mapping[str, str]
+    """Those of Chassis:other_config that are read here."""
 
 
 class Bindings:
@@ -90,7 +110,11 @@ class Bindings:
         if uuid is None:
             return None
         return Chassis(
-            name=name, host=self._chassis[uuid].host, alive=uuid not in dead, ports=self._on.get(uuid, Map())
+            name=name,
+            host=self._chassis[uuid].host,
+            zones=read_zones(self._chassis[uuid].options.get(CMS_OPTIONS, "")),
+            alive=uuid not in dead,
+            ports=self._on.get(uuid, Map()),
         )
 
     def node_of(self, port: str) -> str | None:
@@ -103,13 +127,17 @@ class Bindings:
         """Answers the ports of which the row says something new."""
         match change:
             case {"initial": columns} | {"insert": columns}:
-                node = _Chassis(columns.get("name", ""), columns.get("hostname", ""))
+                options = _patch_options({}, columns.get("other_config", _NO_PAIRS))
+                node = _Chassis(columns.get("name", ""), columns.get("hostname", ""), options)
                 self._chassis[uuid], self._uuids[node.name] = node, uuid
                 self.note([uuid])
-            case {"modify": {"hostname": host}} if uuid in self._chassis:
-                self._chassis[uuid] = replace(self._chassis[uuid], host=host)
-                self.note([uuid])
-                return self._on.get(uuid, Map()).keys()
+            case {"modify": columns} if uuid in self._chassis:
+                old = self._chassis[uuid]
+                options = _patch_options(old.options, columns.get("other_config", _NO_PAIRS))
+                new = self._chassis[uuid] = replace(old, host=columns.get("hostname", old.host), options=options)
+                if new != old:
+                    self.note([uuid])
+                return self._on.get(uuid, Map()).keys() if new.host != old.host else ()
             case {"delete": _} if uuid in self._chassis:
                 self.note([uuid])
                 name = self._chassis.pop(uuid).name

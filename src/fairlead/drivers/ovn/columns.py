@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
-from fairlead.dataplane.ovn import Element, Exclusive, VirtualService, pairs
+from fairlead.dataplane.ovn import Displaced, Element, Exclusive, VirtualService, pairs
 from fairlead.dataplane.ovn_tables import SHARED_OF, TABLE_OF, TABLES, Form, Shared, Table
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovn.marks import decode_group_name
+from fairlead.drivers.ovn.marks import decode_group_name, join_text, split_text
 from fairlead.drivers.ovsdb.values import (
     Json,
     decode_map,
@@ -66,6 +66,12 @@ def _encode_services(services: tuple[VirtualService, ...]) -> Json:
     return encode_map({service.vip: ",".join(service.backends) for service in services})
 
 
+def _decode_displaced(text: str) -> Displaced | None:
+    """None too for what somebody has made unreadable: then it is written again."""
+    parts = split_text(text)
+    return Displaced(*parts) if len(parts) == 2 else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Codec:
     encode: Callable[[Any], Json] | None = _same
@@ -80,6 +86,7 @@ class _Codec:
 _CODECS: Mapping[Form, _Codec] = {
     Form.TEXT: _Codec(),
     Form.TITLE: _Codec(),
+    Form.DISPLACED: _Codec(lambda displaced: join_text(displaced) if displaced else "", _decode_displaced),
     Form.NUMBER: _Codec(absent=0),
     Form.TEXT_OR_NONE: _Codec(
         lambda text: encode_optional(text or None), lambda value: decode_optional(value) or "", _EMPTY_SET
@@ -88,6 +95,9 @@ _CODECS: Mapping[Form, _Codec] = {
     Form.TEXTS: _Codec(encode_set, decode_set, _EMPTY_SET, _patch_set),
     Form.PAIRS: _Codec(
         lambda value: encode_map(dict(value)), lambda value: _one(pairs(decode_map(value))), _EMPTY_MAP, _patch_map
+    ),
+    Form.RATE: _Codec(
+        lambda rate: encode_map({"rate": rate}), lambda value: decode_map(value).get("rate", 0), _EMPTY_MAP, _patch_map
     ),
     Form.ENABLED: _Codec(
         lambda enabled: encode_optional(None if enabled else False),

@@ -8,24 +8,24 @@ Where each figure comes from (ovn-northd(8), ingress tables of a logical switch 
 * `errors`: the same flows of a virtual service without a live member: they give the packet to the controller, which
   answers with a reset.
 * `bytes_in`: bytes of the flows of the pre-stateful stage of a switch, which every packet to the service crosses. A
-  router has none for each port, and nothing has any for the answers: on their way back they are an established
-  connection like all others.
+  router has none for each port.
+* `bytes_out`: bytes of the flows of the stage of the egress pipeline that meters by QoS rows, where there are any for
+  the service (`compilers/ovn/answers.py`). What goes by has been translated back by then. Without such rows nothing has
+  a flow for the answers: on their way back they are an established connection like all others.
 * `active`: entries of the connection tracker whose first packet went to the service.
 
 OVN makes the flows of the balancing stage anew when the members change, and all flows when ovn-controller starts:
 `cookie` and `created` tell a new flow from an old one.
 """
 
-import asyncio
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
+from fairlead.drivers.ovn.vswitch import Tools
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService, Datapath, Zone
@@ -34,11 +34,12 @@ OPENED = "ct_state=+new+trk"
 CROSSING = "reg0=0x4/0x4"
 """The register bit by which OVN sends a packet to the connection tracker for load balancing."""
 FAMILIES = ("ip", "ipv6")
+METERED = "meter:"
+"""The action of a flow that a QoS row with a rate has made (ovs-actions(7))."""
 REGISTERED = "0xffffff"
 """The mask of a register that holds a protocol and a port."""
 PROTOCOLS = {6: Transport.TCP, 17: Transport.UDP, 132: Transport.SCTP}
 """The numbers of IANA."""
-PATIENCE = 30.0
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
 """States of a TCP connection that was opened and is not over, as the tool sums up both directions. Of other protocols
 all entries live until the tracker forgets them."""
@@ -70,36 +71,27 @@ class Reading:
     """What the switch says of one service in one place."""
 
     counts: Mapping[str, Count] = field(default_factory=dict)
-    """By `connections`, `errors`, `bytes_in`."""
+    """By `connections`, `errors`, `bytes_in`, `bytes_out`."""
     active: int = 0
 
 
 Readings: TypeAlias = Mapping[CountedService, Reading]
 
 
-class SwitchError(Exception):
-    """Open vSwitch does not answer; the message has what its tool said."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSettings:
     bridge: str
-    run_dir: Path
     most_connections: int
     """With more of them tracked they are not looked at: the switch would stand still while it lists them."""
 
 
 class Switch:
-    """Asks by Open vSwitch's own tools; each question raises SwitchError."""
+    """Each question raises SwitchError."""
 
-    def __init__(self, settings: SwitchSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: SwitchSettings, tools: Tools, clock: Callable[[], float]) -> None:
         self._settings = settings
+        self._ask = tools.ask
         self._clock = clock
-
-    async def chassis(self) -> str:
-        """The name that this node has in OVN."""
-        found = await self._ask("ovs-vsctl", "--no-wait", "get", "Open_vSwitch", ".", "external_ids:system-id")
-        return found.strip().strip('"')
 
     async def read(self) -> Readings:
         counts: dict[CountedService, dict[str, Count]] = {}
@@ -108,6 +100,11 @@ class Switch:
                 now = self._clock()
                 for service, name, count in parse_flows(await self._flows(f"{family},{match}"), now):
                     counts.setdefault(service, {})[name] = count
+        for family in FAMILIES:
+            for number in PROTOCOLS:
+                now = self._clock()
+                for service, count in parse_metered(await self._flows(f"{family},nw_proto={number}"), now):
+                    counts.setdefault(service, {})["bytes_out"] = count
         active = await self._active()
         return {
             service: Reading(counts=counts.get(service, {}), active=active.get(service, 0))
@@ -128,26 +125,6 @@ class Switch:
         connections = await self._ask("ovs-appctl", "dpctl/dump-conntrack")
         return parse_connections(connections.splitlines(), parse_zones(bridge))
 
-    async def _ask(self, *words: str) -> str:
-        environment = {**os.environ, "OVS_RUNDIR": str(self._settings.run_dir)}
-        pipe = asyncio.subprocess.PIPE
-        try:
-            process = await asyncio.create_subprocess_exec(*words, env=environment, stdout=pipe, stderr=pipe)
-        except OSError as error:
-            raise SwitchError(f"{words[0]}: {error.strerror}") from None
-        try:
-            async with asyncio.timeout(PATIENCE):
-                output, complaint = await process.communicate()
-        except TimeoutError:
-            raise SwitchError(f"{words[0]} has not answered for {PATIENCE:.0f} s") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode != 0:
-            raise SwitchError(f"{' '.join(words)}: {complaint.decode(errors='replace').strip()}")
-        return output.decode()
-
 
 def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
     """The flows that name a service, as `ovs-ofctl dump-flows` writes them (ovs-fields(7))."""
@@ -160,6 +137,33 @@ def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Co
             name, value = "errors" if "controller(" in found["actions"] else "connections", found["packets"]
         created = now - float(found["age"])
         yield service, name, Count(value=int(value), cookie=int(found["cookie"], 16), created=created)
+
+
+def parse_services(text: str) -> Iterator[tuple[CountedService, str]]:
+    """The flows that name a service, each with what it does."""
+    for found in _FLOW.finditer(text):
+        service = _parse_match(found["match"])
+        if service is not None:
+            yield service, found["actions"]
+
+
+def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, Count]]:
+    """The flows that meter what comes from a service. One flow may have several ports of a range, which are one
+    listener's: the first of them stands for all."""
+    for found in _FLOW.finditer(text):
+        if METERED not in found["actions"]:
+            continue
+        words = found["match"].split(",")
+        fields = dict(word.split("=", 1) for word in words if "=" in word)
+        transport = next((word.removesuffix("6") for word in words if word.removesuffix("6") in list(Transport)), None)
+        address = fields.get("nw_src") or fields.get("ipv6_src")
+        if transport is None or address is None or not {"tp_src", "metadata"} <= fields.keys():
+            continue
+        port = int(fields["tp_src"].partition("/")[0], 0)
+        place = Datapath(int(fields["metadata"], 16))
+        service = CountedService(place=place, transport=Transport(transport), address=parse_address(address), port=port)
+        created = now - float(found["age"])
+        yield service, Count(value=int(found["bytes"]), cookie=int(found["cookie"], 16), created=created)
 
 
 def _parse_match(match: str) -> CountedService | None:

@@ -39,10 +39,12 @@ from fairlead.drivers.ovsdb.client import (
     Tls,
 )
 from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, RequestError, TransactionError
-from fairlead.drivers.ovsdb.protocol import assert_lock, in_parts
+from fairlead.drivers.ovsdb.large import in_parts
+from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
 
 LOG = logging.getLogger(__name__)
 DATABASE = "OVN_Northbound"
@@ -159,7 +161,7 @@ class OvnDriver:
         encoder = Encoder(
             mark=self._mark, lock=self._lock, owner=owner, uuid_of=uuid_of, known_chassis=self._replica.variables
         )
-        transaction = encoder.encode(diff)
+        transaction = await in_steps(encoder.encode_in_steps(diff))
         self._expected[owner] = _outcome(diff)
         try:
             with _translated():

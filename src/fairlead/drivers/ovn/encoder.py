@@ -9,18 +9,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, cast
 
-from fairlead.dataplane.ovn import Element, Exclusive, LoadBalancerGroup, LogicalRouterPort, OvnRow
+from fairlead.dataplane.ovn import Displaced, Element, Exclusive, LoadBalancer, LoadBalancerGroup, OvnRow
 from fairlead.dataplane.ovn_chassis import ChassisVariable
-from fairlead.dataplane.ovn_tables import HELD, TITLE, references
+from fairlead.dataplane.ovn_tables import HELD, SHARED_TEXTS, WORDS, Shared, all_references
 from fairlead.dataplane.rows import Diff, Key, Row, Update
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn.columns import encode_columns, holder_of, place_of
-from fairlead.drivers.ovn.marks import Mark, replace_address_mark, replace_title
+from fairlead.drivers.ovn.marks import Mark, replace_address_mark, replace_word
 from fairlead.drivers.ovn.variable_encoder import VariableEncoder, wait_for_variable, without_variables
 from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.values import Json, encode_map, encode_set, encode_uuid
 from fairlead.model.owner import Owner
+from fairlead.model.steps import Steps, at_once
 
+_STOCK_VIP = "neutron:vip"
+"""In `external_ids` of each row of a load balancer of Octavia's stock provider (ovn_octavia_provider)."""
 Refusal: TypeAlias = Callable[[], DriverError]
 """Its words are made when it is needed: a row of 256 backends takes longer to tell than to write."""
 
@@ -61,13 +64,19 @@ class Encoder:
     """Those that have a row for template variables."""
 
     def encode(self, change: Diff) -> Transaction:
+        return at_once(self.encode_in_steps(change))
+
+    def encode_in_steps(self, change: Diff) -> Steps[Transaction]:
+        """A pool may have other values on each of a thousand chassis: others are served between two of these."""
         transaction = Transaction()
         transaction.add(assert_lock(self.lock))
-        change = self._encode_variables(transaction, change)
+        change = yield from self._encode_variables(transaction, change)
         self._wait_for_rows(transaction, change)
         creates = cast(Mapping[Key, OvnRow], change.creates)
         for key, row in creates.items():
             self._insert(transaction, key, row)
+            if isinstance(row, LoadBalancer) and row.instead_of:
+                self._displace(transaction, row.instead_of)
         for key, row in creates.items():  # now that all are there: a holder may come after what it holds
             transaction.extend(self._place(key, row))
         for key, update in change.updates.items():
@@ -75,14 +84,17 @@ class Encoder:
         self._delete(transaction, cast(Mapping[Key, OvnRow], change.deletes))
         return transaction
 
-    def _encode_variables(self, transaction: Transaction, change: Diff) -> Diff:
+    def _encode_variables(self, transaction: Transaction, change: Diff) -> Steps[Diff]:
         """Answers the rest of the diff."""
         for update in change.updates.values():
             if isinstance(update.before, ChassisVariable):
                 refusal = partial(_refuse, "no such row to update: {}", update.before)
                 transaction.add(wait_for_variable(update.before), refusal)
+                yield
         variables = VariableEncoder(mark=self.mark, owner=self.owner, known_chassis=self.known_chassis)
-        transaction.extend(variables.encode(change))
+        for operation in variables.encode(change):
+            transaction.add(operation)
+            yield
         updates = {k: update for k, update in change.updates.items() if not isinstance(update.before, ChassisVariable)}
         creates, deletes = without_variables(change.creates), without_variables(change.deletes)
         return replace(change, creates=creates, updates=updates, deletes=deletes)
@@ -93,7 +105,7 @@ class Encoder:
         for key, update in change.updates.items():
             transaction.add(self._wait_for(key), partial(_refuse, "no such row to update: {}", update.before))
         for row in (*change.creates.values(), *(update.after for update in change.updates.values())):
-            for key in references(cast(OvnRow, row)):
+            for key in all_references(cast(OvnRow, row)):
                 if key not in seen:
                     seen.add(key)
                     transaction.add(self._wait_for(key), partial(_lacks, row, key))
@@ -105,7 +117,7 @@ class Encoder:
         if isinstance(row, Element):
             return
         columns = self._columns(row)
-        marks = self._marks(key, columns.pop(TITLE, ""))
+        marks = self._marks(key, {word: columns.pop(word) for word in WORDS if word in columns})
         insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns | marks}
         transaction.add(insert, partial(_refuse, "duplicate uuid: there already, or without our mark: {}", row))
 
@@ -120,11 +132,12 @@ class Encoder:
         before, after = cast(Exclusive, update.before), cast(Exclusive, update.after)
         old, new = self._columns(before), self._columns(after)
         changed = {column: value for column, value in new.items() if old[column] != value}
-        if isinstance(before, LogicalRouterPort) and isinstance(after, LogicalRouterPort):
-            changed.pop("networks", None)
-            yield from self._change_networks(key, set(before.networks), set(after.networks))
-        if TITLE in changed:
-            yield self._mutate(key, replace_title(changed.pop(TITLE)))
+        shared = SHARED_TEXTS.get(key[0])
+        if shared is not None and changed.pop(shared.column, None) is not None:
+            yield self._change_texts(key, shared.column, _own(before, shared), _own(after, shared))
+        words = [each for column in WORDS if column in changed for each in _replace(column, changed.pop(column))]
+        if words:
+            yield self._mutate(key, words)
         if changed:
             yield {"op": "update", "table": key[0], "where": [self._is(key)], "row": changed}
         if holder_of(before) != holder_of(after):
@@ -136,17 +149,25 @@ class Encoder:
             return {"name": self.mark.group_name(self.owner, row.name)}
         return encode_columns(row)
 
-    def _marks(self, key: Key, title: str) -> dict[str, Json]:
+    def _displace(self, transaction: Transaction, displaced: Displaced) -> None:
+        """What refers to the rows, and what they hold, goes by itself: from switches, routers and groups these are weak
+        references, and health checks are nothing without a load balancer (ovn-nb(5)). All of the name have to be gone:
+        two rows for one VIP would both be in force."""
+        named = [["name", "==", displaced.name], ["external_ids", "excludes", self.mark.ours]]
+        theirs = ["external_ids", "includes", encode_map({_STOCK_VIP: displaced.vip})]
+        transaction.add({"op": "delete", "table": "Load_Balancer", "where": [*named, theirs]})
+        words = f"a Load_Balancer {displaced.name} is there that is not of Octavia's provider ovn with this VIP"
+        transaction.add(_wait("Load_Balancer", named, []), partial(DriverError, f"{words}: {displaced.vip}"))
+
+    def _marks(self, key: Key, words: Mapping[str, str]) -> dict[str, Json]:
         if key[0] == "Load_Balancer_Group":
             return {}
-        return {"external_ids": encode_map(self.mark.external_ids(self.owner, key, title))}
+        return {"external_ids": encode_map(self.mark.external_ids(self.owner, key, words))}
 
-    def _change_networks(self, key: Key, old: set[str], new: set[str]) -> Iterator[Json]:
-        """Insert first: a port is never without one (ovn-nb(5))."""
-        changes = {"insert": new - old, "delete": old - new}
-        mutations = [["networks", mutator, encode_set(texts)] for mutator, texts in changes.items() if texts]
-        if mutations:
-            yield self._mutate(key, mutations)
+    def _change_texts(self, key: Key, column: str, old: tuple[str, ...], new: tuple[str, ...]) -> Json:
+        """Insert first: a router port is never without a network (ovn-nb(5))."""
+        changes = {"insert": {*new} - {*old}, "delete": {*old} - {*new}}
+        return self._mutate(key, [[column, mutator, encode_set(texts)] for mutator, texts in changes.items() if texts])
 
     def _delete(self, transaction: Transaction, rows: Mapping[Key, OvnRow]) -> None:
         """First what is held, then what holds it, which has to be empty by then. What is gone already is no error."""
@@ -157,8 +178,9 @@ class Encoder:
             else:
                 exclusive[key] = row
         for key, row in exclusive.items():
-            if isinstance(row, LogicalRouterPort) and row.networks:
-                transaction.add(*self._wait_until_only(key, "networks", row.networks))
+            shared = SHARED_TEXTS.get(key[0])
+            if shared is not None and (_own(row, shared) or not shared.needed):
+                transaction.add(*self._wait_until_only(key, shared.column, _own(row, shared)))
             transaction.extend(self._hold(key, row, "delete"))
         for key, row in exclusive.items():
             for column in HELD[key[0]]:
@@ -195,6 +217,16 @@ class Encoder:
 
     def _is(self, key: Key) -> Json:
         return ["_uuid", "==", encode_uuid(self.uuid_of(key))]
+
+
+def _replace(column: str, text: str) -> list[Json]:
+    return replace_word(WORDS[column], text)
+
+
+def _own(row: Exclusive, shared: Shared) -> tuple[str, ...]:
+    """Those of the texts in this column that are the row's."""
+    texts: tuple[str, ...] = getattr(row, shared.column)
+    return texts
 
 
 def _wait(table: str, where: list[Json], rows: list[Json]) -> Json:

@@ -13,7 +13,15 @@ from urllib.parse import quote, unquote
 from uuid import UUID, uuid5
 
 from fairlead.dataplane.ovn import SOURCE_IPV6
-from fairlead.dataplane.ovn_tables import HELD, SHARED, TABLES, TITLE, Form
+from fairlead.dataplane.ovn_tables import (
+    FOREIGN_TABLES,
+    HELD,
+    SHARED,
+    TABLES,
+    WORDS,
+    foreign_name,
+    foreign_uuid,
+)
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.values import Json, decode_map, encode_map, patch_map
@@ -23,7 +31,6 @@ _UNMARKED = "Load_Balancer_Group"
 """The table without `external_ids`."""
 _NAMESPACE = UUID("a3c1a5f4-6c0e-5d0b-9d5e-0b6f1a1c7e11")
 _MARK, _OWNER, _KEY, _ADDRESS = "fairlead", "fairlead:owner", "fairlead:key", "fairlead:address:"
-_TITLE = "fairlead:name"
 _VARIABLE = "fairlead:variable:"
 _SAFE = "/:;@+=()[]{} "  # stays readable in a mark; the comma separates
 _PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # nothing to quote
@@ -31,11 +38,13 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # nothing to quote
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Whose a row is. `orphan`: it bears our mark, but is not the row that its key names, or names no owner."""
+    """Whose a row is. `orphan`: it bears our mark, but is not the row that its key names, or names no owner. `foreign`:
+    it is somebody else's, and what counts of it is what it holds of ours, or which row of ours refers to it."""
 
     owner: Owner
     key: Key
     orphan: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,16 +63,26 @@ class Mark:
         return f"fairlead_{self._namespace.hex}"
 
     def uuid(self, key: Key) -> str:
-        """A name-based one (RFC 9562 section 5.5), without an object of `uuid` for each of 100,000 rows."""
+        """A name-based one (RFC 9562 section 5.5), without an object of `uuid` for each of 100,000 rows; of somebody
+        else's row, its own."""
+        foreign = foreign_uuid(key)
+        if foreign is not None:
+            return foreign
         digest = bytearray(sha1(self._namespace.bytes + join_text(key).encode(), usedforsecurity=False).digest()[:16])
         digest[6] = digest[6] & 0x0F | 0x50
         digest[8] = digest[8] & 0x3F | 0x80
         text = digest.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
-    def external_ids(self, owner: Owner, key: Key, title: str = "") -> dict[str, str]:
-        titled = {_TITLE: title} if title else {}
-        return {_MARK: self.deployment, _OWNER: str(owner), _KEY: join_text(key), **titled}
+    def external_ids(self, owner: Owner, key: Key, words: Mapping[str, str] | None = None) -> dict[str, str]:
+        """`words` are the row's own, by column."""
+        said = {WORDS[column]: text for column, text in (words or {}).items() if text}
+        return {_MARK: self.deployment, _OWNER: str(owner), _KEY: join_text(key), **said}
+
+    @property
+    def ours(self) -> Json:
+        """What `external_ids` include of every row that is ours."""
+        return encode_map({_MARK: self.deployment})
 
     def group_name(self, owner: Owner, name: str) -> str:
         return join_text((_MARK, self.deployment, str(owner), name))
@@ -83,16 +102,20 @@ class Mark:
         return parse_owner(",".join(owner), place) if deployment == self.deployment else None
 
     def monitors(self) -> dict[str, TableMonitor]:
-        """Rows of others are not even sent, except groups, of which nothing but the name tells whose they are, and rows
-        that are everybody's."""
-        ours = (["external_ids", "includes", encode_map({_MARK: self.deployment})],)
+        """Rows of others are not even sent, except groups, of which nothing but the name tells whose they are, rows
+        that are everybody's, and those in which there may be rows of ours: switches, routers, and ports that lead to
+        one."""
+        ours = (["external_ids", "includes", self.ours],)
+        every: dict[str, tuple[Json, ...]] = dict.fromkeys(FOREIGN_TABLES, ())
+        wheres = {**every, "Logical_Switch_Port": (*ours, ["type", "==", "router"])}  # one of them is enough
         monitors = {}
         for name, table in TABLES.items():
-            own = (each.name for each in table.columns if each.read and each.form is not Form.TITLE)
+            own = (each.name for each in table.columns if each.read and each.name not in WORDS)
             if name == _UNMARKED:
                 monitors[name] = TableMonitor(columns=(*own, *HELD[name]))
             else:
-                monitors[name] = TableMonitor(columns=(*own, *HELD[name], "external_ids"), where=ours)
+                columns = (*own, *HELD[name], "external_ids")
+                monitors[name] = TableMonitor(columns=columns, where=wheres.get(name, ours))
         for shared in SHARED:
             if shared.value:
                 monitors[shared.table] = TableMonitor(columns=(shared.holder, shared.column, "external_ids"))
@@ -107,7 +130,10 @@ class Mark:
             return None
         marks = decode_map(columns.get("external_ids", ["map", []]))
         if marks.get(_MARK) != self.deployment:
-            return None
+            if table not in FOREIGN_TABLES:
+                return None
+            name = foreign_name(columns.get("name", ""), uuid)
+            return Claim(owner=orphan_owner(uuid), key=(table, name), foreign=True)
         key = split_text(marks.get(_KEY, ""))
         well_formed = key[0] == table and len(key) == TABLES[table].key_parts
         return self._claim(uuid, marks.get(_OWNER, ""), (table, *(key[1:] if well_formed else (uuid,))))
@@ -135,7 +161,7 @@ def split_text(text: str) -> tuple[str, ...]:
 
 
 def read_address_mark(mark: str) -> str | None:
-    """The network of a Logical_Router_Port that this key of `external_ids` names the owner of; None for any other."""
+    """The address of a port that this key of `external_ids` names the owner of; None for any other."""
     return mark.removeprefix(_ADDRESS) if mark.startswith(_ADDRESS) else None
 
 
@@ -148,23 +174,25 @@ def variable_mark_key(name: str) -> str:
     return _VARIABLE + name
 
 
-def read_title(marks: Json) -> dict[str, Json]:
-    """What `external_ids` say that is a row's own, as a column."""
-    return {TITLE: decode_map(marks).get(_TITLE, "")}
+def read_words(marks: Json) -> dict[str, Json]:
+    """What `external_ids` say that is a row's own, as columns."""
+    said = decode_map(marks)
+    return {column: said.get(word, "") for column, word in WORDS.items()}
 
 
-def patch_title(columns: Mapping[str, Json], difference: Json) -> dict[str, Json]:
-    """The same after a "modify" of `external_ids`; nothing if that says nothing of it, or the row has none."""
-    changed = {word: text for word, text in decode_map(difference).items() if word == _TITLE}
-    if not changed or TITLE not in columns:
-        return {}
-    before = {_TITLE: columns[TITLE]} if columns[TITLE] else {}
-    return {TITLE: patch_map(before, encode_map(changed)).get(_TITLE, "")}
+def patch_words(columns: Mapping[str, Json], difference: Json) -> dict[str, Json]:
+    """The same after a "modify" of `external_ids`; nothing of what that says nothing of, or the row has none."""
+    said, found = decode_map(difference), dict[str, Json]()
+    for column, word in WORDS.items():
+        if word in said and column in columns:
+            before = {word: columns[column]} if columns[column] else {}
+            found[column] = patch_map(before, encode_map({word: said[word]})).get(word, "")
+    return found
 
 
 def is_mark(word: str) -> bool:
-    """Whether this key of `external_ids` may say whose a row is; others are addresses of a port, or a title."""
-    return word != _TITLE and not word.startswith(_ADDRESS)
+    """Whether this key of `external_ids` may say whose a row is; others are addresses of a port, or the row's own."""
+    return word not in WORDS.values() and not word.startswith(_ADDRESS)
 
 
 def parse_owner(text: str, place: str) -> Owner:
@@ -201,10 +229,6 @@ def replace_word(word: str, text: str) -> list[Json]:
     return [["external_ids", "delete", word], *new]
 
 
-def replace_title(title: str) -> list[Json]:
-    return replace_word(_TITLE, title)
-
-
-def replace_address_mark(network: str, owner: Owner | None) -> list[Json]:
-    """Who has one of the networks of a Logical_Router_Port; None: nobody else than the port's own owner."""
-    return replace_word(_ADDRESS + network, "" if owner is None else str(owner))
+def replace_address_mark(address: str, owner: Owner | None) -> list[Json]:
+    """Who has one of the addresses of a port of a router or switch; None: nobody else than the port's own owner."""
+    return replace_word(_ADDRESS + address, "" if owner is None else str(owner))

@@ -6,11 +6,11 @@ The cost of a notification is what it changes: one member more in a group of ten
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from fairlead.dataplane.ovn import Exclusive, LogicalRouterPort, OvnRow, PortAddress
+from fairlead.dataplane.ovn import Exclusive, OvnRow
 from fairlead.dataplane.ovn_chassis import ChassisVariable
-from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, SHARED_OF, references
+from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, SHARED_OF, SHARED_TEXTS, Shared, references
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn.columns import Columns, decode_row, encode_columns, patch_columns, with_holder
@@ -20,9 +20,9 @@ from fairlead.drivers.ovn.marks import (
     Mark,
     is_mark,
     parse_owner,
-    patch_title,
+    patch_words,
     read_address_mark,
-    read_title,
+    read_words,
 )
 from fairlead.drivers.ovn.variables import COLUMN as VARIABLES
 from fairlead.drivers.ovn.variables import Variables
@@ -44,6 +44,8 @@ class _Entry:
     table: str
     claim: Claim
     others: Mapping[str, str]
+    value: Exclusive | None = None
+    """Of a row of somebody else, which is among no owner's rows."""
 
 
 class Replica:
@@ -59,11 +61,11 @@ class Replica:
         self._mark = mark
         self._entries: dict[str, _Entry] = {}
         self._holds: dict[tuple[str, str], set[str]] = {}
-        """(UUID, column) -> the UUIDs in it, or the networks of a port."""
+        """(UUID, column) -> the UUIDs in it; or all its texts, once there is a mark that gives one to somebody else."""
         self._held: dict[str, set[tuple[str, str]]] = {}
         """The inverse, for UUIDs."""
-        self._address_owners: dict[str, dict[str, str]] = {}
-        """UUID of a port -> network -> the owner that its mark names."""
+        self._text_owners: dict[str, dict[str, str]] = {}
+        """UUID of such a row -> text -> the owner that its mark names."""
         self._placed: dict[_Place, tuple[Owner, Key]] = {}
         self._orphans: dict[Owner, tuple[Key, str]] = {}
         self._fresh: dict[str, Exclusive] = {}
@@ -79,22 +81,33 @@ class Replica:
     def check(self, owner: Owner, diff: Diff) -> None:
         """What the server would let pass: a second owner of an address, a weak reference. Raises DriverError."""
         for row in diff.creates.values():
-            if isinstance(row, PortAddress):
-                uuid = self._mark.uuid(("Logical_Router_Port", row.port))
-                other, _ = self._placed.get((uuid, "networks", row.network), (owner, ()))
-                if other != owner:
-                    raise DriverError(f"{other} has {row}")
-            elif isinstance(row, ChassisVariable):
-                other, _ = self._placed.get(self.variables.place(row.chassis, row.name), (owner, ()))
-                if other != owner:
-                    raise DriverError(f"{other} has {row}")
+            place = self._place_of_text(cast(OvnRow, row))
+            other, _ = self._placed.get(place, (owner, ())) if place else (owner, ())
+            if other != owner:
+                raise DriverError(f"{other} has {row}")
         for row in (*diff.creates.values(), *(update.after for update in diff.updates.values())):
             for key in references(cast(OvnRow, row)):
                 if key in diff.deletes:
                     raise MissingReference(f"{row} refers to {diff.deletes[key]}")
+                if self._orphans and self._is_orphan(self._mark.uuid(key)):
+                    raise MissingReference(f"{row} refers to {' '.join(key)}, whose marks are not right")
         for key in diff.deletes:
             if key[0] in ("Load_Balancer", "Logical_Switch_Port"):
                 self._check_memberships(key, self.uuids(owner)(key), diff)
+
+    def _place_of_text(self, row: OvnRow) -> _Place | None:
+        """Of an element that is no reference."""
+        if isinstance(row, ChassisVariable):
+            return self.variables.place(row.chassis, row.name)
+        shared = SHARED_OF.get(type(row))
+        if shared is None or shared.target is not None:
+            return None
+        holder = self._mark.uuid((shared.table, getattr(row, shared.holder)))
+        return holder, shared.column, getattr(row, shared.element)
+
+    def _is_orphan(self, uuid: str) -> bool:
+        entry = self._entries.get(uuid)
+        return entry is not None and entry.claim.orphan
 
     def _check_memberships(self, key: Key, uuid: str, diff: Diff) -> None:
         for place in self._references_to(uuid):
@@ -149,9 +162,10 @@ class Replica:
         self._set_claim(uuid, claim, decode_map(marks))
         for column in HELD[table]:
             self._toggle(uuid, column, decode_uuids(columns.get(column, _EMPTY_SET)))
-        if table == "Logical_Router_Port":
-            columns = {**columns, "networks": encode_set(self._change_networks(uuid, columns, ()))}
-        self._fresh[uuid] = decode_row(claim.key, {**columns, **read_title(marks)}, "")
+        shared = SHARED_TEXTS.get(table)
+        if shared is not None and not claim.foreign:
+            columns = {**columns, shared.column: encode_set(self._change_texts(uuid, shared, columns, ()))}
+        self._keep(uuid, decode_row(claim.key, {**columns, **read_words(marks)}, ""))
         self._touch_around(uuid)
 
     def _modify(self, entry: _Entry, uuid: str, difference: Columns) -> None:
@@ -159,37 +173,49 @@ class Replica:
         difference = dict(difference)
         for column in HELD[entry.table]:
             self._toggle(uuid, column, decode_uuids(difference.pop(column, _EMPTY_SET)))
-        if isinstance(row, LogicalRouterPort):
-            row = replace(row, networks=self._change_networks(uuid, difference, row.networks))
-            difference.pop("networks", None)
+        shared = SHARED_TEXTS.get(entry.table)
+        if shared is not None and not entry.claim.foreign:
+            own: Mapping[str, Any] = {
+                shared.column: self._change_texts(uuid, shared, difference, getattr(row, shared.column))
+            }
+            row = replace(row, **own)
+            difference.pop(shared.column, None)
         marks = difference.pop("external_ids", _EMPTY_MAP)
         old = encode_columns(row)
-        difference |= patch_title(old, marks)
+        difference |= patch_words(old, marks)
         if difference:
             row = decode_row(entry.claim.key, patch_columns(old, difference), "")
-        self._fresh[uuid] = row
+        self._keep(uuid, row)
         self._touch((uuid, "", ""))
-        self._change_marks(entry, uuid, marks)
+        self._change_marks(entry, uuid, marks, renamed=entry.claim.foreign and "name" in difference)
+
+    def _keep(self, uuid: str, row: Exclusive) -> None:
+        entry = self._entries[uuid]
+        entry.value = row if entry.claim.foreign else None
+        self._fresh[uuid] = row
 
     def _leave(self, uuid: str) -> None:
         entry = self._entries[uuid]
         self._touch_around(uuid)
         for column in HELD[entry.table]:
             self._toggle(uuid, column, tuple(self._holds.get((uuid, column), ())))
-        self._holds.pop((uuid, "networks"), None)
-        self._address_owners.pop(uuid, None)
+        shared = SHARED_TEXTS.get(entry.table)
+        if shared is not None:
+            self._holds.pop((uuid, shared.column), None)
+        self._text_owners.pop(uuid, None)
         self._orphans.pop(entry.claim.owner, None)
         del self._entries[uuid]
 
-    def _change_marks(self, entry: _Entry, uuid: str, difference: Json) -> None:
+    def _change_marks(self, entry: _Entry, uuid: str, difference: Json, *, renamed: bool) -> None:
         """The words that say which owner has it. A row whose mark somebody takes away is no longer seen."""
         changed = {mark: text for mark, text in decode_map(difference).items() if is_mark(mark)}
-        if changed:
-            marks = patch_map(self._marks(entry), encode_map(changed))
-            columns = {"external_ids": encode_map(marks)}
+        if changed or renamed:
+            row, marks = self._row(uuid), patch_map(self._marks(entry), encode_map(changed))
+            columns = {"external_ids": encode_map(marks), "name": getattr(row, "name", "")}
             claim = self._mark.read(entry.table, uuid, columns) or entry.claim
             self._touch_around(uuid)
             self._set_claim(uuid, claim, marks)
+            self._keep(uuid, row)
 
     def _set_claim(self, uuid: str, claim: Claim, marks: Mapping[str, str]) -> None:
         entry = self._entries[uuid]
@@ -201,27 +227,34 @@ class Replica:
         entry.others = {mark: text for mark, text in marks.items() if implied.get(mark) != text and is_mark(mark)}
 
     def _marks(self, entry: _Entry) -> dict[str, str]:
-        implied = {} if entry.claim.orphan else self._mark.external_ids(entry.claim.owner, entry.claim.key)
+        implied = (
+            {}
+            if entry.claim.orphan or entry.claim.foreign
+            else self._mark.external_ids(entry.claim.owner, entry.claim.key)
+        )
         return {**implied, **entry.others}
 
-    def _change_networks(self, uuid: str, difference: Columns, own: Iterable[str]) -> tuple[str, ...]:
-        """The networks that are the port's own: those that no mark gives to somebody else."""
-        networks = self._holds.setdefault((uuid, "networks"), set())
-        owners = self._address_owners.setdefault(uuid, {})
-        changed = set(decode_set(difference.get("networks", _EMPTY_SET)))
-        networks ^= changed
-        for mark, owner in decode_map(difference.get("external_ids", _EMPTY_MAP)).items():
-            network = read_address_mark(mark)
-            if network is not None:
-                changed.add(network)
-                if owners.get(network) == owner:
-                    del owners[network]
-                else:
-                    owners[network] = owner
-        for network in changed:
-            self._touch((uuid, "networks", network))
-        kept = set(own) - changed
-        return tuple(sorted(kept | {network for network in changed & networks if network not in owners}))
+    def _change_texts(self, uuid: str, shared: Shared, difference: Columns, own: Iterable[str]) -> tuple[str, ...]:
+        """The texts that are the row's own: those that no mark gives to somebody else."""
+        changed = set(decode_set(difference.get(shared.column, _EMPTY_SET)))
+        marks = decode_map(difference.get("external_ids", _EMPTY_MAP))
+        given = {text: owner for mark, owner in marks.items() if (text := read_address_mark(mark)) is not None}
+        place = uuid, shared.column
+        if not given and place not in self._holds:
+            return tuple(sorted({*own} ^ changed))
+        texts = self._holds.setdefault(place, {*own})
+        owners = self._text_owners.setdefault(uuid, {})
+        texts ^= changed
+        changed |= given.keys()
+        for text, owner in given.items():
+            if owners.get(text) == owner:
+                del owners[text]
+            else:
+                owners[text] = owner
+        for text in changed:
+            self._touch((uuid, shared.column, text))
+        kept = {*own} - changed
+        return tuple(sorted(kept | {text for text in changed & texts if text not in owners}))
 
     def _toggle(self, uuid: str, column: str, targets: Iterable[str]) -> None:
         place = uuid, column
@@ -244,7 +277,9 @@ class Replica:
         self._touch((uuid, "", ""))
         for place in self._references_to(uuid):
             self._touch(place)
-        for column in (*HELD[self._entries[uuid].table], "networks"):
+        table = self._entries[uuid].table
+        shared = SHARED_TEXTS.get(table)
+        for column in (*HELD[table], *([shared.column] if shared else [])):
             for element in self._holds.get((uuid, column), ()):
                 self._touch(self._place_of(uuid, column, element))
 
@@ -266,31 +301,36 @@ class Replica:
         if entry is None:
             return None
         if not column:
+            if entry.claim.foreign:
+                return None
             return entry.claim.owner, entry.claim.key, with_holder(self._row(uuid), partial(self._holder, uuid))
         if element not in self._holds.get((uuid, column), ()):
             return None
-        if column == "networks":
-            return self._derive_address(entry, uuid, element)
+        shared = SHARED_AT[entry.table, column]
+        if shared.target is None:
+            return self._derive_text(entry, shared, uuid, element)
         target = self._entries.get(element)
         if target is None:
             return None
-        shared = SHARED_AT[entry.table, column]
         row: OvnRow = shared.row(**{shared.holder: entry.claim.key[1], shared.element: target.claim.key[1]})
-        whose = entry if entry.claim.orphan or shared.owned_by_holder else target
+        by_holder = shared.owned_by_holder and not target.claim.orphan  # an orphan goes with all that refers to it
+        whose = entry if entry.claim.orphan or by_holder else target
         return whose.claim.owner, row.key, row
 
-    def _derive_address(self, entry: _Entry, uuid: str, network: str) -> tuple[Owner, Key, OvnRow] | None:
-        mark = self._address_owners[uuid].get(network)
+    def _derive_text(self, entry: _Entry, shared: Shared, uuid: str, text: str) -> tuple[Owner, Key, OvnRow] | None:
+        mark = self._text_owners[uuid].get(text)
         if mark is None:
             return None
-        row = PortAddress(port=entry.claim.key[1], network=network)
-        owner = entry.claim.owner if entry.claim.orphan else parse_owner(mark, f"{uuid}-{network}")
+        row: OvnRow = shared.row(**{shared.holder: entry.claim.key[1], shared.element: text})
+        owner = entry.claim.owner if entry.claim.orphan else parse_owner(mark, f"{uuid}-{text}")
         return owner, row.key, row
 
     def _row(self, uuid: str) -> Exclusive:
         """The newest value, even before it has its place."""
         if uuid in self._fresh:
             return self._fresh[uuid]
+        if (value := self._entries[uuid].value) is not None:
+            return value
         owner, key = self._placed[uuid, "", ""]
         return cast(Exclusive, self.rows[owner][key])
 

@@ -31,6 +31,7 @@ from fairlead.model.addresses import IPAddress
 
 PATIENCE = 30.0
 """Seconds for a connection, a question, and ovn-trace: it reads all logical flows first."""
+NO_CHASSIS = "ovn-trace does not know what a chassis has of its own"
 NAMES = ("neutron:port_name", "fairlead:name")
 """Under which a port's row may have the name that people gave it."""
 
@@ -134,25 +135,29 @@ def _sender(binding: Mapping[str, Any], question: Question) -> Sender:
 
 
 async def _check_traceable(southbound: Client, northbound: Client, port: str, destination: IPAddress) -> None:
-    """ovn-trace(8) knows no chassis, so no template variables either: what it said of such a VIP would be wrong.
+    """ovn-trace(8) knows no chassis: it has no template variables, and takes every port for one that is resident. What
+    it said of an address that depends on one of these would be wrong.
 
     Raises Untraceable.
     """
+    for policy in await _select(northbound, "Logical_Router_Policy", ("match",)):
+        if f"dst == {destination} && is_chassis_resident(" in policy["match"]:
+            raise Untraceable(f"each chassis has a choice of its own for {destination} (a Local IP); {NO_CHASSIS}")
     for binding in await _select(southbound, "Port_Binding", ("chassis",), ["logical_port", "==", port]):
         for chassis in decode_uuids(binding["chassis"]):
             nodes = await _select(southbound, "Chassis", ("name",), ["_uuid", "==", encode_uuid(chassis)])
             for name in (node["name"] for node in nodes):
                 rows = await _select(northbound, "Chassis_Template_Var", ("variables",), ["chassis", "==", name])
                 if any(str(destination) in decode_map(row["variables"]).values() for row in rows):
-                    what = f"{name} has a choice of its own for {destination} (members near the client)"
-                    raise Untraceable(f"{what}, and ovn-trace does not know what a chassis has of its own")
+                    what = f"{name} has a choice of its own for {destination} (members near the client, or a Local IP)"
+                    raise Untraceable(f"{what}; {NO_CHASSIS}")
 
 
 async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[Neighbour]:
     for port in await _select(southbound, "Port_Binding", _BINDING, ["datapath", "==", datapath]):
         peer = decode_map(port["options"]).get("peer")
-        rows = await _select(southbound, "Port_Binding", _BINDING, ["logical_port", "==", peer]) if peer else [port]
-        for entry in (entry for row in rows for entry in _texts(row["mac"])):
+        peers = await _select(southbound, "Port_Binding", _BINDING, ["logical_port", "==", peer]) if peer else []
+        for entry in (entry for row in (*peers, port) for entry in _texts(row["mac"])):
             mac, *addresses = entry.split()
             if ":" in mac:
                 known = tuple(ip_interface(address) for address in addresses)

@@ -58,10 +58,14 @@ class Tls:
 class Timing:
     """All in seconds. A server that is silent for twice `probe` is taken for dead.
 
+    One that compacts or writes out a large database says nothing for many seconds, and whoever leaves it then makes it
+    write all of it once more: OVN's own tools wait 120 s (ovn-nb(5), nbctl_probe_interval), Neutron 60 s. That a
+    machine is gone is known earlier (`link.KEEPALIVE`).
+
     The longest pause is what a database that is back waits for us; few servers ask, so it need not be long.
     """
 
-    probe: float = 5.0
+    probe: float = 60.0
     connect: float = 5.0
     first_pause: float = 0.25
     longest_pause: float = 2.0

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -24,6 +25,15 @@ from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.steps import Steps
 
 _LOG = logging.getLogger(__name__)
+KEEPALIVE = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 5,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 2,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 4,
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): 13_000,
+}
+"""Seconds, and milliseconds (tcp(7)). The kernel of a machine answers for a process that is busy: so a machine that is
+gone is told from that within 13 s, whether something was sent to it or not."""
 LONGEST = 0.005
 """Seconds of a step of long work, and as long as it takes to the next place to rest."""
 OnReply: TypeAlias = Callable[[Reply], Steps[None] | None]
@@ -76,6 +86,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _keep_alive(transport.get_extra_info("socket"))
         self._liveness.heard(self._loop.time())
         self._schedule_tick()
 
@@ -184,6 +195,12 @@ class Link(asyncio.Protocol):
     def _probe(self) -> None:
         if self._reason is None:
             self._send(Request(id="probe", method="echo", params=[]))
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        for (level, name), value in KEEPALIVE.items():
+            connection.setsockopt(level, name, value)
 
 
 def rests(work: Steps[None] | None) -> Steps[None]:

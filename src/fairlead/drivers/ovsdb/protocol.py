@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.drivers.ovsdb.errors import ProtocolError, RequestError, TransactionError
+from fairlead.drivers.ovsdb.large import IN_MESSAGE, IN_ROWS, LARGE_MESSAGE, Pieces, decode
 from fairlead.drivers.ovsdb.values import Json
 
 MAX_MESSAGE = 1 << 30
-LARGE_MESSAGE = 1 << 18
-"""Bytes, from which on the rows in a message are decoded one by one: all at once take a third of a second for the
-50 MB of ten thousand load balancers."""
 NO_TXN = "00000000-0000-0000-0000-000000000000"
 
 _NEUTRAL = b"__"  # stands for an escape, so that text keeps its length
@@ -80,31 +78,38 @@ class Framer:
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
-        self._buffer = bytearray()  # begins with the current message
+        self._buffer = bytearray()  # begins with the current message, or with what was not taken of it yet
+        self._pieces: Pieces | None = None  # what was taken of it, if it is large
         self._depth = 0  # of braces at the end of the buffer
         self._in_string = False
         self._in_escape = False
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """The messages that `data` completes. Consume it to the end before feeding more."""
-        begin = -len(self._buffer)  # of the current message, counted from the begin of `data`
+        begin = -len(self._buffer)  # of the buffer, counted from the begin of `data`
         self._buffer += data
-        for end in self._find_ends(data):
-            self._check_length(end - begin)
-            yield self._take(end - begin)
-            begin = end
+        for end, depth in self._find_ends(data):
+            if depth == 0:
+                self._check_length(end - begin)
+                yield self._take(end - begin)
+                begin = end
+            elif depth == IN_ROWS and end - begin > LARGE_MESSAGE:
+                self._take_piece(end - begin)
+                begin = end
+            elif depth == IN_MESSAGE and self._pieces is not None:
+                self._pieces.note_close(end - begin)
         self._check_length(len(self._buffer))
 
-    def _find_ends(self, data: bytes) -> Iterator[int]:
-        """The positions behind the last braces of messages."""
+    def _find_ends(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """The positions behind closing braces, with the depth there, as far as somebody may look at them."""
         text = self._hide_strings(data)
         position = 0
         for part in text.split(b"}")[:-1]:
             position += len(part) + 1
             self._depth += part.count(b"{") - 1
-            if self._depth <= 0:
-                self._depth = 0
-                yield position
+            self._depth = max(0, self._depth)
+            if self._depth in (0, IN_MESSAGE, IN_ROWS):
+                yield position, self._depth
         self._depth += text.count(b"{", position)
 
     def _hide_strings(self, data: bytes) -> bytes:
@@ -125,102 +130,27 @@ class Framer:
         return text
 
     def _check_length(self, length: int) -> None:
-        if length > self._limit:
+        if length + (self._pieces.length if self._pieces else 0) > self._limit:
             raise ProtocolError(f"message is longer than {self._limit} bytes")
 
+    def _take_piece(self, length: int) -> None:
+        self._pieces = self._pieces or Pieces()
+        self._pieces.add(self._cut(length))
+
     def _take(self, length: int) -> Message:
-        if length > LARGE_MESSAGE:  # what is decoded later goes on using the buffer: it is left to it
-            text, self._buffer = self._buffer, self._buffer[length:]
-            del text[length:]
-            return read_message(_decode_large(text))
+        if self._pieces is not None:
+            pieces, self._pieces = self._pieces, None
+            return read_message(pieces.end(self._cut(length)))
         with memoryview(self._buffer) as view, view[:length] as part:
-            fields = _decode(part)
+            fields = decode(part)
         del self._buffer[:length]
         return read_message(fields)
 
-
-class LateRows(Mapping[str, Json]):
-    """Rows of a table by UUID, each decoded when it is asked for. Raises ProtocolError."""
-
-    def __init__(self, rows: Mapping[str, msgspec.Raw]) -> None:
-        self._rows = rows
-
-    def __getitem__(self, uuid: str) -> Json:
-        return _decode(self._rows[uuid])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def is_gone(self, uuid: str) -> bool:
-        """Whether the change is that the row was deleted: it need not be decoded to see that."""
-        return bytes(self._rows[uuid]).startswith(b'{"delete"')
-
-
-def in_parts(tables: Mapping[str, Mapping[str, Json]], rows: int) -> Iterator[Mapping[str, Mapping[str, Json]]]:
-    """<table-updates>, so many rows at a time. Rows that go come first: one that is made anew has another UUID."""
-    if sum(map(len, tables.values())) <= rows:
-        yield tables
-        return
-    for gone in (True, False):
-        part: dict[str, dict[str, Json]] = {}
-        count = 0
-        for table, changes in tables.items():
-            for uuid in changes:
-                if _is_gone(changes, uuid) is gone:
-                    part.setdefault(table, {})[uuid] = changes[uuid]
-                    count += 1
-                if count == rows:
-                    yield part
-                    part, count = {}, 0
-        if part:
-            yield part
-
-
-def _is_gone(changes: Mapping[str, Json], uuid: str) -> bool:
-    return changes.is_gone(uuid) if isinstance(changes, LateRows) else "delete" in changes[uuid]
-
-
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_TABLES = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
-
-
-def _decode_large(text: bytearray) -> Json:
-    """As `_decode`, but the rows of <table-updates>, which a result or the last of parameters may be, are decoded
-    when they are asked for."""
-    try:
-        fields = _FIELDS.decode(text)
-        return {
-            name: _decode_late(value) if name in ("params", "result") else _decode(value)
-            for name, value in fields.items()
-        }
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"message is not JSON: {error}") from error
-
-
-def _decode_late(value: msgspec.Raw) -> Json:
-    try:
-        *others, last = _ITEMS.decode(value)
-    except (msgspec.ValidationError, ValueError):
-        return _decode_tables(value)
-    return [*map(_decode, others), _decode_tables(last)]
-
-
-def _decode_tables(value: msgspec.Raw) -> Json:
-    try:
-        return {table: LateRows(rows) for table, rows in _TABLES.decode(value).items()}
-    except msgspec.ValidationError:
-        return _decode(value)
-
-
-def _decode(text: memoryview | msgspec.Raw) -> Json:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"message is not JSON: {error}") from error
+    def _cut(self, length: int) -> bytes:
+        with memoryview(self._buffer) as view:
+            text = bytes(view[:length])
+        del self._buffer[:length]
+        return text
 
 
 MANY_OBJECTS = 10_000

@@ -1,17 +1,16 @@
 """Long work in short steps: between two of them everybody else is served."""
 
 import asyncio
+from collections.abc import Generator
 from time import perf_counter
 from typing import TypeVar
-
-from fairlead.model.steps import Steps
 
 LONGEST = 0.005
 """Seconds of a step, and as long as it takes to the next place to rest."""
 _T = TypeVar("_T")
 
 
-async def in_steps(work: Steps[_T]) -> _T:
+async def in_steps(work: Generator[None, None, _T]) -> _T:
     """What the work returns; the event loop has its turn between."""
     rest = perf_counter() + LONGEST
     while True:

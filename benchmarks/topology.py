@@ -1,0 +1,195 @@
+"""Networks that Neutron wrote, followed: how long a first look takes, how much memory, and what one change costs.
+
+    python benchmarks/topology.py                      5,000 networks, 100,000 ports; about three minutes, no root
+    python benchmarks/topology.py --networks 500 --json
+
+Each network has a subnet with DHCP, a port for metadata, an interface of a router and 18 machines; ten networks share a
+router, which has its gateway on the one external network. The rows are those of Neutron 29, all their words included.
+The reader tells a model, as in a server. Held: the longest time for which the event loop served nobody else, in the
+processor's time. A change is one transaction of Neutron's, until the model has it.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time, sleep
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from fairlead.api.loop_lag import BEAT, LoopLag
+from fairlead.drivers.ovn.topology import DATABASE, TopologyReader, TopologySettings
+from fairlead.drivers.ovsdb.client import Client, Settings, Timing
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import Json
+from fairlead.model.facts import Fact
+from fairlead.model.steps import Steps
+from fairlead.server.process import _frozen
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.neutron import Net, Rtr, words
+
+SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
+MACHINES, SHARE = 18, 10
+CHANGES = 200
+PATIENCE_SECONDS = 600
+PATIENT = Timing(probe=60.0)
+OUTSIDE = Net(name="outside", project="admin", external=True, physnet="wire")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What it costs to follow networks that Neutron wrote.")
+    parser.add_argument("--networks", type=int, default=5000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with northbound() as remote:
+        asyncio.run(fill(remote, arguments.networks))
+        with _frozen():
+            found = asyncio.run(measure(remote, arguments.networks))
+    print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    return 0
+
+
+@contextmanager
+def northbound() -> Iterator[str]:
+    with TemporaryDirectory() as folder:
+        subprocess.run(["ovsdb-tool", "create", f"{folder}/db", SCHEMA], check=True)
+        remote = f"unix:{folder}/sock"
+        options = [f"--remote=p{remote}", f"--unixctl={folder}/ctl", "-vconsole:off"]
+        process = subprocess.Popen(["ovsdb-server", *options, f"{folder}/db"])
+        try:
+            while not Path(folder, "sock").exists():
+                sleep(0.05)
+            yield remote
+        finally:
+            process.kill()
+            process.wait()
+
+
+def network(number: int) -> Net:
+    return Net(name=f"net{number}", project=f"project{number // SHARE}")
+
+
+def router(number: int) -> Rtr:
+    return Rtr(name=f"router{number}", project=f"project{number}")
+
+
+def rows(number: int) -> Iterator[Json]:
+    """Of one network, and of its router if it is the first of those that share it."""
+    net, via = network(number), router(number // SHARE)
+    first = IPv4Address(0x0A000000 + number * 256)
+    yield from net.make()
+    yield net.subnet(f"{first}/24", str(first + 1))
+    if number % SHARE == 0:
+        yield from via.make()
+        outside = f"{IPv4Address(0xC0000002 + number)}/8"
+        yield from via.join(OUTSIDE, outside, gateway=True)
+        yield from via.default_route(OUTSIDE, "192.0.0.1", "192.0.0.0/8")
+        yield from via.snat(outside.partition("/")[0])
+    yield from via.join(net, f"{first + 1}/24")
+    for each in range(MACHINES):
+        yield from net.port(f"vm{each}", f"{first + 10 + each}/24", project=net.project, device=net.id, host="node1")
+
+
+def by_reference(operations: list[Json]) -> list[Json]:
+    """The same, without a search for each row by its name: there are too many."""
+    made: dict[str, str] = {}
+    for each in operations:
+        if each["op"] == "insert" and each["table"] in ("Logical_Switch", "Logical_Router"):
+            made[each["row"]["name"]] = each["uuid-name"] = f"row{len(made)}"
+        elif each["op"] == "mutate" and (name := each["where"][0][2]) in made:
+            each["where"] = [["_uuid", "==", ["named-uuid", made[name]]]]
+    return operations
+
+
+async def fill(remote: str, networks: int) -> None:
+    settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=PATIENT)
+    async with Client(settings, lambda event: None) as client:
+        await client.wait_connected(10)
+        await client.transact([*OUTSIDE.make()], PATIENCE_SECONDS)
+        for number in range(networks):
+            await client.transact(by_reference([*rows(number)]), PATIENCE_SECONDS)
+
+
+class Watched:
+    """A model, and how much processor time its observer used."""
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.seconds = 0.0
+        self.told = asyncio.Event()
+
+    def observe(self, fact: Fact[Any], news: Any) -> Steps[None]:
+        began = process_time()
+        yield from self.model.observe(fact, news)
+        self.seconds += process_time() - began
+        self.told.set()
+
+
+async def measure(remote: str, networks: int) -> dict[str, Any]:
+    watched, lag = Watched(), LoopLag()
+    with TemporaryDirectory() as folder:
+        watched.model = await Model.load(await SqliteStore.open(Path(folder, "store")), lambda snapshot, owner: None)
+        beat = asyncio.create_task(lag.beat())
+        gc.collect()
+        before, began, worked = memory(), perf_counter(), process_time()
+        reader = TopologyReader(TopologySettings(remotes=parse_remotes(remote), mark="bench"), watched.observe)
+        reader.start()
+        await reader.wait_connected(PATIENCE_SECONDS)
+        look = {
+            "networks": len(watched.model.snapshot.networks),
+            "ports": len(watched.model.snapshot.ports),
+            "routers": len(watched.model.snapshot.routers),
+            "first look, s": round(perf_counter() - began, 1),
+            "of the processor, s": round(process_time() - worked, 1),
+            "of these the model, s": round(watched.seconds, 1),
+            "longest hold, ms": round(1000 * lag.longest, 1),
+        }
+        gc.collect()
+        look["memory, MB"] = round((memory() - before) / 1e6)
+        await asyncio.sleep(2 * BEAT)  # what was measured here counts for nothing
+        lag.longest = 0.0
+        changes = await change(remote, watched, networks)
+        beat.cancel()
+        await reader.close()
+        return {**look, **changes, "longest hold of a change, ms": round(1000 * lag.longest, 1)}
+
+
+async def change(remote: str, watched: Watched, networks: int) -> dict[str, Any]:
+    """Ports that are renamed, one after another."""
+    settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=PATIENT)
+    taken, worked = [], []
+    async with Client(settings, lambda event: None) as client:
+        await client.wait_connected(10)
+        for number in range(CHANGES):
+            port = network(number % networks).port_id(f"vm{number % MACHINES}")
+            began, before = perf_counter(), process_time()
+            await client.transact([words("Logical_Switch_Port", port, port_name=f"new{number}")], PATIENCE_SECONDS)
+            while watched.model.snapshot.ports[port].name != f"new{number}":
+                watched.told.clear()
+                await watched.told.wait()
+            taken.append(perf_counter() - began)
+            worked.append(process_time() - before)
+    return {
+        "a change, ms": round(1000 * statistics.median(taken), 2),
+        "of the processor, ms": round(1000 * statistics.median(worked), 2),
+    }
+
+
+def memory() -> int:
+    """Bytes that the process has now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""What a server tells an agent of its slice, a line each: written by the server, read by the agent.
+
+A line is a JSON object with one of these names (and those beside it):
+
+    list       all that was told before is forgotten: what follows, up to the next `at`, is the whole slice; and
+               whether it is for agents to probe members (`agents_probe`)
+    put        a document (`kind/id`), with its `generation` and the `document` as the store has it; without a
+               generation it is of others (`model/foreign.py`)
+    delete     a document that is gone, or where the chassis reaches it no more
+    health     who is down, and who was seen to answer, of a load balancer or Local IP: `down`, `online`
+    chassis    the chassis itself, as OVN has it; without ports if OVN has none of that name
+    covered    places (`model/covering.py`), and whether the chassis covers each
+    at         the cursor: what came before it belongs together, and whoever comes again with it is told what came
+               after; and the `revision` of the store
+
+Each says how something is now, never what was done to it. So one that comes twice does no harm.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+from immutables import Map
+
+from fairlead.model.affected import affected
+from fairlead.model.chassis import Chassis
+from fairlead.model.foreign import (
+    Foreign,
+    ForeignFloatingIP,
+    ForeignNetwork,
+    ForeignPort,
+    ForeignRouter,
+    is_foreign,
+)
+from fairlead.model.health import HealthKey
+from fairlead.model.kinds import has_rows
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, Snapshot, with_health
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes, apply_changes, load_documents, owners_with_rows, with_foreign
+from fairlead.store.codec import decode, encode, read_value
+
+LONGEST_LINE = 2 * 2**20
+"""Bytes: a document takes 1.25 MiB at most."""
+FOREIGN_CLASSES: Mapping[Kind, type[Foreign]] = {
+    Kind.NETWORK: ForeignNetwork,
+    Kind.ROUTER: ForeignRouter,
+    Kind.PORT: ForeignPort,
+    Kind.FLOATING_IP: ForeignFloatingIP,
+}
+STEP = 50
+"""Documents that are put into the snapshot without a rest."""
+PROBING = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
+_Key = str | tuple[str, int]
+
+
+class _Chassis(msgspec.Struct, kw_only=True):
+    name: str
+    host: str = ""
+    zones: list[str] = []
+    alive: bool = True
+    ports: dict[str, bool] = {}
+
+
+class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+    list: int | None = None
+    agents_probe: bool = False
+    put: str = ""
+    generation: int = 0
+    document: msgspec.Raw = msgspec.Raw()
+    delete: str = ""
+    health: str = ""
+    down: tuple[_Key, ...] = ()
+    online: tuple[_Key, ...] = ()
+    chassis: _Chassis | None = None
+    covered: dict[str, bool] | None = None
+    at: str = ""
+    revision: int = 0
+
+
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder(Line).decode
+
+
+def _line(line: Line) -> bytes:
+    return _ENCODE(line) + b"\n"
+
+
+def list_line(revision: int, *, agents_probe: bool) -> bytes:
+    return _line(Line(list=revision, agents_probe=agents_probe))
+
+
+def put_line(owner: Owner, generation: int | None, document: Aggregate) -> bytes:
+    return _line(Line(put=str(owner), generation=generation or 0, document=msgspec.Raw(encode(document))))
+
+
+def delete_line(owner: Owner) -> bytes:
+    return _line(Line(delete=str(owner)))
+
+
+def health_line(snapshot: Snapshot, owner: Owner) -> bytes:
+    down, online = (known.get(owner.id, frozenset()) for known in (snapshot.down, snapshot.online))
+    return _line(Line(health=str(owner), down=_in_order(down), online=_in_order(online)))
+
+
+def _in_order(keys: Iterable[HealthKey]) -> tuple[HealthKey, ...]:
+    return tuple(sorted(keys, key=str))
+
+
+def chassis_line(chassis: Chassis) -> bytes:
+    told = _Chassis(
+        name=chassis.name,
+        host=chassis.host,
+        zones=sorted(chassis.zones),
+        alive=chassis.alive,
+        ports=dict(chassis.ports.items()),
+    )
+    return _line(Line(chassis=told))
+
+
+def covered_line(covered: Mapping[str, bool]) -> bytes:
+    return _line(Line(covered=dict(covered)))
+
+
+def at_line(cursor: str, revision: int) -> bytes:
+    return _line(Line(at=cursor, revision=revision))
+
+
+def read_line(line: bytes) -> Line:
+    """Raises ValueError (msgspec's are)."""
+    return _DECODE(line)
+
+
+@dataclass(slots=True)
+class Slice:
+    """What a chassis was told, put together again; pure. Lines are gathered until the cursor that ends them."""
+
+    name: str
+    """Of the chassis."""
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    cursor: str = ""
+    _lines: list[Line] = field(default_factory=list)
+    _documents: dict[int, Aggregate] = field(default_factory=dict)
+    """Those of the lines, by their numbers: read when they come, because that takes longest."""
+
+    def take(self, line: Line) -> Steps[tuple[Owner, ...]]:
+        """The owners whose rows or probes may differ; nothing before the cursor. Raises ValueError, StoreError."""
+        if not line.at:
+            if line.put:
+                self._documents[len(self._lines)] = _document(line)
+            self._lines.append(line)
+            return ()
+        lines, documents, before = self._lines, self._documents, self.snapshot
+        self.interrupted()
+        first = next((index + 1 for index, each in enumerate(lines) if each.list is not None), 0)
+        after = Snapshot(agents_probe=lines[first - 1].agents_probe) if first else before
+        for begin in range(first, len(lines), STEP):
+            after = self._with_documents(after, range(begin, min(begin + STEP, len(lines))), lines, documents)
+            yield
+        for each in lines[first:]:
+            after = self._with_facts(after, each)
+        self.snapshot, self.cursor = replace(after, revision=line.revision), line.at
+        if first:
+            return _all_of(before, self.snapshot)
+        return _concerned(before, self.snapshot, lines)
+
+    def _with_documents(
+        self, snapshot: Snapshot, numbers: range, lines: Sequence[Line], documents: Mapping[int, Aggregate]
+    ) -> Snapshot:
+        puts: list[tuple[Aggregate, int | None]] = []
+        for number in numbers:  # those that come one after the other make one snapshot
+            line = lines[number]
+            if line.put:
+                puts.append((documents[number], line.generation or None))
+            if line.delete:
+                snapshot, puts = load_documents(snapshot, puts, snapshot.revision), []
+                snapshot = _without(snapshot, Owner.parse(line.delete))
+        return load_documents(snapshot, puts, snapshot.revision)
+
+    def interrupted(self) -> None:
+        """What was not ended by a cursor is told again."""
+        self._lines, self._documents = [], {}
+
+    def _with_facts(self, snapshot: Snapshot, line: Line) -> Snapshot:
+        if line.health:
+            return with_health(snapshot, Owner.parse(line.health).id, frozenset(line.down), frozenset(line.online))
+        if line.chassis is not None:
+            told = line.chassis
+            chassis = Chassis(
+                name=told.name,
+                host=told.host,
+                zones=frozenset(told.zones),
+                alive=told.alive,
+                ports=Map(told.ports),
+            )
+            plugged = {port: told.host or told.name for port, flows in told.ports.items() if flows}
+            return replace(snapshot, chassis=Map({self.name: chassis}), plugged=Map(plugged))
+        if line.covered is not None:
+            covered = {place: self.name for place, covers in line.covered.items() if covers}
+            left = {place: who for place, who in snapshot.covered.items() if place not in line.covered}
+            return replace(snapshot, covered=Map({**left, **covered}))
+        return snapshot
+
+
+def _document(line: Line) -> Aggregate:
+    """Raises ValueError, StoreError."""
+    owner = Owner.parse(line.put)
+    if line.generation:
+        return decode(owner, bytes(line.document))
+    if owner.kind not in FOREIGN_CLASSES:
+        raise ValueError(f"{owner} has no generation")
+    return read_value(msgspec.json.decode(line.document), FOREIGN_CLASSES[owner.kind])
+
+
+def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
+    snapshot = with_health(snapshot, owner.id, frozenset())
+    if is_foreign(snapshot.find(owner)):
+        return with_foreign(snapshot, {owner: None})
+    return apply_changes(snapshot, Changes(deletes=(owner,)), snapshot.revision)
+
+
+def _all_of(before: Snapshot, after: Snapshot) -> tuple[Owner, ...]:
+    return tuple(dict.fromkeys((*owners_with_rows(before), *owners_with_rows(after))))
+
+
+def _concerned(before: Snapshot, after: Snapshot, lines: Iterable[Line]) -> tuple[Owner, ...]:
+    told = dict.fromkeys(Owner.parse(each.put or each.delete) for each in lines if each.put or each.delete)
+    found = dict.fromkeys(affected(before, after, told))
+    for line in lines:
+        if line.health:
+            found[Owner.parse(line.health)] = None
+        if line.chassis is not None or line.covered is not None:  # which machines are here, or looked after from here
+            found.update(dict.fromkeys(Owner(kind, each) for kind in PROBING for each in after.documents(kind)))
+    return tuple(owner for owner in found if has_rows(owner.kind))

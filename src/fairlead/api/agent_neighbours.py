@@ -1,0 +1,110 @@
+"""By which MACs a node's machines have to know their neighbours: a question that waits for an answer that is new.
+
+Whatever has happened, the whole list is made anew and compared by its digest. So nothing has to be remembered of a
+node, any server can answer, and news that were missed are in the next answer.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import msgspec
+from immutables import Map
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from fairlead.api.agent_messages import render_neighbourhoods
+from fairlead.api.door import Services, json_response
+from fairlead.api.openapi import in_turn, read_body
+from fairlead.model.local_ip import LocalIP
+from fairlead.model.neighbours import Remembered, neighbourhoods
+from fairlead.model.network import Port
+from fairlead.resting import in_steps
+
+LOOK = 0.5
+"""Seconds from look to look whether anything has changed that an answer depends on."""
+PortsOf: TypeAlias = Callable[[Request, str], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What an answer is a function of, but for the question. A snapshot's maps are the same object until they
+    change."""
+
+    local_ips: Map[str, LocalIP]
+    ports: Map[str, Port]
+    here: frozenset[str]
+
+    def are(self, other: "_Inputs | None") -> bool:
+        same = other is not None and self.local_ips is other.local_ips and self.ports is other.ports
+        return same and other is not None and self.here == other.here
+
+
+class NeighbourNews:
+    def __init__(self, services: Services, ports_of: PortsOf) -> None:
+        """`ports_of` are those of a chassis for which the caller may speak, and raises ApiError and DriverError."""
+        self._services = services
+        self._ports_of = ports_of
+        self._figures = services.nodes.neighbours
+        self._newest: dict[str, Request] = {}
+        """Chassis -> its question that waits. One does: the chassis that there are bound how many wait in all."""
+
+    async def tell(self, request: Request) -> Response:
+        """By which MACs the neighbours of a node's machines have to be known, as soon as that is something else than
+        the node has heard last; null when it has waited long enough, or when it asks anew."""
+        chassis = request.path_params["chassis"]
+        self._ports_of(request, chassis)
+        async with in_turn(request.scope):
+            asked = await read_body(request)
+        with self._waiting(chassis, request):
+            return await self._news(request, chassis, asked)
+
+    async def _news(self, request: Request, chassis: str, asked: Any) -> Response:
+        until = perf_counter() + (asked.get("wait") or 0)
+        before: _Inputs | None = None
+        digest, networks = "", dict[str, object]()
+        while True:
+            snapshot = self._services.model.snapshot
+            inputs = _Inputs(snapshot.local_ips, snapshot.ports, self._ports_of(request, chassis))
+            if not inputs.are(before):
+                before = inputs
+                async with in_turn(request.scope):
+                    digest, networks = await self._look(inputs.here, asked["remembered"])
+            if digest != asked.get("digest"):
+                self._figures.told += 1
+                return json_response({"digest": digest, "networks": networks})
+            wanted = perf_counter() < until and self._newest.get(chassis) is request
+            if not wanted or await _is_over(request.scope):
+                return json_response({"digest": digest, "networks": None})
+
+    async def _look(self, ports: frozenset[str], remembered: Remembered) -> tuple[str, dict[str, object]]:
+        found = await in_steps(neighbourhoods(self._services.model.snapshot, ports, remembered))
+        networks = render_neighbourhoods(found)
+        return hashlib.sha256(msgspec.json.encode(networks)).hexdigest(), networks
+
+    @contextlib.contextmanager
+    def _waiting(self, chassis: str, request: Request) -> Iterator[None]:
+        self._newest[chassis] = request
+        self._figures.waiting = len(self._newest)
+        try:
+            yield
+        finally:
+            if self._newest.get(chassis) is request:
+                del self._newest[chassis]
+            self._figures.waiting = len(self._newest)
+
+
+async def _is_over(scope: Scope) -> bool:
+    """Wait until the next look; whether the caller, or the server, has ended meanwhile."""
+    over = scope.get("extensions", {}).get("fairlead.over", {}).get("event") or asyncio.Event()
+    began = perf_counter()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOK):
+            await over.wait()
+    scope.get("waited", []).append(perf_counter() - began)
+    return bool(over.is_set())

@@ -1,0 +1,83 @@
+"""Where agents listen: an answer without an end, of lines (`agent_lines`), for as long as both live."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fairlead.api.agent_channel import MOST_BEHIND, Channel, Watch
+from fairlead.api.door import ApiError
+from fairlead.api.loop_turns import LoopTurns
+from fairlead.api.openapi import in_turn
+from fairlead.api.pace import Pace
+
+LINES = "application/x-ndjson"
+COMES_AGAIN, COMES_AGAIN_SECONDS = 10, 1.0
+"""How often an agent may come and listen at once, and seconds after which one of these comes back: each time may cost
+us its slice."""
+LONGEST_CURSOR = 100
+
+
+class Watching:
+    def __init__(self, channel: Channel, check: Callable[[Request, str], None]) -> None:
+        """`check` raises ApiError for a chassis for which the caller may not speak."""
+        self._channel = channel
+        self._check = check
+        self._pace = Pace(COMES_AGAIN, COMES_AGAIN_SECONDS)
+        self._turns = LoopTurns()
+
+    async def watch(self, request: Request) -> Response:
+        """The slice of a chassis, and how it changes, a JSON object a line, without an end. `after` is the cursor up to
+        which it was heard: if it is known here the answer begins with what came after it, and else with `list`."""
+        chassis, cursor = request.path_params["chassis"], request.query_params.get("after", "")[:LONGEST_CURSOR]
+        self._check(request, chassis)
+        if self._pace.wait(chassis) > 0:
+            raise ApiError(429, f"chassis {chassis} comes to listen too often; try again in a second")
+        self._pace.add(chassis)
+        async with in_turn(request.scope):
+            return _Stream(self._channel, self._turns, chassis, cursor)
+
+
+class _Stream(Response):
+    media_type = LINES
+
+    def __init__(self, channel: Channel, turns: LoopTurns, chassis: str, cursor: str) -> None:
+        """`turns` are those of all lists: the pieces of a thousand of them hold the loop for tenths of a second."""
+        super().__init__()
+        del self.headers["content-length"]
+        self._channel, self._turns, self._chassis, self._cursor = channel, turns, chassis, cursor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        seen = scope["extensions"]
+        stream, over = seen["fairlead.stream"], seen["fairlead.over"]["event"]
+        watch = self._channel.follow(self._chassis)
+        watch.end = stream["end"]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            for piece in self._pieces():
+                await stream["taken"]()
+                await self._turns.take()
+                if over.is_set():
+                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            watch.go_live(partial(_write, watch, stream))
+            await over.wait()
+            await self._turns.take()  # a thousand may hang up at once, too
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._channel.leave(watch)
+
+    def _pieces(self) -> Iterator[bytes]:
+        missed = self._channel.missed(self._chassis, self._cursor)
+        return iter((missed,)) if missed is not None else self._channel.whole(self._chassis)
+
+
+def _write(watch: Watch, stream: Any, message: bytes) -> None:
+    """Past uvicorn, which would take a turn of the loop for each agent."""
+    if stream["waiting"]() > MOST_BEHIND:
+        watch.end()
+    else:
+        stream["write"](message)

@@ -1,0 +1,82 @@
+"""What Keystone says of a valid token (Identity API v3, "Validate and show information for token").
+
+A token speaks for a project, or for the whole deployment (`system`). All others may do nothing here: who
+administers a domain has the role `admin` in a token of that domain, and is no administrator of the deployment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from fairlead.api.auth import ROLES
+from fairlead.changes.identity import LONGEST_PROJECT, Identity
+
+KNOWN_ROLES = ROLES - {"service"}
+"""Keystone's `service` is a role of whole services; here it is that of an agent, who names its chassis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidToken:
+    identity: Identity
+    ends: datetime
+
+
+class NotUnderstood(Exception):
+    """The answer is none of Keystone's."""
+
+
+class _Thing(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+
+
+class _Token(msgspec.Struct):
+    user: _Thing
+    expires_at: datetime
+    roles: Sequence[_Thing] = ()
+    """Those that are implied by others among them."""
+    project: _Thing | None = None
+    system: dict[str, bool] | None = None
+
+
+class _Answer(msgspec.Struct):
+    token: _Token
+
+
+def read_token(body: bytes) -> ValidToken:
+    """Raises NotUnderstood."""
+    token = _read(body)
+    project = token.project.id if token.project else ""
+    system = bool(token.system and token.system.get("all")) and not project
+    speaks = system or 0 < len(project) <= LONGEST_PROJECT
+    roles = _names(token) & KNOWN_ROLES if speaks else frozenset[str]()
+    identity = Identity(user=token.user.id, project_id=project if speaks else "", roles=roles, system=system)
+    return ValidToken(identity=identity, ends=token.expires_at)
+
+
+def may_validate(body: bytes) -> bool:
+    """Whether a token's roles let it validate those of others (Keystone's default policy, `identity:validate_token`).
+    Raises NotUnderstood."""
+    token = _read(body)
+    return bool(_names(token) & ({"admin", "service", "reader"} if token.system else {"admin", "service"}))
+
+
+def read_end(body: bytes) -> datetime:
+    """Until when the token is good. Raises NotUnderstood."""
+    return _read(body).expires_at
+
+
+def _names(token: _Token) -> frozenset[str]:
+    return frozenset(role.name for role in token.roles)
+
+
+def _read(body: bytes) -> _Token:
+    try:
+        token = msgspec.json.decode(body, type=_Answer).token
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise NotUnderstood from None
+    if not token.user.id or token.expires_at.tzinfo is None:
+        raise NotUnderstood
+    return token

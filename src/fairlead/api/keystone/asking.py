@@ -1,0 +1,201 @@
+"""What is asked of Keystone, with a token of our own (Identity API v3, Authentication and token management).
+
+Only its 200 lets anybody in, and only its 404 says that a token is not good (not a token, at its end, revoked, of a
+project or user that is disabled). Anything else says nothing about the token. While Keystone does not answer, one
+question at a time looks whether it is back; the others are told at once that nobody can be asked.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+
+from fairlead.api.auth import NobodyToAsk
+from fairlead.api.keystone.answers import NotUnderstood, ValidToken, may_validate, read_end, read_token
+from fairlead.api.keystone.connection import Answer, NoAnswer, Place, ask
+from fairlead.logs import RateLimit
+
+LOG = logging.getLogger(__name__)
+ODD = logging.getLogger(f"{__name__}.odd")
+"""Of answers that Keystone should not give; a token may be made so that it does."""
+ODD.addFilter(RateLimit(10))
+TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+"""Printable, without spaces. Keystone's have some hundred characters: 183 (fernet), 700 (JWS)."""
+VALIDATION_PATIENCE = 8.0
+"""Seconds for a validation, a new token of our own included."""
+AWAY_SECONDS, MISUSED_SECONDS = 2.0, 20.0
+"""Until somebody asks again: after no answer; and after a refusal of our own user, who must not be locked out."""
+MARGIN = 60.0
+"""Seconds before its end in which our own token is not used any more."""
+AWAY = frozenset({502, 503, 504})
+
+
+class OddAnswer(NobodyToAsk):
+    """Keystone answers, and nobody knows what that says about the token."""
+
+
+class Misused(Exception):
+    """Keystone says that our own configuration is wrong. The message names what to look at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceUser:
+    """Who asks."""
+
+    name: str
+    password: str = field(repr=False)
+    project: str
+    user_domain: str
+    project_domain: str
+
+    def __str__(self) -> str:
+        return f"user '{self.name}' of project '{self.project}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _OwnToken:
+    text: str = field(repr=False)
+    until: float
+    """Of the clock."""
+    may_validate: bool
+
+
+class Keystone:
+    def __init__(self, place: Place, user: ServiceUser, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place, self._user = place, user
+        self._clock = clock
+        self._own: _OwnToken | None = None
+        self._logging_in: asyncio.Task[_OwnToken] | None = None
+        self._trouble, self._retry_at = "", 0.0
+        """Why nobody can be asked; and when it is tried again."""
+        self._trying = False
+
+    @property
+    def answers(self) -> bool:
+        """As far as is known: nobody has asked in vain since it did."""
+        return not self._trouble
+
+    def replace(self, place: Place, user: ServiceUser) -> None:
+        """From now on it is asked there, by this user."""
+        self._place, self._user = place, user
+        self._own = self._logging_in = None
+        self._trouble = ""
+
+    async def check(self) -> None:
+        """Log in. Raises Misused, NotTrusted; NoAnswer when it is not known whether anything is wrong."""
+        own = await self._log_in()
+        if not own.may_validate:
+            raise Misused(f"{self._user} may not validate tokens of others: it needs the role 'service'")
+        self._own = own
+
+    async def validate(self, token: str) -> ValidToken | None:
+        """What a token says; None when it is not good. Raises NobodyToAsk."""
+        if self._trouble and (self._trying or self._clock() < self._retry_at):
+            raise NobodyToAsk(AWAY_SECONDS)
+        self._trying = bool(self._trouble)
+        try:
+            async with asyncio.timeout(VALIDATION_PATIENCE):
+                found = await self._validate(token)
+        except TimeoutError:
+            raise self._in_trouble("it is too slow", AWAY_SECONDS) from None
+        except NoAnswer as error:
+            raise self._in_trouble(str(error), AWAY_SECONDS) from None
+        except Misused as error:
+            raise self._in_trouble(str(error), MISUSED_SECONDS) from None
+        finally:
+            self._trying = False
+        if self._trouble:
+            LOG.info("Keystone at %s answers again", self._place.url)
+            self._trouble = ""
+        return found
+
+    def _in_trouble(self, why: str, seconds: float) -> NobodyToAsk:
+        if why != self._trouble:
+            LOG.error("Keystone at %s: %s; callers whose tokens are not remembered get 503", self._place.url, why)
+        self._trouble, self._retry_at = why, self._clock() + seconds
+        return NobodyToAsk(AWAY_SECONDS)
+
+    async def _validate(self, token: str) -> ValidToken | None:
+        own = await self._own_token()
+        answer = await self._ask_about(token, own)
+        if answer.status == 401:  # about our own
+            own = await self._own_token(instead_of=own)
+            answer = await self._ask_about(token, own)
+        match answer.status:
+            case 200:
+                return self._read(answer)
+            case 404:
+                return None
+            case 401 | 403:
+                raise Misused(f"{self._user} may not validate tokens of others: it needs the role 'service'")
+            case status if status in AWAY:
+                raise NoAnswer(f"it answers {status}")
+        raise self._odd(answer)
+
+    def _read(self, answer: Answer) -> ValidToken:
+        try:
+            return read_token(answer.body)
+        except NotUnderstood:
+            raise self._odd(answer) from None
+
+    def _odd(self, answer: Answer) -> OddAnswer:
+        ODD.warning("Keystone at %s: an answer %d about a token is not understood", self._place.url, answer.status)
+        return OddAnswer(AWAY_SECONDS)
+
+    async def _ask_about(self, token: str, own: _OwnToken) -> Answer:
+        headers = {"X-Auth-Token": own.text, "X-Subject-Token": token}
+        return await ask(self._place, "GET /auth/tokens?nocatalog", headers)
+
+    async def _own_token(self, instead_of: _OwnToken | None = None) -> _OwnToken:
+        """One log-in is for all who wait for it, also if it fails. Raises Misused, NoAnswer."""
+        if self._own is None or self._own is instead_of or self._clock() >= self._own.until:
+            if self._logging_in is None or self._logging_in.done():
+                self._logging_in = asyncio.create_task(self._log_in())
+                self._logging_in.add_done_callback(_hear)
+            self._own = await asyncio.shield(self._logging_in)
+        return self._own
+
+    async def _log_in(self) -> _OwnToken:
+        """Raises Misused, NoAnswer."""
+        answer = await ask(self._place, "POST /auth/tokens?nocatalog", {}, _login(self._user))
+        match answer.status:
+            case 201:
+                return self._read_own(answer)
+            case 401 | 403:
+                raise Misused(
+                    f"it refuses {self._user}: see keystone.user, keystone.password_file, keystone.project and their"
+                    " domains, and whether the user has a role in the project"
+                )
+            case status if status >= 500 or status == 429:
+                raise NoAnswer(f"it answers {status}")
+        raise Misused(f"it answers {answer.status} to a log-in: keystone.url is not that of the Identity API v3")
+
+    def _read_own(self, answer: Answer) -> _OwnToken:
+        text = answer.headers.get("x-subject-token", "")
+        try:
+            seconds = (read_end(answer.body) - datetime.now(UTC)).total_seconds()
+            may = may_validate(answer.body)
+        except NotUnderstood:
+            text = ""
+        if not TOKEN.fullmatch(text):
+            raise Misused("its answer to a log-in has no token: keystone.url is not that of the Identity API v3")
+        # at least for a while, whatever the clocks say: nobody logs in for each question
+        return _OwnToken(text=text, until=self._clock() + max(seconds - MARGIN, MARGIN), may_validate=may)
+
+
+def _hear(task: "asyncio.Task[_OwnToken]") -> None:
+    """What comes of it may be for nobody any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _login(user: ServiceUser) -> bytes:
+    who = {"name": user.name, "domain": {"name": user.user_domain}, "password": user.password}
+    scope = {"project": {"name": user.project, "domain": {"name": user.project_domain}}}
+    identity = {"methods": ["password"], "password": {"user": who}}
+    return msgspec.json.encode({"auth": {"identity": identity, "scope": scope}})

@@ -1,0 +1,108 @@
+"""One question to an HTTP server, with an end: the answer has a time and a size.
+
+A connection is for one question. What is asked is remembered, so questions are few; and none waits for another, or is
+answered with what belongs to another.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httptools
+
+PATIENCE = 5.0
+"""Seconds from the first step to the last byte: name, connection, TLS, answer."""
+LARGEST_ANSWER = 2**18
+"""Bytes, with its head. A token with many roles has some thousand."""
+_READ = 2**16
+
+
+class NoAnswer(Exception):
+    """The message says why, and nothing of what was asked."""
+
+
+class NotTrusted(NoAnswer):
+    """The server's certificate is not one that we were told to believe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where it is."""
+
+    url: str
+    """http://HOST:PORT/PATH or https://HOST:PORT/PATH, without a slash at the end."""
+    tls: ssl.SSLContext | None = None
+    """For https: whom we believe."""
+
+
+@dataclass(slots=True)
+class Answer:
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    """By names in lower case."""
+    body: bytes = b""
+
+
+async def ask(place: Place, question: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    """`question` is method and path below the place, such as `GET /auth/tokens`. Raises NoAnswer."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await _exchange(place, question, headers, body)
+    except TimeoutError:
+        raise NoAnswer(f"no answer within {PATIENCE:.0f} s") from None
+    except ssl.SSLCertVerificationError as error:
+        raise NotTrusted(f"its certificate is not trusted: {error.verify_message}") from None
+    except (OSError, httptools.HttpParserError) as error:
+        raise NoAnswer(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
+
+
+async def _exchange(place: Place, question: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    where = urlsplit(place.url)
+    method, _, path = question.partition(" ")
+    lines = {"Host": where.netloc, "Connection": "close", "Accept": "application/json", **headers}
+    if body:
+        lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    port = where.port or (443 if where.scheme == "https" else 80)
+    reader, writer = await asyncio.open_connection(where.hostname, port, ssl=place.tls)
+    try:
+        writer.write(f"{method} {where.path}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
+        return await _read(reader)
+    finally:
+        writer.transport.abort()
+
+
+async def _read(reader: asyncio.StreamReader) -> Answer:
+    """Raises NoAnswer, HttpParserError."""
+    reading = _Reading()
+    parser = httptools.HttpResponseParser(reading)
+    size = 0
+    while not reading.complete:
+        part = await reader.read(_READ)
+        size += len(part)
+        if not part:
+            raise NoAnswer("the connection ended before the answer did")
+        if size > LARGEST_ANSWER:
+            raise NoAnswer(f"the answer is larger than {LARGEST_ANSWER} bytes")
+        parser.feed_data(part)
+    reading.answer.status = parser.get_status_code()
+    return reading.answer
+
+
+class _Reading:
+    """What the parser calls (httptools' protocol)."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, part: bytes) -> None:
+        self.answer.body += part
+
+    def on_message_complete(self) -> None:
+        self.complete = True

@@ -1,0 +1,77 @@
+"""What the rules of Local IPs refuse, in Neutron's words (neutron-lib, exceptions/local_ip.py).
+
+Where Neutron has none, because it takes anything there or ends in an error of its own, they are ours.
+"""
+
+from collections.abc import Mapping
+
+from fairlead.api.network.words import Words, bad
+from fairlead.changes import associations, local_ips
+from fairlead.changes.refusal import Refusal
+
+_LOCAL_IPS: Mapping[type[Refusal], Words] = {
+    local_ips.PortOrNetworkNeeded: Words(
+        400,
+        "LocalIPPortOrNetworkRequired",
+        "Either Port ID or Network ID must be specified for Local IP create.",
+    ),
+    local_ips.NoLocalPort: bad("local_ip", "Port {why.port_id} not found"),
+    local_ips.NetworkWithoutSubnet: bad("local_ip", "Network {why.network_id} does not contain any IPv4 subnet"),
+    local_ips.NetworkIsExternal: bad("local_ip", "Network {why.network_id} is external"),
+    local_ips.PortNotMachines: bad("local_ip", "Port {why.port_id} has device owner {why.use}, and is no machine's"),
+    local_ips.PortOfOtherProject: bad("local_ip", "Port {why.port_id} is not of the project of the Local IP"),
+    local_ips.PortWithoutAddress: Words(
+        400, "LocalIPNoIP", "Specified Port {why.port_id} has no fixed IPs configured."
+    ),
+    local_ips.PortLacksAddress: Words(
+        400,
+        "LocalIPRequestedIPNotFound",
+        "Specified Port {why.port_id} does not have requested IP address: {why.address}.",
+    ),
+    local_ips.PortWithManyAddresses: Words(
+        400,
+        "LocalIPNoRequestedIP",
+        "Specified Port {why.port_id} has several IPs, should specify exact IP address to use for Local IP.",
+    ),
+    local_ips.LocalIPExists: Words(
+        409,
+        "LocalIPAddressInUse",
+        "IP address {why.address} of network {why.network_id} is the address of another Local IP.",
+    ),
+    local_ips.LocalIPAsReplica: Words(
+        409,
+        "LocalIPAddressInUse",
+        "IP address {why.address} cannot be both a Local IP and associated with one: {why.local_ip_id}.",
+    ),
+    local_ips.LocalIPInUse: Words(
+        409, "LocalIPInUse", "Local IP {why.local_ip_id} is still associated with one or more ports."
+    ),
+}
+_ASSOCIATIONS: Mapping[type[Refusal], Words] = {
+    associations.ReplicaOfItself: bad(
+        "port_association", "Port {why.port_id} has the address of Local IP {why.local_ip_id}"
+    ),
+    associations.ReplicaOnOtherNetwork: bad(
+        "port_association", "Port {why.port_id} is not on network {why.network_id} of the Local IP"
+    ),
+    associations.ReplicaOfOtherVersion: bad(
+        "port_association",
+        "Port {why.port_id} is associated by an IPv{why.version} address, which is the Local IP's version",
+    ),
+    associations.AlreadyAssociated: Words(
+        409,
+        "LocalIPPortAlreadyAssociated",
+        "Local IP {why.local_ip_id} is already associated with port {why.port_id}.",
+    ),
+    associations.TooManyAssociations: Words(
+        409,
+        "LocalIPAssociationsExhausted",
+        "Local IP {why.local_ip_id} has {why.most} associations, which is the most.",
+    ),
+    associations.NotAssociated: Words(
+        404,
+        "LocalIPAssociationNotFound",
+        "Local IP {why.local_ip_id} association with port {why.port_id} could not be found.",
+    ),
+}
+WORDS: Mapping[type[Refusal], Words] = {**_LOCAL_IPS, **_ASSOCIATIONS}

@@ -1,0 +1,42 @@
+"""Local IPs and their associations, below both of the spellings that Neutron takes."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import Services, identity
+from fairlead.api.network import errors, parsers
+from fairlead.api.network.local_ips import LOCAL_IPS
+from fairlead.api.network.port_associations import association_routes
+from fairlead.api.network.views import NO_CONTENT, Views, routes_of
+from fairlead.api.openapi import FLAG, Operation
+from fairlead.changes.local_ips import delete_local_ip
+from fairlead.model.local_ip import LocalIP
+
+SPELLINGS = ("/local_ips", "/local-ips")
+
+
+def local_ip_routes(services: Services) -> list[Operation]:
+    views = LocalIPViews(services, LOCAL_IPS)
+    return [
+        route
+        for path in SPELLINGS
+        for route in (*routes_of(views, path, {"force": FLAG}), *association_routes(services, path))
+    ]
+
+
+class LocalIPViews(Views[LocalIP]):
+    async def delete(self, request: Request) -> Response:
+        """With `force` its associations go too (`local-ip-fairlead`)."""
+        caller, force = identity(request), _read_force(request)
+        await self._change(
+            request, lambda now, local_ip: delete_local_ip(now, caller, local_ip, force=force), verb="delete"
+        )
+        return Response(status_code=NO_CONTENT)
+
+
+def _read_force(request: Request) -> bool:
+    """Raises ApiError 400."""
+    try:
+        return parsers.boolean(request.query_params.get("force", "false"))
+    except ValueError as error:
+        raise errors.bad_attribute("force", str(error)) from None

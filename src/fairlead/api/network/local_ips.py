@@ -1,0 +1,132 @@
+"""Local IPs, as Neutron has them (neutron-lib, api/definitions/local_ip.py), and what it left out: the fallback, health
+of replicas, IPv6, and a mode that may change (extension `local-ip-fairlead`)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID, uuid5
+
+from fairlead.api import fields
+from fairlead.api.door import JsonObject
+from fairlead.api.fields import BadField, Field, MissingField, Spec, UnknownField, Values, fields_schema, reads
+from fairlead.api.listing import Item
+from fairlead.api.network import parsers
+from fairlead.api.network.attributes import STANDARD, Attribute
+from fairlead.api.network.collection import (
+    Collection,
+    Filters,
+    RequestContext,
+    Viewpoint,
+    encode_standard,
+    given,
+    indexed,
+    standard_values,
+)
+from fairlead.api.network.limits import LONGEST_DELAY, LONGEST_DESCRIPTION_OF_LOCAL_IP
+from fairlead.changes import local_ips
+from fairlead.changes.local_ips import NewLocalIP
+from fairlead.model.kinds import owner_of
+from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.local_ip import Fallback, LocalIP, Mode, ReplicaMonitor
+from fairlead.model.sizes import MOST_RETRIES
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+
+@reads(fields.words_schema(Mode))
+def _mode(value: object) -> Mode:
+    if not isinstance(value, str) or value not in set(Mode):
+        raise ValueError(f"{value} is not in valid_values")
+    return Mode(value)
+
+
+_WITHOUT = frozenset(MonitorType) - {MonitorType.TCP, MonitorType.UDP_CONNECT}
+_MONITOR: Spec = {
+    "type": Field(parse=fields.word_of(MonitorType, but=_WITHOUT), nullable=False),
+    "port": Field(parse=fields.integer(1, 65535), required=True),
+    "delay": Field(parse=fields.integer(1, LONGEST_DELAY), nullable=False),
+    "timeout": Field(parse=fields.integer(1, LONGEST_DELAY), nullable=False),
+    "max_retries": Field(parse=fields.integer(1, MOST_RETRIES), nullable=False),
+    "max_retries_down": Field(parse=fields.integer(1, MOST_RETRIES), nullable=False),
+}
+
+
+@reads(fields_schema(_MONITOR))
+def _monitor(value: object) -> ReplicaMonitor:
+    if not isinstance(value, dict):
+        raise ValueError(f"'{value}' is not a dictionary")
+    try:
+        return ReplicaMonitor(**fields.read_fields(_MONITOR, value))
+    except UnknownField as error:
+        raise ValueError(f"Unexpected keys supplied: {error}") from None
+    except MissingField as error:
+        raise ValueError(f"'{error.name}' is required") from None
+    except BadField as error:
+        raise ValueError(str(error)) from None
+
+
+ATTRIBUTES = {
+    **{name: attribute for name, attribute in STANDARD.items() if name != "tags"},
+    "description": Attribute(parse=parsers.string(LONGEST_DESCRIPTION_OF_LOCAL_IP)),
+    "local_port_id": Attribute(parse=parsers.uuid, put=False),
+    "network_id": Attribute(parse=parsers.uuid, put=False),
+    "local_ip_address": Attribute(parse=parsers.address, put=False, nullable=True),
+    "ip_mode": Attribute(parse=_mode),
+    "fallback": Attribute(parse=parsers.word_of(Fallback)),
+    "health_monitor": Attribute(parse=_monitor, nullable=True, sifts=False),
+}
+
+
+def encode_local_ip(view: Viewpoint, local_ip: LocalIP) -> Item:
+    item = {
+        **encode_standard(view, local_ip, owner_of(local_ip)),
+        "local_port_id": local_ip.port_id,
+        "network_id": local_ip.network_id,
+        "local_ip_address": str(local_ip.address),
+        "ip_mode": local_ip.mode.value,
+        "fallback": local_ip.fallback.value,
+        "health_monitor": local_ip.health_monitor and _encode_monitor(local_ip.health_monitor),
+    }
+    return {name: value for name, value in item.items() if name != "tags"}
+
+
+def _encode_monitor(monitor: ReplicaMonitor) -> JsonObject:
+    return {name: getattr(monitor, name) for name in _MONITOR}
+
+
+def create_local_ip(snapshot: Snapshot, context: RequestContext, values: Values) -> Changes:
+    new = NewLocalIP(
+        **standard_values(context, values),
+        port_id=values.get("local_port_id"),
+        network_id=values.get("network_id"),
+        new_port_id=str(uuid5(UUID(context.new_id), "port")),
+        address=values.get("local_ip_address"),
+        mode=values.get("ip_mode", Mode.TRANSLATE),
+        fallback=values.get("fallback", Fallback.FORWARD),
+        health_monitor=values.get("health_monitor"),
+    )
+    return local_ips.create_local_ip(snapshot, context.caller, new)
+
+
+def update_local_ip(snapshot: Snapshot, context: RequestContext, local_ip: LocalIP, values: Values) -> Changes:
+    changed = given(values, ["name", "description", "fallback", "health_monitor"])
+    if "ip_mode" in values:
+        changed["mode"] = values["ip_mode"]
+    return local_ips.update_local_ip(snapshot, context.caller, local_ip, replace(local_ip, **changed), context.now)
+
+
+def _candidates(snapshot: Snapshot, filters: Filters) -> Iterable[LocalIP]:
+    indexes = {"local_port_id": snapshot.port_local_ips, "network_id": snapshot.network_local_ips}
+    return indexed(snapshot.local_ips, indexes, filters)
+
+
+LOCAL_IPS: Collection[LocalIP] = Collection(
+    singular="local_ip",
+    plural="local_ips",
+    attributes=ATTRIBUTES,
+    find=lambda snapshot, key: snapshot.local_ips.get(key),
+    candidates=_candidates,
+    encode=encode_local_ip,
+    create=create_local_ip,
+    update=update_local_ip,
+    delete=local_ips.delete_local_ip,
+)

@@ -1,0 +1,262 @@
+"""The agents of nodes as this server hears them: who lives, what they see, and who looks after whose places.
+
+Each server judges for itself, by what it hears: agents tell every server. What is kept here are facts, and they are
+told again after a start.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+
+from fairlead.api.agent_reports import Report
+from fairlead.model.agent import Agent, find_stale
+from fairlead.model.covering import (
+    MOST_COVERED,
+    find_cover,
+    hostless_places,
+    is_heard,
+    place_of,
+    probes_here,
+    silent_nodes,
+    stale_nodes,
+    watched_places,
+)
+from fairlead.model.facts import AGENTS, COVERED, COVERING, PROXIES, SIGHTINGS
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.observed_proxy import Proxy
+from fairlead.model.probes import endpoints
+from fairlead.model.sighting import Sighting
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
+from fairlead.store.model import Model
+
+LOG = logging.getLogger(__name__)
+MOST_OF_AGENT = 20_000
+"""Endpoints of which an agent tells."""
+MEMORY = 86_400.0
+"""Seconds of silence after which an agent is forgotten, with what it saw."""
+UNHEARD = 15.0
+"""Seconds after the start in which every agent has spoken that lives: as long as one with the usual heartbeat may be
+silent."""
+NOT_GIVEN = "it is not for this chassis to probe"
+UNKNOWN = "nobody asks for it to be probed"
+TOO_MANY = f"an agent tells of {MOST_OF_AGENT} endpoints at most"
+
+
+@dataclass(slots=True)
+class _Heard:
+    at: float
+    """By the server's clock."""
+    began: float
+    """When it was heard for the first time, by the wall's."""
+    told_at: float
+    endpoints: set[Endpoint] = field(default_factory=set)
+    returns: int = 0
+    """How often it was heard again after it had been silent: what it told before has been overtaken then."""
+    proxies: set[str] = field(default_factory=set)
+    """The ports of its proxies that run."""
+
+
+class NodeAgents:
+    def __init__(
+        self,
+        model: Model,
+        near: Callable[[str], Collection[str]],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`near`: the chassis that reach a network."""
+        self._model = model
+        self._near = near
+        self._clock, self._wall = clock, wall
+        self._heard: dict[str, _Heard] = {}
+        self._began = self._clock()
+
+    def last_heard(self, chassis: str) -> float | None:
+        """By the wall's clock; None for never."""
+        heard = self._heard.get(chassis)
+        return None if heard is None else heard.told_at
+
+    def returns(self, chassis: str) -> int:
+        """How often it was silent: it is told so, and then tells all that it sees."""
+        heard = self._heard.get(chassis)
+        return 0 if heard is None else heard.returns
+
+    def _remember(self, chassis: str) -> _Heard:
+        wall = self._wall()
+        return self._heard.setdefault(chassis, _Heard(self._clock(), wall, wall))
+
+    def probed_by(self, chassis: str) -> int:
+        """Endpoints of which it tells."""
+        heard = self._heard.get(chassis)
+        return 0 if heard is None else len(heard.endpoints)
+
+    async def hear(self, report: Report) -> list[tuple[Endpoint, str]]:
+        """Answers what is not believed, and why: it changes nothing."""
+        name, now, wall = report.agent.name, self._clock(), self._wall()
+        heard = self._remember(name)
+        heard.at, heard.told_at = now, wall
+        before = self._model.snapshot.agents.get(name)
+        if before != report.agent:
+            await in_steps(self._model.observe(AGENTS, {name: report.agent}))
+        if before is not None and not before.heard:
+            LOG.info("the agent of chassis %s is heard again", name)
+            heard.returns += 1
+            await in_steps(self._cover())
+        await in_steps(self._take_proxies(name, report.serving, heard))
+        return await in_steps(self._see(report, heard))
+
+    def _take_proxies(self, chassis: str, serving: Mapping[str, frozenset[int]], heard: _Heard) -> Steps[None]:
+        """Those that were given to this chassis, and no other's; what it says no more of does not run."""
+        snapshot = self._model.snapshot
+        own = {each: ports for each, ports in serving.items() if _has_proxy(snapshot, chassis, each)}
+        news: dict[str, Proxy | None] = dict.fromkeys(heard.proxies - own.keys())
+        news |= {each: Proxy(serving=ports) for each, ports in own.items()}
+        heard.proxies = set(own)
+        changed = {each: proxy for each, proxy in news.items() if snapshot.proxies.get(each) != proxy}
+        if changed:
+            yield from self._model.observe(PROXIES, changed)
+
+    def _see(self, report: Report, heard: _Heard) -> Steps[list[tuple[Endpoint, str]]]:
+        """An agent that begins anew knows nothing yet of what it has to probe: what was seen last holds until then."""
+        refused: list[tuple[Endpoint, str]] = []
+        news: dict[Endpoint, Sighting | None] = {}
+        snapshot, known = self._model.snapshot, self._model.snapshot.sightings
+        for endpoint, sighting in report.sightings.items():
+            if sighting is None:
+                if endpoint in heard.endpoints:
+                    news[endpoint] = None
+                yield
+                continue
+            why = self._why_not(snapshot, report.agent.name, endpoint)
+            if why or (endpoint not in heard.endpoints and len(heard.endpoints) + len(news) >= MOST_OF_AGENT):
+                refused.append((endpoint, why or TOO_MANY))
+            elif known.get(endpoint) != sighting or endpoint not in heard.endpoints:
+                news[endpoint] = _held(known.get(endpoint), sighting, report.agent.since)
+            yield
+        if report.whole:
+            name, untold = report.agent.name, heard.endpoints - report.sightings.keys()
+            news.update({each: None for each in untold if self._why_not(snapshot, name, each)})
+        yield from self._take(heard, report.agent.name, news)
+        return refused
+
+    def _why_not(self, snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> str:
+        if not probes_here(snapshot, chassis, endpoint):
+            return NOT_GIVEN
+        return "" if _is_wanted(snapshot, endpoint) else UNKNOWN
+
+    def _take(self, heard: _Heard, chassis: str, news: dict[Endpoint, Sighting | None]) -> Steps[None]:
+        """What somebody else has seen meanwhile is theirs to take back."""
+        known, asked = self._model.snapshot.sightings, dict[str, frozenset[Endpoint]]()
+        for endpoint, sighting in list(news.items()):
+            if sighting is not None:
+                heard.endpoints.add(endpoint)
+                continue
+            heard.endpoints.discard(endpoint)
+            last = known.get(endpoint)
+            if last is None or last.chassis != chassis:
+                del news[endpoint]
+            elif (heir := self._heir(endpoint, asked)) is not None:
+                self._remember(heir).endpoints.add(endpoint)
+                news[endpoint] = replace(last, chassis=heir)
+            yield
+        if news:
+            yield from self._model.observe(SIGHTINGS, news)
+
+    def _heir(self, endpoint: Endpoint, asked: dict[str, frozenset[Endpoint]]) -> str | None:
+        """Who probes it now that somebody does no more: what was seen of it holds until they have seen it. None if
+        nobody does. `asked` is what is to be probed for each who asks, as far as it was looked up."""
+        snapshot = self._model.snapshot
+        if endpoint.asker not in asked:
+            balancer_id = snapshot.monitor_owner.get(endpoint.asker, "")
+            probing = snapshot.load_balancers.get(balancer_id) or snapshot.local_ips.get(endpoint.asker)
+            asked[endpoint.asker] = frozenset(endpoints(snapshot, probing) if probing is not None else ())
+        if endpoint not in asked[endpoint.asker]:
+            return None
+        hosts = (name for name in self._heard if is_heard(snapshot, name) and probes_here(snapshot, name, endpoint))
+        return snapshot.covered.get(place_of(endpoint)) or next(hosts, None)
+
+    async def look(self) -> None:
+        """Who has fallen silent, and who covers their places now."""
+        agents, now = self._model.snapshot.agents, self._clock()
+        silences = {name: now - heard.at for name, heard in self._heard.items() if name in agents}
+        beats = {name: agents[name].heartbeat for name in silences}
+        before = {name for name in silences if not agents[name].heard}
+        stale = find_stale(silences, beats, before)
+        news: dict[str, Agent | None] = {name: replace(agents[name], heard=False) for name in stale - before}
+        for name in news:
+            LOG.warning("the agent of chassis %s is silent: others probe what is there", name)
+        for name in [name for name, seconds in silences.items() if seconds > MEMORY]:
+            await self.forget(name)
+        if news:
+            await in_steps(self._model.observe(AGENTS, news))
+        await in_steps(self._cover())
+
+    async def forget(self, chassis: str) -> None:
+        """With all that it saw."""
+        heard = self._heard.pop(chassis, None)
+        if heard is not None:
+            await in_steps(self._take(heard, chassis, dict.fromkeys(heard.endpoints)))
+            await in_steps(self._take_proxies(chassis, {}, heard))
+        if chassis in self._model.snapshot.agents:
+            await in_steps(self._model.observe(AGENTS, {chassis: None}))
+
+    def _cover(self) -> Steps[None]:
+        """A chassis hears of its places after the network's port has been asked for."""
+        snapshot = self._model.snapshot
+        covers, found = dict[str, str | None](), dict[str, str]()
+        for place, network_id in islice(self._places(snapshot), MOST_COVERED):
+            if network_id not in covers:
+                covers[network_id] = find_cover(snapshot, network_id, self._near)
+            chassis = covers[network_id]
+            if chassis is not None:
+                found[place] = chassis
+            yield
+        covering = {network_id: chassis for network_id, chassis in covers.items() if chassis is not None}
+        for fact, known, wanted in (
+            (COVERING, self._model.snapshot.covering, covering),
+            (COVERED, self._model.snapshot.covered, found),
+        ):
+            news: dict[str, str | None] = {key: who for key, who in wanted.items() if known.get(key) != who}
+            news.update({key: None for key in known if key not in wanted})
+            if news:
+                yield from self._model.observe(fact, news)
+
+    def _places(self, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+        """Where agents are silent, or were never heard though there was time enough; and where nobody has a port."""
+        for name in stale_nodes(snapshot):
+            yield from watched_places(snapshot, name)
+        if self._clock() - self._began > UNHEARD:
+            for name in silent_nodes(snapshot):
+                yield from watched_places(snapshot, name)
+        yield from hostless_places(snapshot)
+
+
+def _has_proxy(snapshot: Snapshot, chassis: str, port_id: str) -> bool:
+    port = snapshot.ports.get(port_id)
+    return (
+        port is not None and port.host == chassis and port_id in snapshot.network_proxies.get(port.network_id, NO_IDS)
+    )
+
+
+def _held(last: Sighting | None, seen: Sighting, began: datetime) -> Sighting:
+    """Who cannot probe it says why, and nothing of whether it answers. What an agent remembers of its life before, it
+    began at `began`, takes nothing away that somebody has seen since."""
+    if last is None:
+        return seen
+    if seen.health is Health.UNPROBED:
+        return replace(last, error=seen.error)
+    return last if seen.since < began and last.since > seen.since else seen
+
+
+def _is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:
+    """Whether anybody may ask for it: a member with a monitor is at its address, or a monitored replica at its port."""
+    if endpoint.address in snapshot.watched:
+        return True
+    replicas: Iterable[str] = snapshot.replica_local_ips.get(endpoint.port_id, NO_IDS)
+    return any(each in snapshot.monitored_local_ips for each in replicas)

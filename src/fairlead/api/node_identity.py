@@ -1,0 +1,147 @@
+"""Who an agent is: by a certificate that this deployment made for its chassis, or by the socket of its machine.
+
+A node gets its certificate for a token, once. It makes its own key, which never leaves it. A certificate is looked up
+at each request, so one that is revoked lets nobody in any more; and whoever listens by it is shown out at once.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.acceptor import UNIX, counted_as
+from fairlead.api.auth import Authenticate, LoginAttempt
+from fairlead.api.door import ApiError, Services, identity, json_response
+from fairlead.api.enrolment import BadRequest, Enrolment, Signed, digest, write_token
+from fairlead.api.fields import object_schema
+from fairlead.api.openapi import TEXT, Operation, read_body
+from fairlead.api.pace import Pace
+from fairlead.changes.identity import Identity
+from fairlead.changes.nodes import (
+    BadChassisName,
+    NoSuchNode,
+    NoSuchNodeToken,
+    TooManyNodes,
+    chassis_of,
+    enrol_node,
+    find_node_token,
+    issue_node_token,
+    renew_node,
+)
+from fairlead.changes.refusal import Refused
+from fairlead.model.enrolment import IssuedCertificate, NodeToken
+
+TRIES, TRY_SECONDS = 5, 2.0
+"""Wrong tokens of one address at once, and seconds after which one is forgiven."""
+PUBLIC = ("authority", "enrol")
+"""Paths of the door that are for everybody who comes by the agents' own listeners."""
+LONGEST_SECRET = 128
+LONGEST_REQUEST = 8192
+"""Characters of a certificate request."""
+
+
+def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
+    """Who comes by the agents' own listeners. `of_socket` are the chassis for which whoever may open the unix socket
+    speaks."""
+
+    async def authenticate(attempt: LoginAttempt) -> Identity | None:
+        if attempt.address.startswith(UNIX):
+            return _agent_of(attempt.address, *of_socket)
+        chassis = None
+        if attempt.certificate is not None:
+            fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
+            chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
+        return None if chassis is None else _agent_of(f"chassis {chassis}", chassis)
+
+    return authenticate
+
+
+def _agent_of(user: str, *chassis: str) -> Identity:
+    return Identity(user=user, project_id="", roles=frozenset({"service"}), chassis=frozenset(chassis))
+
+
+async def issue(services: Services, enrolment: Enrolment, chassis: str) -> tuple[str, datetime]:
+    """A token for a chassis, as text, and when its time is over. Raises ApiError."""
+    secret, now = secrets.token_urlsafe(32), services.now()
+    until = now + timedelta(seconds=enrolment.token_seconds)
+    token = NodeToken(chassis=chassis, digest=digest(secret), created_at=now, expires_at=until)
+    await services.write(lambda snapshot: issue_node_token(snapshot, token, now))
+    return write_token(chassis, secret, enrolment), until
+
+
+def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
+    """`takes` gives the parser of a body, by the name of its text beside the request for a certificate."""
+    pace = Pace(TRIES, TRY_SECONDS)
+
+    async def authority(_: Request) -> Response:
+        """The certificate by which this deployment's servers are known to agents: a token says its fingerprint."""
+        return json_response({"certificate": _enrolment(services).authority.pem})
+
+    async def enrol(request: Request) -> Response:
+        """A certificate for the key of the request, in exchange for a token, which is spent."""
+        address = counted_as(request.client.host if request.client else "")
+        if pace.wait(address) > 0:
+            raise ApiError(429, "too many wrong tokens; try again in some seconds")
+        asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
+        secret = digest(asked["token"])
+        try:
+            chassis = find_node_token(services.model.snapshot, secret, now).chassis
+            signed = _sign(enrolment, asked["request"], chassis, now)
+            certificate = IssuedCertificate(fingerprint=signed.fingerprint, not_after=signed.not_after)
+            await services.write(lambda snapshot: enrol_node(snapshot, secret, certificate, now))
+        except Refused:
+            pace.add(address)
+            raise
+        services.nodes.channel.end(chassis)
+        return json_response({"certificate": signed.pem, "chassis": chassis})
+
+    async def renew(request: Request) -> Response:
+        """Another certificate for a node that is known, before the time of the one by which it comes is over."""
+        chassis, now = request.path_params["chassis"], services.now()
+        if identity(request).user != f"chassis {chassis}":
+            raise ApiError(403, "a certificate is renewed by who comes with one of that chassis")
+        signed = _sign(_enrolment(services), (await read_body(request))["request"], chassis, now)
+        certificate = IssuedCertificate(fingerprint=signed.fingerprint, not_after=signed.not_after)
+        await services.write(lambda snapshot: renew_node(snapshot, chassis, certificate, now))
+        return json_response({"certificate": signed.pem, "chassis": chassis})
+
+    signed = object_schema({"certificate": TEXT, "chassis": TEXT}, ["certificate", "chassis"])
+    shown = object_schema({"certificate": TEXT}, ["certificate"])
+    everybody: Callable[[Identity], None] = lambda _: None  # noqa: E731 - a value
+    return [
+        Operation("GET", "/authority", authority, gives={200: shown}, admits=everybody),
+        Operation("POST", "/enrol", enrol, takes=takes("token"), gives={200: signed}, admits=everybody),
+        Operation("POST", "/chassis/{chassis}/certificate", renew, takes=takes(""), gives={200: signed}),
+    ]
+
+
+def _enrolment(services: Services) -> Enrolment:
+    found = services.enrolment()
+    if found is None:
+        raise ApiError(404, "agents are not let in by certificates here: nodes.listen is not set")
+    return found
+
+
+def _sign(enrolment: Enrolment, request: str, chassis: str, now: datetime) -> Signed:
+    try:
+        return enrolment.authority.sign(request, chassis, now)
+    except BadRequest as error:
+        raise ApiError(400, str(error)) from None
+
+
+def refusal_of(_: Request, refused: Refused) -> ApiError:
+    match refused.why:
+        case BadChassisName(name=name):
+            return ApiError(400, f"'{name[:100]}' cannot be enrolled: letters, digits, dots, - and _, 64 at most")
+        case NoSuchNode(name=name):
+            return ApiError(404, f"chassis {name[:100]} is not enrolled")
+        case NoSuchNodeToken():
+            return ApiError(403, "the token is not good: nobody issued it, it was spent, or its time is over")
+        case TooManyNodes(most=most):
+            return ApiError(409, f"there are {most} already")
+        case why:
+            return ApiError(409, str(why))

@@ -1,0 +1,127 @@
+"""The part of the operator's door that shows nodes: each chassis as OVN has it, its agent, and how it is known."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import ApiError, JsonObject, Services, json_response
+from fairlead.api.fields import Schema, array_schema, object_schema, or_null
+from fairlead.api.node_identity import issue
+from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
+from fairlead.changes.nodes import revoke_node
+from fairlead.model.snapshot import Snapshot
+
+MOST_SHOWN = 20_000
+_UNAPPLIED: Schema = object_schema({"dataplane": TEXT, "owner": TEXT, "error": TEXT}, ["dataplane", "owner", "error"])
+_AGENT = object_schema(
+    {
+        "version": TEXT,
+        "host": TEXT,
+        "since": TEXT,
+        "last_heard": or_null(TEXT),
+        "heard": FLAG,
+        "listens": FLAG,
+        "probes": NUMBER,
+        "unapplied": array_schema(_UNAPPLIED, MOST_SHOWN),
+    },
+    ["version", "host", "since", "last_heard", "heard", "listens", "probes", "unapplied"],
+)
+_ENROLLED = object_schema({"since": TEXT, "until": TEXT}, ["since", "until"])
+_ROW: Mapping[str, Schema] = {
+    "name": TEXT,
+    "host": TEXT,
+    "in_ovn": FLAG,
+    "alive": FLAG,
+    "zones": TEXTS,
+    "ports": NUMBER,
+    "covered_for": NUMBER,
+    "agent": or_null(_AGENT),
+    "enrolled": or_null(_ENROLLED),
+    "token_until": or_null(TEXT),
+}
+ROW = object_schema(_ROW, _ROW)
+
+
+def routes(services: Services) -> list[Operation]:
+    async def list_all(_: Request) -> Response:
+        """Every node that OVN has, that has an agent, or that is enrolled or may be, by name."""
+        snapshot = services.model.snapshot
+        names = sorted({*snapshot.chassis, *snapshot.agents, *snapshot.nodes, *snapshot.node_tokens})
+        covered = _covered(snapshot)
+        return json_response({"chassis": [_row(services, snapshot, name, covered) for name in names[:MOST_SHOWN]]})
+
+    async def show(request: Request) -> Response:
+        """One of them."""
+        name, snapshot = request.path_params["chassis"], services.model.snapshot
+        if not any(name in each for each in (snapshot.chassis, snapshot.agents, snapshot.nodes, snapshot.node_tokens)):
+            raise ApiError(404, f"there is no chassis {name[:100]}")
+        return json_response(_row(services, snapshot, name, _covered(snapshot)))
+
+    async def enrol(request: Request) -> Response:
+        """A token by which this node's agent gets a certificate, once. It is not shown again; one that was issued for
+        the node before is worth nothing any more."""
+        enrolment = services.enrolment()
+        if enrolment is None:
+            raise ApiError(409, "agents are not let in by certificates: set nodes.listen in the configuration")
+        token, until = await issue(services, enrolment, request.path_params["chassis"])
+        return json_response({"token": token, "expires_at": _time(until)}, 201)
+
+    async def revoke(request: Request) -> Response:
+        """The node is known no more: at once, whatever it is listening to."""
+        name = request.path_params["chassis"]
+        await services.write(lambda snapshot: revoke_node(snapshot, name))
+        return Response(status_code=204)
+
+    token = object_schema({"token": TEXT, "expires_at": TEXT}, ["token", "expires_at"])
+    listed = object_schema({"chassis": array_schema(ROW, MOST_SHOWN)}, ["chassis"])
+    return [
+        Operation("GET", "/chassis", list_all, gives={200: listed}),
+        Operation("GET", "/chassis/{chassis}", show, gives={200: ROW}),
+        Operation("POST", "/chassis/{chassis}/token", enrol, gives={201: token}),
+        Operation("DELETE", "/chassis/{chassis}/identity", revoke, gives={204: None}),
+    ]
+
+
+def _covered(snapshot: Snapshot) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for who in snapshot.covered.values():
+        found[who] = found.get(who, 0) + 1
+    return found
+
+
+def _row(services: Services, snapshot: Snapshot, name: str, covered: Mapping[str, int]) -> JsonObject:
+    chassis, agent = snapshot.chassis.get(name), snapshot.agents.get(name)
+    node, token = snapshot.nodes.get(name), snapshot.node_tokens.get(name)
+    heard = services.nodes.agents.last_heard(name)
+    until = [each.not_after for each in node.certificates] if node is not None else []
+    waits = token is not None and services.now() < token.expires_at
+    return {
+        "name": name,
+        "host": chassis.host if chassis else agent.host if agent else "",
+        "in_ovn": chassis is not None,
+        "alive": chassis is not None and chassis.alive,
+        "zones": sorted(chassis.zones) if chassis else [],
+        "ports": len(chassis.ports) if chassis else 0,
+        "covered_for": covered.get(name, 0),
+        "agent": agent
+        and {
+            "version": agent.version,
+            "host": agent.host,
+            "since": _time(agent.since),
+            "last_heard": None if heard is None else _time(datetime.fromtimestamp(heard, UTC)),
+            "heard": agent.heard,
+            "listens": services.nodes.channel.listens(name),
+            "probes": services.nodes.agents.probed_by(name),
+            "unapplied": [
+                {"dataplane": each.dataplane, "owner": each.owner, "error": each.error} for each in agent.unapplied
+            ],
+        },
+        "enrolled": node and {"since": _time(node.enrolled_at), "until": _time(max(until))},
+        "token_until": _time(token.expires_at) if token is not None and waits else None,
+    }
+
+
+def _time(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,88 @@
+"""What a service says of a load balancer beside what is stored of it: each part that differs, and in which attributes.
+
+Both are encoded as Octavia's door shows them, and then compared, so a difference has that door's names and values.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from fairlead.api.door import JsonObject
+from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.octavia import encode
+from fairlead.api.openapi import FLAG, IDENTITY
+from fairlead.api.plugin.statuses import BALANCERS, MOST
+from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Resource
+from fairlead.model.steps import Steps
+
+_NOT_SAID = frozenset(
+    {"provisioning_status", "operating_status", "created_at", "updated_at", "tags", "locality", "down_member"}
+)
+"""Attributes that no service says."""
+_OF_OTHERS = frozenset(
+    {"listeners", "pools", "members", "healthmonitor_id", "loadbalancers", "l7policies", "rules", "listener_id"}
+)
+"""Attributes that say which other parts there are."""
+DIFFERENCE: Mapping[str, Schema] = {
+    "kind": {"enum": [BALANCERS, *MOST]},
+    "id": IDENTITY,
+    "missing": FLAG,
+    "attributes": {
+        "type": "object",
+        "additionalProperties": object_schema({"said": {}, "stored": {}}, ["said", "stored"]),
+    },
+}
+DIFFERENCES = array_schema(object_schema(DIFFERENCE, DIFFERENCE), 1 + sum(MOST.values()))
+
+
+class _Part(NamedTuple):
+    kind: str
+    part: Resource
+    shown: Callable[[], JsonObject]
+
+
+def differences_of(where: BalancerStatus, said: LoadBalancer) -> Steps[list[JsonObject]]:
+    """Of a load balancer as it stands, and as it is said. What is stored and not said is no difference."""
+    stored = {part.id: (part, shown) for _, part, shown in _parts(where)}
+    found = list[JsonObject]()
+    for kind, part, shown in _parts(replace(where, balancer=said)):
+        before = stored.get(part.id)
+        if before is None:
+            found.append(_difference(kind, part, {}, missing=True))
+        elif before[0] is not part:
+            attributes = _attributes(before[1](), shown())
+            if attributes:
+                found.append(_difference(kind, part, attributes, missing=False))
+        yield
+    return found
+
+
+def _difference(kind: str, part: Resource, attributes: Mapping[str, Any], *, missing: bool) -> JsonObject:
+    return {"kind": kind, "id": part.id, "missing": missing, "attributes": attributes}
+
+
+def _attributes(stored: JsonObject, said: JsonObject) -> Mapping[str, Any]:
+    names = sorted({*stored, *said} - _NOT_SAID - _OF_OTHERS)
+    both = ((name, stored.get(name), said.get(name)) for name in names)
+    return {name: {"said": new, "stored": old} for name, old, new in both if old != new}
+
+
+def _parts(where: BalancerStatus) -> Iterator[_Part]:
+    balancer = where.balancer
+    yield _Part(BALANCERS, balancer, partial(encode.encode_load_balancer, where))
+    for pool in balancer.pools:
+        yield _Part("pools", pool, partial(encode.encode_pool, where, pool))
+        monitor = pool.health_monitor
+        if monitor is not None:
+            yield _Part("healthmonitors", monitor, partial(encode.encode_monitor, where, pool, monitor))
+        for member in pool.members:
+            yield _Part("members", member, partial(encode.encode_member, where, pool, member))
+    for listener in balancer.listeners:
+        yield _Part("listeners", listener, partial(encode.encode_listener, where, listener))
+        for policy in listener.l7policies:
+            yield _Part("l7policies", policy, partial(encode.encode_policy, where, listener, policy))
+            for rule in policy.rules:
+                yield _Part("l7rules", rule, partial(encode.encode_rule, where, listener, policy, rule))

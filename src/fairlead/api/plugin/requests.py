@@ -1,0 +1,87 @@
+"""A load balancer that another service has made: which rules are asked for it, and what the service says of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fairlead.api.fields import Values
+from fairlead.api.octavia import decode, specs
+from fairlead.api.octavia.caller import Caller, Origin, common
+from fairlead.api.octavia.errors import bad_request
+from fairlead.api.octavia.requests import listener_with
+from fairlead.changes import balancers, offers, vips
+from fairlead.changes.said_again import find_kept
+from fairlead.compilers.providers import Names
+from fairlead.model.catalog import AvailabilityZoneProfile, FlavorProfile
+from fairlead.model.loadbalancer import Kept, Listener, LoadBalancer, Pool, Takeover
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+
+LONGEST_REVISION = 19
+"""Digits: the stores count in 64 bits."""
+
+
+def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Changes]:
+    """The whole tree, of the default provider: what the service calls its provider is its own affair.
+    Raises Refused, Unsupported, ApiError."""
+    asker, balancer_id = caller.asker, values["id"]
+    provider = asker.providers.default
+    specs.refuse_not_yet(values, provider)
+    networks = check_profiles(asker.providers, values)
+    vip = vips.choose_vip(snapshot, asker, decode.decode_vip(values, caller.origin, balancer_id))
+    offers.check_network(offers.Offer(provider, None, None, networks, ()), vip.port.network_id)
+    before = snapshot.ports.get(vip.port.id)
+    balancer = LoadBalancer(
+        **caller.origin.resource(values),
+        **{"admin_state_up": True, **common(values)},
+        provider=provider,
+        vip=vip.vips[0],
+        kept=Kept(
+            made_port=before is not None and vips.is_reserved_for(before, balancer_id),
+            takeover=Takeover.PREPARED if values.get("takeover") else None,
+        ),
+    )
+    balancer = yield from _with_tree(balancer, values, caller.origin)
+    return (yield from balancers.create_load_balancer(snapshot, asker, balancer, vip))
+
+
+def said(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[LoadBalancer]:
+    """A load balancer that is stored, as the service says it now; its parts have only what the service says of them.
+    Raises Refused, ApiError."""
+    if values["id"] != balancer_id:
+        raise bad_request(f"The body is of load balancer {values['id']}.")
+    old = find_kept(snapshot, balancer_id, caller.asker)
+    bare = {"admin_state_up": True, "name": "", "description": "", **common(values)}
+    return (yield from _with_tree(replace(old, **bare), values, caller.origin.on(old)))
+
+
+def revision_of(text: str | None) -> int | None:
+    """Raises ApiError."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < LONGEST_REVISION):
+        raise bad_request("A revision is a number.")
+    return int(text)
+
+
+def check_profiles(providers: Names, values: Values) -> frozenset[str] | None:
+    """What a flavor and an availability zone say; the networks on which VIPs may be, if one says any. Raises Refused
+    for what the default provider does not know."""
+    common: Mapping[str, str] = {"id": "", "name": "", "provider": providers.default}
+    if values.get("flavor"):
+        offers.check_profile(providers, FlavorProfile(**common, metadata=json.dumps(values["flavor"])))
+    if not values.get("availability_zone"):
+        return None
+    zone = AvailabilityZoneProfile(**common, metadata=json.dumps(values["availability_zone"]))
+    return offers.check_profile(providers, zone)
+
+
+def _with_tree(balancer: LoadBalancer, values: Values, origin: Origin) -> Steps[LoadBalancer]:
+    pools, listeners = list[Pool](), list[Listener]()
+    for body in values.get("pools") or ():
+        pools.append(decode.decode_pool(body, origin))
+        yield
+    for body in values.get("listeners") or ():
+        listeners.append((yield from listener_with(body, origin, {})))
+    return replace(balancer, listeners=tuple(listeners), pools=tuple(pools))

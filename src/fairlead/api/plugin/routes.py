@@ -1,0 +1,221 @@
+"""The operations of the door for plug-ins: changes, as Octavia asks for them, and how what was asked for stands."""
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import Services, json_response
+from fairlead.api.fields import array_schema, object_schema, or_null
+from fairlead.api.octavia import encode, views
+from fairlead.api.octavia import specs as octavia
+from fairlead.api.octavia.parts import MEMBER, Part
+from fairlead.api.octavia.views import Views
+from fairlead.api.openapi import FLAG, IDENTITY, NUMBER, TEXT, Operation, read_body
+from fairlead.api.plugin import requests, specs
+from fairlead.api.plugin.comparison import DIFFERENCES, differences_of
+from fairlead.api.plugin.feed import LONGEST_WAIT, MOST_TOLD, StatusFeed
+from fairlead.api.plugin.statuses import (
+    CIDRS,
+    MOST_SHOWN,
+    STATUSES,
+    encode_statuses,
+    kept,
+    page_of,
+    probed_on,
+    statistics_of,
+)
+from fairlead.changes.finding import NoSuch
+from fairlead.changes.refusal import Refused
+from fairlead.changes.said_again import put_said_again, said_again
+from fairlead.changes.takeovers import take_over
+from fairlead.model.quota import Counted
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+from fairlead.resting import in_steps
+
+_BALANCERS = "/loadbalancers"
+_STATISTICS = {"id": IDENTITY, **encode.STATISTICS}
+_SHOWN = object_schema({"loadbalancer": STATUSES}, ["loadbalancer"])
+
+
+class _Balancers:
+    """Load balancers as a service says them, whole. The server's rules and compilers are asked: it is written, or it is
+    refused and nothing is."""
+
+    def __init__(self, services: Services, seen: Views) -> None:
+        self._services, self._seen = services, seen
+
+    async def create(self, request: Request) -> Response:
+        """A load balancer with all that it holds."""
+        values = await read_body(request)
+        caller = self._seen.caller(request, values["project_id"])
+        snapshot = await self._services.write(lambda old: in_steps(requests.create_load_balancer(old, values, caller)))
+        return await self._show(snapshot, values["id"], 201)
+
+    async def compare(self, request: Request) -> Response:
+        """A load balancer as the service says it now: in what it is another one here. Nothing is written."""
+        values = await read_body(request)
+        caller, snapshot = self._seen.caller(request), self._services.model.snapshot
+        balancer_id = request.path_params["id"]
+        said = await in_steps(requests.said(snapshot, values, caller, balancer_id))
+        stored = snapshot.load_balancers[balancer_id]
+        wanted = await in_steps(said_again(stored, said, caller.asker.now))
+        where = encode.status_in(self._services, snapshot, stored)
+        found = await in_steps(differences_of(where, wanted))
+        return json_response({"differences": found, "revision": where.generation})
+
+    async def say_again(self, request: Request) -> Response:
+        """It becomes what the service says it is; with a revision, if it is still of that one."""
+        values = await read_body(request)
+        caller, balancer_id = self._seen.caller(request), request.path_params["id"]
+        revision = requests.revision_of(request.query_params.get("revision"))
+
+        async def change(old: Snapshot) -> Changes:
+            said = await in_steps(requests.said(old, values, caller, balancer_id))
+            return await in_steps(put_said_again(old, caller.asker, said, revision))
+
+        return await self._show(await self._services.write(change), balancer_id, 200)
+
+    async def _show(self, snapshot: Snapshot, balancer_id: str, status: int) -> Response:
+        where = encode.status_in(self._services, snapshot, snapshot.load_balancers[balancer_id])
+        return json_response({"loadbalancer": await in_steps(encode_statuses(snapshot, where))}, status)
+
+
+class _Profiles:
+    """What flavors and availability zones may say."""
+
+    def __init__(self, services: Services) -> None:
+        self._providers = services.providers
+
+    async def validate(self, request: Request) -> Response:
+        """Whether what a flavor or an availability zone says means anything here."""
+        requests.check_profiles(self._providers, await read_body(request))
+        return Response(status_code=views.NO_CONTENT)
+
+    async def capabilities(self, _: Request) -> Response:
+        """What a flavor and an availability zone may say, and what each means."""
+        provider = self._providers[self._providers.default]
+        known = {"flavor": provider.flavor_capabilities, "availability_zone": provider.availability_zone_capabilities}
+        return json_response({name: dict(each) for name, each in known.items()})
+
+
+def change_routes(services: Services) -> list[Operation]:
+    seen = Views(services)
+    balancers, offered = _Balancers(services, seen), _Profiles(services)
+    one = f"{_BALANCERS}/{{id}}"
+    post = octavia.body("loadbalancer", specs.LOAD_BALANCER, argument="load_balancer")
+    put = octavia.body("loadbalancer", octavia.LOAD_BALANCER_PUT, argument="load_balancer")
+    compared = {"differences": DIFFERENCES, "revision": NUMBER}
+    shown = {200: object_schema({"loadbalancer": encode.whole(encode.LOAD_BALANCER)}, ["loadbalancer"])}
+    profiles = octavia.body("profiles", specs.PROFILES, argument="plugin")
+    texts = {"type": "object", "additionalProperties": TEXT}
+    known = object_schema({"flavor": texts, "availability_zone": texts}, ["flavor", "availability_zone"])
+    return [
+        Operation("POST", _BALANCERS, balancers.create, takes=post, gives={201: _SHOWN}, fails=[501]),
+        Operation("PUT", one, seen.update_load_balancer, takes=put, gives=shown, fails=[501]),
+        Operation("DELETE", one, seen.delete_load_balancer, gives={204: None}, query={"cascade": FLAG}),
+        Operation("PUT", f"{one}/failover", seen.fail_over, gives={202: None}),
+        Operation(
+            "POST", f"{one}/comparison", balancers.compare, takes=post, gives={200: object_schema(compared, compared)}
+        ),
+        Operation(
+            "PUT",
+            f"{one}/whole",
+            balancers.say_again,
+            takes=post,
+            gives={200: _SHOWN},
+            query={"revision": NUMBER},
+            fails=[501],
+        ),
+        *(operation for part in specs.PARTS for operation in _part_routes(seen, part)),
+        Operation("PUT", MEMBER.path, seen.replace_members, takes=specs.MEMBERS, gives={202: None}, fails=[501]),
+        Operation("POST", "/profiles", offered.validate, takes=profiles, gives={204: None}, fails=[501]),
+        Operation("GET", "/profiles", offered.capabilities, gives={200: known}),
+    ]
+
+
+def takeover_routes(services: Services) -> list[Operation]:
+    """For what another provider of the service has: it is made with `takeover`, and so it is prepared."""
+    seen = Views(services)
+
+    async def try_out(request: Request) -> Response:
+        """Whether such a load balancer could be had now. Nothing is written."""
+        values = await read_body(request)
+        caller = seen.caller(request, values["project_id"])
+        await services.try_out(lambda old: in_steps(requests.create_load_balancer(old, values, caller)))
+        return Response(status_code=views.NO_CONTENT)
+
+    async def take(request: Request) -> Response:
+        """A prepared one is taken over from another provider of the service; of one that has been nothing changes."""
+        caller, balancer_id = seen.caller(request), request.path_params["id"]
+        await services.write(lambda old: take_over(old, caller.asker, balancer_id))
+        return Response(status_code=views.NO_CONTENT)
+
+    post = octavia.body("loadbalancer", specs.LOAD_BALANCER, argument="load_balancer")
+    return [
+        Operation("POST", "/trials", try_out, takes=post, gives={204: None}, fails=[501]),
+        Operation("PUT", f"{_BALANCERS}/{{id}}/takeover", take, gives={204: None}, fails=[501]),
+    ]
+
+
+def _part_routes(seen: Views, part: Part) -> list[Operation]:
+    shown = object_schema({part.root: encode.whole(part.shown)}, [part.root])
+    create = octavia.body(part.root, part.post, argument=part.argument)
+    update = octavia.body(part.root, part.put, argument=part.argument)
+    one = f"{part.path}/{{id}}"
+    return [
+        Operation("POST", part.path, seen.create_part(part), takes=create, gives={201: shown}, fails=[501]),
+        Operation("PUT", one, seen.update_part(part), takes=update, gives={200: shown}, fails=[501]),
+        Operation("DELETE", one, seen.delete_part(part), gives={204: None}, fails=[501]),
+    ]
+
+
+def status_routes(services: Services, feed: StatusFeed) -> list[Operation]:
+    async def show_all(request: Request) -> Response:
+        """Every load balancer that a service has given, with all that it holds: page by page, in the order of ids."""
+        page = await in_steps(page_of(services, request.query_params.get("after", "")))
+        return json_response({"loadbalancers": page.shown, "next": page.next})
+
+    async def show(request: Request) -> Response:
+        snapshot = services.model.snapshot
+        balancer = snapshot.load_balancers.get(request.path_params["id"])
+        if balancer is None or not kept(balancer):
+            raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=request.path_params["id"]))
+        where = encode.status_in(services, snapshot, balancer)
+        return json_response({"loadbalancer": await in_steps(encode_statuses(snapshot, where))})
+
+    async def tell(request: Request) -> Response:
+        """The ids of the load balancers of which there may be news since a cursor. Without one, the cursor of now."""
+        query = request.query_params
+        wait = query.get("wait", "0")
+        seconds = min(int(wait), LONGEST_WAIT) if wait.isascii() and wait.isdecimal() and len(wait) < 9 else 0
+        news = await feed.since(query.get("since", ""), seconds)
+        return json_response({"cursor": news.cursor, "changed": news.ids, "whole": news.is_whole})
+
+    async def count(request: Request) -> Response:
+        """What the listeners of these load balancers have counted since they were made; nothing while nobody counts."""
+        shown = await in_steps(statistics_of(services, _ids(request)))
+        return json_response({"listeners": shown})
+
+    async def show_probed(request: Request) -> Response:
+        """What is needed of a port on a network of others, from which members of all load balancers are probed."""
+        cidrs = await in_steps(probed_on(services, request.path_params["id"]))
+        return json_response({"network": {"is_probed": cidrs is not None, "cidrs": cidrs or []}})
+
+    page = {"loadbalancers": array_schema(STATUSES, MOST_SHOWN), "next": or_null(TEXT)}
+    news = {"cursor": TEXT, "changed": array_schema(TEXT, MOST_TOLD), "whole": FLAG}
+    needed = {"is_probed": FLAG, "cidrs": CIDRS}
+    probed = object_schema({"network": object_schema(needed, needed)}, ["network"])
+    counted = {"listeners": {"type": "array", "items": object_schema(_STATISTICS, _STATISTICS)}}
+    return [
+        Operation("GET", "/statuses", show_all, query={"after": TEXT}, gives={200: object_schema(page, page)}),
+        Operation("GET", "/statuses/{id}", show, gives={200: _SHOWN}),
+        Operation("GET", "/news", tell, query={"since": TEXT, "wait": NUMBER}, gives={200: object_schema(news, news)}),
+        Operation("GET", "/probed-networks/{id}", show_probed, gives={200: probed}),
+        Operation("GET", "/statistics", count, query={"id": IDENTITY}, gives={200: object_schema(counted, counted)}),
+    ]
+
+
+def _ids(request: Request) -> Iterable[str]:
+    return request.query_params.getlist("id")[:MOST_SHOWN]

@@ -1,0 +1,148 @@
+"""How load balancers stand that a service has given: every part by its kind and id, as octavia-lib takes it.
+
+Statuses are those of Octavia's own door: both ask `model/balancer_status.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fairlead.api.door import JsonObject, Services
+from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
+from fairlead.api.octavia import encode
+from fairlead.api.openapi import FLAG, IDENTITY, NUMBER, TEXT
+from fairlead.model import sizes
+from fairlead.model.addresses import IPNetwork
+from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.foreign_probing import is_ready, wanted_of, wanted_on
+from fairlead.model.loadbalancer import LoadBalancer, Takeover
+from fairlead.model.network import Resource
+from fairlead.model.snapshot import KEPT_SHELF, Snapshot
+from fairlead.model.status import OperatingStatus, ProvisioningStatus
+from fairlead.model.steps import Steps
+
+MOST_SHOWN = 50
+"""Load balancers in one answer."""
+BALANCERS = "loadbalancers"
+_PART: Mapping[str, Schema] = {
+    "id": IDENTITY,
+    "provisioning_status": words_schema(ProvisioningStatus),
+    "operating_status": words_schema(OperatingStatus),
+    "created_at": TEXT,
+}
+MOST = {
+    "listeners": sizes.LISTENERS,
+    "pools": sizes.POOLS,
+    "members": sizes.MEMBERS,
+    "healthmonitors": sizes.POOLS,
+    "l7policies": sizes.LISTENERS * sizes.POLICIES,
+    "l7rules": sizes.LISTENERS * sizes.POLICIES * sizes.RULES,
+}
+_IN_PARENT: Mapping[str, Schema] = {**_PART, "parent": IDENTITY}
+"""A member's pool, and a rule's policy: the door finds them there."""
+_SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART for plural in MOST}
+CIDRS = array_schema(TEXT, sizes.MEMBERS * sizes.POOLS)
+"""Subnets of members, each once."""
+_PROBED: Mapping[str, Schema] = {"id": IDENTITY, "cidrs": CIDRS, "is_ready": FLAG}
+_SHOWN: Mapping[str, Schema] = {
+    **_PART,
+    "takeover": or_null(words_schema(Takeover)),
+    "revision": NUMBER,  # another one whenever anything of it has been written
+    # of others, that need a port from which members are probed, with an address of each of these subnets
+    "probed_networks": array_schema(object_schema(_PROBED, _PROBED), sizes.MEMBERS),
+    **{plural: array_schema(object_schema(_SCHEMAS[plural], _SCHEMAS[plural]), most) for plural, most in MOST.items()},
+}
+STATUSES = object_schema(_SHOWN, _SHOWN)
+
+
+class Page(NamedTuple):
+    shown: list[JsonObject]
+    next: str | None
+    """After which id the next page begins; None for the last one."""
+
+
+def kept(balancer: LoadBalancer) -> bool:
+    return balancer.kept is not None
+
+
+def page_of(services: Services, after: str) -> Steps[Page]:
+    """The load balancers after this id, of one moment."""
+    snapshot = services.model.snapshot
+    later = list[str]()
+    for shelf in sorted(each for each in snapshot.kept_balancers if each >= after[:KEPT_SHELF]):
+        later += sorted(each for each in snapshot.kept_balancers[shelf] if each > after)
+        yield
+        if len(later) > MOST_SHOWN:
+            break
+    shown = list[JsonObject]()
+    first = later[:MOST_SHOWN]
+    for balancer_id in first:
+        where = encode.status_in(services, snapshot, snapshot.load_balancers[balancer_id])
+        shown.append((yield from encode_statuses(snapshot, where)))
+    return Page(shown, first[-1] if len(later) > len(first) else None)
+
+
+def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObject]:
+    """A load balancer, and all that it holds by kind."""
+    balancer = where.balancer
+    found: dict[str, list[JsonObject]] = {plural: [] for plural in MOST}
+
+    def add(plural: str, part: Resource, operating: OperatingStatus, **parent: str) -> None:
+        found[plural].append({**_one(where, part, operating), **parent})
+
+    for pool in balancer.pools:
+        add("pools", pool, where.of_pool(pool))
+        if pool.health_monitor is not None:
+            add("healthmonitors", pool.health_monitor, where.of_monitor(pool, pool.health_monitor))
+        yield
+        for member in pool.members:
+            add("members", member, where.of_member(pool, member), parent=pool.id)
+            yield
+    for listener in balancer.listeners:
+        add("listeners", listener, where.of_listener(listener))
+        for policy in listener.l7policies:
+            add("l7policies", policy, where.of_policy(listener, policy))
+            for rule in policy.rules:
+                add("l7rules", rule, where.of_rule(listener, policy, rule), parent=policy.id)
+        yield
+    takeover = balancer.kept.takeover if balancer.kept else None
+    wanted = yield from wanted_of(snapshot, balancer)
+    about: JsonObject = {"revision": where.generation, "takeover": takeover}
+    about["probed_networks"] = [
+        {"id": network_id, "cidrs": _in_order(cidrs), "is_ready": is_ready(snapshot, network_id, cidrs)}
+        for network_id, cidrs in sorted(wanted.items())
+    ]
+    return {**_one(where, balancer, where.of_balancer()), **about, **found}
+
+
+def probed_on(services: Services, network_id: str) -> Steps[list[str] | None]:
+    """The IPv4 subnets (CIDRs) in which the port for probes on this network needs an address; None if no load balancer
+    needs a port there."""
+    found = yield from wanted_on(services.model.snapshot, network_id)
+    return None if found is None else _in_order(found)
+
+
+def _in_order(cidrs: Iterable[IPNetwork]) -> list[str]:
+    return [str(each) for each in sorted(cidrs, key=lambda cidr: (int(cidr.network_address), cidr.prefixlen))]
+
+
+def statistics_of(services: Services, balancer_ids: Iterable[str]) -> Steps[list[JsonObject]]:
+    """Of each listener of these load balancers, as far as they are there and somebody counts."""
+    snapshot = services.model.snapshot
+    shown = list[JsonObject]()
+    for balancer_id in dict.fromkeys(balancer_ids):
+        balancer = snapshot.load_balancers.get(balancer_id)
+        for listener in balancer.listeners if balancer is not None and kept(balancer) else ():
+            figures = services.node_counts.total([listener.id])
+            if figures is not None:
+                shown.append({"id": listener.id, **encode.encode_statistics(figures)})
+            yield
+    return shown
+
+
+def _one(where: BalancerStatus, part: Resource, operating: OperatingStatus) -> JsonObject:
+    return {
+        "id": part.id,
+        "provisioning_status": where.provisioning(part),
+        "operating_status": operating,
+        "created_at": part.created_at.isoformat(),
+    }

@@ -1,0 +1,122 @@
+"""Associations: the ports that are replicas of a Local IP.
+
+Replicas are machines' ports of the Local IP's project and on its network, whoever asks: who is led to one of another
+project's would be read by it.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes import access
+from fairlead.changes.access import Verb
+from fairlead.changes.identity import Identity
+from fairlead.changes.local_ips import LocalIPAsReplica, check_port, local_ips_of, one_of, read_for
+from fairlead.changes.probe_ports import make_probe_ports
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.addresses import IPAddress
+from fairlead.model.local_ip import Association, LocalIP, find_association, without_replica
+from fairlead.model.network import Port
+from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedReplica:
+    """A port that shall be one."""
+
+    port_id: str
+    address: IPAddress | None = None
+    """None is the only one that the port has of the Local IP's version."""
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOfItself(Refusal):
+    """The port has the Local IP's address."""
+
+    port_id: str
+    local_ip_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOnOtherNetwork(Refusal):
+    port_id: str
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOfOtherVersion(Refusal):
+    """It has no address of the Local IP's IP version, or another one was named."""
+
+    port_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyAssociated(Refusal):
+    local_ip_id: str
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyAssociations(Refusal):
+    local_ip_id: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAssociated(Refusal):
+    local_ip_id: str
+    port_id: str
+
+
+# What is done
+
+
+def associate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, asked: AskedReplica, now: datetime) -> Changes:
+    """The youngest replica from now on. Raises Refused."""
+    access.check_own(asker, Verb.ADD, local_ip)
+    port = access.find_port(snapshot, asker, asked.port_id)
+    _check_replica(local_ip, port)
+    address = _address_of_replica(local_ip, port, asked.address)
+    for other in local_ips_of(snapshot.port_local_ips, snapshot, port.id):
+        if other.address == address:
+            raise Refused(LocalIPAsReplica(address=address, local_ip_id=other.id))
+    if len(local_ip.associations) >= ASSOCIATIONS:
+        raise Refused(TooManyAssociations(local_ip_id=local_ip.id, most=ASSOCIATIONS))
+    added = Association(port_id=port.id, address=address, created_at=now)
+    changed = replace(local_ip, associations=(*local_ip.associations, added))
+    probes = make_probe_ports(snapshot, changed, now)
+    return Changes(puts=(*probes, changed), reads=read_for(local_ip, port.id), rests_on_absence=True)
+
+
+def dissociate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, port_id: str) -> Changes:
+    """Raises Refused."""
+    access.check_own(asker, Verb.REMOVE, local_ip)
+    if find_association(local_ip, port_id) is None:
+        raise Refused(NotAssociated(local_ip_id=local_ip.id, port_id=port_id))
+    return Changes(puts=(without_replica(local_ip, port_id),))
+
+
+# How
+
+
+def _check_replica(local_ip: LocalIP, port: Port) -> None:
+    if port.network_id != local_ip.network_id:
+        raise Refused(ReplicaOnOtherNetwork(port_id=port.id, network_id=local_ip.network_id))
+    if port.id == local_ip.port_id:
+        raise Refused(ReplicaOfItself(port_id=port.id, local_ip_id=local_ip.id))
+    check_port(port, local_ip.project_id)
+    if find_association(local_ip, port.id) is not None:
+        raise Refused(AlreadyAssociated(local_ip_id=local_ip.id, port_id=port.id))
+
+
+def _address_of_replica(local_ip: LocalIP, port: Port, wanted: IPAddress | None) -> IPAddress:
+    version = local_ip.address.version
+    fitting = [fixed.address for fixed in port.fixed_ips if fixed.address.version == version]
+    if (wanted is not None and wanted.version != version) or (port.fixed_ips and not fitting):
+        raise Refused(ReplicaOfOtherVersion(port_id=port.id, version=version))
+    return one_of(port, fitting, wanted)

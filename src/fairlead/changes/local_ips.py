@@ -1,0 +1,286 @@
+"""Local IPs: which port has the address, and whose it may be.
+
+The port is the Local IP's project's own, on a network that may be another's and shared. One that is made for the
+address goes with it; a machine's port stays, and cannot go before. Replicas are `changes/associations.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from immutables import Map
+
+from fairlead.changes import access
+from fairlead.changes.access import NotFound, Verb
+from fairlead.changes.addresses import AddressOutsideNetwork, choose_mac, choose_service_address, choose_subnet
+from fairlead.changes.identity import Identity
+from fairlead.changes.ids import check_new
+from fairlead.changes.monitor_checks import ProbesTooOften
+from fairlead.changes.probe_ports import make_probe_ports
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.changes.resources import revised
+from fairlead.model.addresses import IPAddress, is_usable
+from fairlead.model.indexes import NO_IDS, Ids
+from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.local_ip import (
+    Fallback,
+    LocalIP,
+    Mode,
+    ReplicaMonitor,
+    find_association,
+)
+from fairlead.model.network import Network, Port, PortUse, Resource
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.sizes import UDP_CONNECT_DELAY
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLocalIP(Resource):
+    """What a request says of a Local IP that shall be. Its address is one of a port, or a new one of a network."""
+
+    port_id: str | None = None
+    network_id: str | None = None
+    """Where a port is named too, that decides."""
+    new_port_id: str
+    """Of the port that is made for an address of the network."""
+    address: IPAddress | None = None
+    """None is the only one that the port has; or any free one of the network, of IPv4 if it has that."""
+    mode: Mode = Mode.TRANSLATE
+    fallback: Fallback = Fallback.FORWARD
+    health_monitor: ReplicaMonitor | None = None
+
+
+# What is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortOrNetworkNeeded(Refusal):
+    """Neither is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoLocalPort(Refusal):
+    """The port that shall have the address is not there for the asker."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkWithoutSubnet(Refusal):
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkIsExternal(Refusal):
+    """There are no machines to be near to."""
+
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortNotMachines(Refusal):
+    """Nobody answers there, or not as a machine does."""
+
+    port_id: str
+    use: PortUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortOfOtherProject(Refusal):
+    """Whoever asks: a Local IP does not mix projects."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortWithoutAddress(Refusal):
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortLacksAddress(Refusal):
+    port_id: str
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortWithManyAddresses(Refusal):
+    """One has to be named."""
+
+    port_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalIPExists(Refusal):
+    """For this address of the network."""
+
+    address: IPAddress
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalIPAsReplica(Refusal):
+    """One Local IP would lead to the address of another: a packet is led once."""
+
+    address: IPAddress
+    local_ip_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalIPInUse(Refusal):
+    """It has replicas."""
+
+    local_ip_id: str
+
+
+# What is done
+
+
+def find_local_ip(snapshot: Snapshot, asker: Identity, local_ip_id: str) -> LocalIP:
+    """Raises Refused."""
+    found = snapshot.local_ips.get(local_ip_id)
+    if found is None or not asker.may_see(found.project_id):
+        raise Refused(NotFound(what=LocalIP, id=local_ip_id))
+    return found
+
+
+def create_local_ip(snapshot: Snapshot, asker: Identity, new: NewLocalIP) -> Changes:
+    """Raises Refused."""
+    access.check_owner(asker, new.project_id, LocalIP)
+    check_new(snapshot.local_ips, new.id)
+    _check_monitor(new.health_monitor)
+    if new.port_id is not None:
+        port, address = _given_port(snapshot, asker, new, new.port_id)
+        made: tuple[Port, ...] = ()
+    elif new.network_id is not None:
+        port = _new_port(snapshot, asker, new, new.network_id)
+        made, address = (port,), port.fixed_ips[0].address
+    else:
+        raise Refused(PortOrNetworkNeeded())
+    local_ip = LocalIP(
+        id=new.id,
+        project_id=new.project_id,
+        name=new.name,
+        description=new.description,
+        created_at=new.created_at,
+        network_id=port.network_id,
+        port_id=port.id,
+        address=address,
+        mode=new.mode,
+        fallback=new.fallback,
+        health_monitor=new.health_monitor,
+    )
+    return Changes(puts=(*made, local_ip), reads=read_for(local_ip, port.id), rests_on_absence=True)
+
+
+def update_local_ip(snapshot: Snapshot, asker: Identity, old: LocalIP, new: LocalIP, now: datetime) -> Changes:
+    """Raises Refused."""
+    access.check_own(asker, Verb.UPDATE, old)
+    if new.health_monitor != old.health_monitor:
+        _check_monitor(new.health_monitor)
+    new = revised(old, new, now)
+    return Changes() if new == old else Changes(puts=(*make_probe_ports(snapshot, new, now), new))
+
+
+def delete_local_ip(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, *, force: bool = False) -> Changes:
+    """With `force` whatever replicas it has. Raises Refused."""
+    access.check_own(asker, Verb.DELETE, local_ip)
+    if local_ip.associations and not force:
+        raise Refused(LocalIPInUse(local_ip_id=local_ip.id))
+    port = snapshot.ports.get(local_ip.port_id)
+    was_made = port is not None and port.use is PortUse.LOCAL_IP
+    gone = (Owner(Kind.PORT, local_ip.port_id),) if was_made else ()
+    return Changes(deletes=(Owner(Kind.LOCAL_IP, local_ip.id), *gone))
+
+
+# The address
+
+
+def _given_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, port_id: str) -> tuple[Port, IPAddress]:
+    port = snapshot.ports.get(port_id)
+    if port is None or not access.sees_port(snapshot, asker, port):
+        raise Refused(NoLocalPort(port_id=port_id))
+    _check_internal(snapshot.networks[port.network_id])
+    check_port(port, new.project_id)
+    address = one_of(port, [fixed.address for fixed in port.fixed_ips], new.address)
+    if any(each.address == address for each in local_ips_of(snapshot.port_local_ips, snapshot, port.id)):
+        raise Refused(LocalIPExists(address=address, network_id=port.network_id))
+    for other in local_ips_of(snapshot.replica_local_ips, snapshot, port.id):
+        replica = find_association(other, port.id)
+        if replica is not None and replica.address == address:
+            raise Refused(LocalIPAsReplica(address=address, local_ip_id=other.id))
+    return port, address
+
+
+def _new_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, network_id: str) -> Port:
+    """One on no machine, by which nobody else gets the address. Which one it is, is for the network's owner to say."""
+    network = access.find_network(snapshot, asker, network_id)
+    _check_internal(network)
+    named = {"address"} if new.address is not None else set[str]()
+    access.check_fields(asker.may_change(network.project_id), Verb.CREATE, LocalIP, named)
+    check_new(snapshot.ports, new.new_port_id)
+    if not network.subnets:
+        raise Refused(NetworkWithoutSubnet(network_id=network.id))
+    if new.address is not None and not any(is_usable(new.address, subnet.cidr) for subnet in network.subnets):
+        raise Refused(AddressOutsideNetwork(address=new.address, network_id=network.id))
+    subnet = choose_subnet(snapshot, _where_to_look(network, new.address), new.address)
+    return Port(
+        id=new.new_port_id,
+        project_id=new.project_id,
+        created_at=new.created_at,
+        network_id=network.id,
+        mac_address=choose_mac(snapshot, new.new_port_id),
+        fixed_ips=(choose_service_address(snapshot, network.id, subnet, new.address, new.new_port_id),),
+        device_id=new.id,
+        device_owner=PortUse.LOCAL_IP.value,
+        port_security_enabled=False,
+    )
+
+
+def _where_to_look(network: Network, address: IPAddress | None) -> Network:
+    """The network with IPv4 alone, if it has that and nobody has named an address: not with whichever has one left."""
+    version = min(subnet.cidr.version for subnet in network.subnets)
+    fitting = tuple(subnet for subnet in network.subnets if subnet.cidr.version == version)
+    return replace(network, subnets=fitting) if address is None else network
+
+
+def _check_internal(network: Network) -> None:
+    if network.external:
+        raise Refused(NetworkIsExternal(network_id=network.id))
+
+
+def check_port(port: Port, project_id: str) -> None:
+    """Whether it may have the address of a Local IP of this project, or be a replica of it. Raises Refused."""
+    if port.project_id != project_id:
+        raise Refused(PortOfOtherProject(port_id=port.id))
+    if port.use is not PortUse.MACHINE:
+        raise Refused(PortNotMachines(port_id=port.id, use=port.use))
+
+
+def one_of(port: Port, addresses: list[IPAddress], wanted: IPAddress | None) -> IPAddress:
+    """The address that is meant. Raises Refused."""
+    if not addresses:
+        raise Refused(PortWithoutAddress(port_id=port.id))
+    if wanted is None and len(addresses) > 1:
+        raise Refused(PortWithManyAddresses(port_id=port.id))
+    if wanted is not None and wanted not in addresses:
+        raise Refused(PortLacksAddress(port_id=port.id, address=wanted))
+    return wanted or addresses[0]
+
+
+def _check_monitor(monitor: ReplicaMonitor | None) -> None:
+    if monitor is not None and monitor.type is MonitorType.UDP_CONNECT and monitor.delay < UDP_CONNECT_DELAY:
+        raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=UDP_CONNECT_DELAY))
+
+
+# What a decision rests on
+
+
+def local_ips_of(index: Map[str, Ids], snapshot: Snapshot, port_id: str) -> Iterator[LocalIP]:
+    return (snapshot.local_ips[each] for each in index.get(port_id, NO_IDS))
+
+
+def read_for(local_ip: LocalIP, port_id: str) -> tuple[Owner, ...]:
+    return Owner(Kind.NETWORK, local_ip.network_id), Owner(Kind.PORT, port_id)

@@ -1,0 +1,103 @@
+"""Which nodes are known, and by which certificates: tokens are issued, spent once, and certificates follow each other.
+
+Raises Refused, as all of these do.
+"""
+
+import hmac
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.enrolment import (
+    LONGEST_CHASSIS,
+    MOST_ISSUED,
+    MOST_NODE_TOKENS,
+    MOST_NODES,
+    IssuedCertificate,
+    Node,
+    NodeToken,
+)
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_CHASSIS - 1}}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadChassisName(Refusal):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchNode(Refusal):
+    """Nobody has enrolled it, and there is no token for it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSuchNodeToken(Refusal):
+    """Nobody issued it, it was spent, or its time is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyNodes(Refusal):
+    most: int
+
+
+def chassis_of(snapshot: Snapshot, fingerprint: str, now: datetime) -> str | None:
+    """For which chassis the holder of this certificate speaks; None for one that is not known, or is over."""
+    name = snapshot.node_certificates.get(fingerprint)
+    node = snapshot.nodes.get(name or "")
+    good = node is not None and any(
+        each.fingerprint == fingerprint and now <= each.not_after for each in node.certificates
+    )
+    return name if good else None
+
+
+def issue_node_token(snapshot: Snapshot, token: NodeToken, now: datetime) -> Changes:
+    """The one that was issued for the chassis before is worth nothing any more. Those whose time is over go."""
+    if not NAME.fullmatch(token.chassis):
+        raise Refused(BadChassisName(name=token.chassis))
+    over = [each for each in snapshot.node_tokens.values() if each.expires_at <= now and each.chassis != token.chassis]
+    if len(snapshot.node_tokens) - len(over) >= MOST_NODE_TOKENS:
+        raise Refused(TooManyNodes(most=MOST_NODE_TOKENS))
+    return Changes(puts=(token,), deletes=tuple(Owner(Kind.NODE_TOKEN, each.chassis) for each in over))
+
+
+def find_node_token(snapshot: Snapshot, digest: str, now: datetime) -> NodeToken:
+    """Whose secret has this hash."""
+    for each in snapshot.node_tokens.values():
+        if hmac.compare_digest(each.digest, digest) and now < each.expires_at:
+            return each
+    raise Refused(NoSuchNodeToken())
+
+
+def enrol_node(snapshot: Snapshot, digest: str, certificate: IssuedCertificate, now: datetime) -> Changes:
+    """The node has this certificate alone, and the token is gone. A node that was known is enrolled anew: what it had
+    is worth nothing any more."""
+    token = find_node_token(snapshot, digest, now)
+    if token.chassis not in snapshot.nodes and len(snapshot.nodes) >= MOST_NODES:
+        raise Refused(TooManyNodes(most=MOST_NODES))
+    node = Node(name=token.chassis, enrolled_at=now, certificates=(certificate,))
+    return Changes(puts=(node,), deletes=(Owner(Kind.NODE_TOKEN, token.chassis),))
+
+
+def renew_node(snapshot: Snapshot, name: str, certificate: IssuedCertificate, now: datetime) -> Changes:
+    """One more for a node that is known; the older one is good until the next."""
+    node = snapshot.nodes.get(name)
+    if node is None:
+        raise Refused(NoSuchNode(name=name))
+    good = [each for each in node.certificates if now <= each.not_after]
+    return Changes(puts=(replace(node, certificates=(*good, certificate)[-MOST_ISSUED:]),))
+
+
+def revoke_node(snapshot: Snapshot, name: str) -> Changes:
+    """It is not known any more, and nobody can enrol it by a token that was issued before."""
+    owners = (Owner(Kind.NODE, name), Owner(Kind.NODE_TOKEN, name))
+    deletes = tuple(owner for owner in owners if snapshot.find(owner) is not None)
+    if not deletes:
+        raise Refused(NoSuchNode(name=name))
+    return Changes(deletes=deletes)

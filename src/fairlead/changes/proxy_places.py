@@ -1,0 +1,112 @@
+"""Where a network has proxies: a port for each chassis that has one, written when somebody needs it.
+
+A chassis is given a proxy where its own machines reach the network, so that their connections stay there. Addresses of
+the tenant's subnet are used for them, so there are only so many; the clients of a chassis without one go to others.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from fairlead.changes.addresses import Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.refusal import Refused
+from fairlead.model.foreign import is_foreign
+from fairlead.model.locality import local_places
+from fairlead.model.network import Network, Port, PortUse
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import choose_chassis, proxy_port_id, proxy_ports
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+
+MOST = 8
+"""Of a network, unless an operator says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What is to change of the proxies of a network."""
+
+    come: tuple[str, ...] = ()
+    """Chassis."""
+    go: tuple[Port, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.come or self.go)
+
+
+def find_placement(snapshot: Snapshot, network_id: str, near: Collection[str], most: int = MOST) -> Placement:
+    """`near` are the chassis that reach the network and have an agent, of those that listen to this server.
+
+    A proxy stays where it is as long as nobody else needs its place, and as long as it is of use there. That is not
+    judged by who listens to this server, or two of them would each take what the other one gives. What is not known of
+    a chassis yet, after a start, takes nothing away.
+    """
+    had = {port.host: port for port in proxy_ports(snapshot, network_id)}
+    if network_id not in snapshot.network_proxied:
+        return Placement(go=tuple(had.values()))
+    network = snapshot.networks.get(network_id)
+    if network is None or is_foreign(network):
+        return Placement()
+    serving = {name for name in near if _can_serve(snapshot, name)}
+    if len(serving | had.keys()) <= most:
+        return Placement(come=tuple(sorted(serving - had.keys())))
+    needed = serving - had.keys() | {name for name in had if _is_of_use(snapshot, name, network_id)}
+    chosen = choose_chassis(needed, needed & had.keys(), network_id, most)
+    idle = sorted(had.keys() - chosen)[: max(0, most - len(chosen))]
+    gone = [port for name, port in had.items() if name not in chosen and name not in idle]
+    return Placement(come=tuple(sorted(chosen - had.keys())), go=tuple(gone))
+
+
+def place_proxies(
+    snapshot: Snapshot, network_id: str, near: Collection[str], now: datetime, most: int = MOST
+) -> Changes:
+    """Proxies that get no address any more do not come: clients there go to the others."""
+    placement = find_placement(snapshot, network_id, near, most)
+    gone = tuple(Owner(Kind.PORT, port.id) for port in placement.go)
+    ports: list[Port] = []
+    draft = apply_changes(snapshot, Changes(deletes=gone), snapshot.revision)
+    for chassis in placement.come:
+        try:
+            port = _make(draft, snapshot.networks[network_id], chassis, now)
+        except Refused:
+            break
+        ports.append(port)
+        draft = apply_changes(draft, Changes(puts=(port,)), snapshot.revision)
+    reads = (Owner(Kind.NETWORK, network_id),) if ports else ()
+    return Changes(puts=tuple(ports), deletes=gone, reads=reads)
+
+
+def _can_serve(snapshot: Snapshot, chassis: str) -> bool:
+    agent, node = snapshot.agents.get(chassis), snapshot.chassis.get(chassis)
+    return agent is not None and agent.heard and node is not None and node.alive
+
+
+def _is_of_use(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
+    agent, node = snapshot.agents.get(chassis), snapshot.chassis.get(chassis)
+    is_there = node is not None and node.alive and (agent is None or agent.heard)
+    return is_there and _has_machines(snapshot, chassis, network_id)
+
+
+def _has_machines(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
+    """Whether it reaches the network without its proxies' own ports."""
+    node = snapshot.chassis[chassis]
+    machines = (each for each in node.ports if each in snapshot.ports and snapshot.ports[each].use is not PortUse.PROXY)
+    return network_id in local_places(snapshot, machines)
+
+
+def _make(snapshot: Snapshot, network: Network, chassis: str, now: datetime) -> Port:
+    """Raises Refused where no address is left."""
+    identity = proxy_port_id(network.id, chassis)
+    mac = choose_mac(snapshot, identity)
+    return Port(
+        id=identity,
+        project_id=network.project_id,
+        created_at=now,
+        name="proxy",
+        network_id=network.id,
+        mac_address=mac,
+        fixed_ips=choose_fixed_ips(snapshot, Holder(port_id=identity, mac=mac, network=network), None),
+        device_id=network.id,
+        device_owner=PortUse.PROXY.value,
+        host=chassis,
+    )

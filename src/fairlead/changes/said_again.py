@@ -1,0 +1,128 @@
+"""A load balancer that another service has too, as that service says it again, whole: what is stored becomes so.
+
+A part that the service names is as it says, and is made if it is missing; one that it does not name stays, since it may
+be on its way there. What the service knows nothing of stays too: times, tags, where a client is led first, numbers and
+slots of members.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import is_
+from typing import TypeVar
+
+from fairlead.changes.asker import Asker
+from fairlead.changes.balancers import check_on_its_way, find_to_change, put
+from fairlead.changes.finding import NoSuch
+from fairlead.changes.listener_checks import complete_listener
+from fairlead.changes.pool_checks import complete_pool
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model import loadbalancer as lb
+from fairlead.model.l7 import L7Policy
+from fairlead.model.network import Resource
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.quota import Counted
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, at_once
+from fairlead.model.writing import Changes
+
+_R = TypeVar("_R", bound=Resource)
+_OF_ALL = ("tags", "created_at", "updated_at")
+_OF_POOL = ("locality", "down_member", "next_ordinal", "tables", "slots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedSince(Refusal):
+    """It is not any more what the service has seen."""
+
+    balancer_id: str
+    generation: int
+
+
+def find_kept(snapshot: Snapshot, balancer_id: str, asker: Asker) -> lb.LoadBalancer:
+    """Raises Refused: also for one that no other service has."""
+    balancer = find_to_change(snapshot, balancer_id, asker)
+    if balancer.kept is None:
+        raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=balancer_id))
+    return balancer
+
+
+def said_again(old: lb.LoadBalancer, said: lb.LoadBalancer, now: datetime) -> Steps[lb.LoadBalancer]:
+    """`old` as it is said now, and itself if that is the same. Addresses stay, which a load balancer never changes.
+    Raises Refused for what does not fit together."""
+    pools = yield from _merged(old.pools, said.pools, lambda before, each: _pool(before, each, now))
+    listeners = yield from _merged(old.listeners, said.listeners, lambda before, each: _listener(before, each, now))
+    own = {name: getattr(said, name) for name in ("name", "description", "admin_state_up")}
+    wanted = replace(old, **own, pools=pools, listeners=listeners)
+    return old if wanted == old else wanted
+
+
+def put_said_again(
+    snapshot: Snapshot, asker: Asker, said: lb.LoadBalancer, generation: int | None = None
+) -> Steps[Changes]:
+    """No change at all if it is so already. With a generation: if it is still that one. Raises Refused, Unsupported."""
+    old = find_kept(snapshot, said.id, asker)
+    if generation is not None and snapshot.generations.get(Owner(Kind.LOAD_BALANCER, old.id)) != generation:
+        raise Refused(ChangedSince(balancer_id=old.id, generation=generation))
+    wanted = yield from said_again(old, said, asker.now)
+    if wanted is old:
+        return Changes()
+    check_on_its_way(snapshot, asker, old)
+    return (yield from put(snapshot, asker, wanted))
+
+
+def _pool(old: lb.Pool | None, said: lb.Pool, now: datetime) -> lb.Pool:
+    if old is None:
+        return said
+    members = _all_merged(old.members, said.members, lambda before, each: _kept(before, each, now, "ordinal"))
+    monitor, before = said.health_monitor, old.health_monitor
+    if monitor is None or (before is not None and monitor.id != before.id):
+        monitor = before
+    else:
+        monitor = _kept(before, monitor, now)
+    wanted = _kept(old, replace(said, members=members, health_monitor=monitor), now, *_OF_POOL)
+    return old if wanted is old else _or_old(old, complete_pool(old, wanted), now)
+
+
+def _listener(old: lb.Listener | None, said: lb.Listener, now: datetime) -> lb.Listener:
+    if old is None:
+        return said
+    known = {policy.id: policy for policy in old.l7policies}
+    policies = [_policy(known.pop(each.id, None), each, now) for each in said.l7policies]
+    cidrs = old.allowed_cidrs if set(old.allowed_cidrs) == set(said.allowed_cidrs) else said.allowed_cidrs
+    wanted = _kept(old, replace(said, allowed_cidrs=cidrs, l7policies=(*policies, *known.values())), now)
+    return old if wanted is old else _or_old(old, complete_listener(old, wanted), now)
+
+
+def _policy(old: L7Policy | None, said: L7Policy, now: datetime) -> L7Policy:
+    if old is None:
+        return said
+    rules = _all_merged(old.rules, said.rules, lambda before, each: _kept(before, each, now))
+    return _kept(old, replace(said, rules=rules), now)
+
+
+def _kept(old: _R | None, said: _R, now: datetime, *more: str) -> _R:
+    """With what only we know of it."""
+    if old is None:
+        return said
+    return _or_old(old, replace(said, **{name: getattr(old, name) for name in (*_OF_ALL, *more)}), now)
+
+
+def _or_old(old: _R, wanted: _R, now: datetime) -> _R:
+    """The same object if it is the same, and else as of now."""
+    return old if replace(wanted, updated_at=old.updated_at) == old else replace(wanted, updated_at=now)
+
+
+def _merged(old: tuple[_R, ...], said: Sequence[_R], change: Callable[[_R | None, _R], _R]) -> Steps[tuple[_R, ...]]:
+    """In the order in which they are stored, new ones behind them; the same tuple if all are the same."""
+    known, named = {part.id: part for part in old}, dict[str, _R]()
+    for part in said:
+        named[part.id] = change(known.get(part.id), part)
+        yield
+    merged = (*(named.pop(part.id, part) for part in old), *named.values())
+    return old if len(merged) == len(old) and all(map(is_, merged, old)) else merged
+
+
+def _all_merged(old: tuple[_R, ...], said: Sequence[_R], change: Callable[[_R | None, _R], _R]) -> tuple[_R, ...]:
+    """At once."""
+    return at_once(_merged(old, said, change))

@@ -1,0 +1,14 @@
+"""What an HAProxy can do with the connections of a listener that leads to it."""
+
+from fairlead.model.abilities import EVERY_OPTION, Abilities
+from fairlead.model.health import ASKED_OVER
+from fairlead.model.loadbalancer import ListenerProtocol, Locality, PoolProtocol
+
+ABILITIES = Abilities(
+    listener_protocols=frozenset(ListenerProtocol)
+    - {ListenerProtocol.ANY, ListenerProtocol.SCTP, ListenerProtocol.UDP},
+    pool_protocols=frozenset(PoolProtocol) - {PoolProtocol.ANY, PoolProtocol.SCTP, PoolProtocol.UDP},
+    monitors=frozenset(ASKED_OVER),
+    localities=frozenset({Locality.NONE}),
+    options=EVERY_OPTION - {"pool.persistence.granularity"},
+)

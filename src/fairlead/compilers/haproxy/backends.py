@@ -1,0 +1,114 @@
+"""A pool as a backend of one listener, and its members as servers.
+
+A server's number is its member's ordinal: every node counts alike, so a hash leads a client to the same member on each,
+and a member that comes or goes moves no other's clients.
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from fairlead.compilers.haproxy import tls
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy import Backend, HAProxyRow, Server
+from fairlead.dataplane.haproxy_text import PEERS
+from fairlead.dataplane.haproxy_words import Line, Unwritable
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    AppCookiePersistence,
+    HttpCookiePersistence,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    Pool,
+    PoolProtocol,
+    SourceIpPersistence,
+)
+from fairlead.model.port_ranges import targets
+from fairlead.model.snapshot import Snapshot
+
+TABLE = "10k"
+"""Clients that a backend remembers on one node; the longest unseen one is forgotten for another."""
+COOKIE = "SRV"
+"""Of HTTP_COOKIE, as Octavia has it."""
+_BALANCE: dict[Algorithm, tuple[Line, ...]] = {
+    Algorithm.ROUND_ROBIN: (("balance", "roundrobin"),),
+    Algorithm.LEAST_CONNECTIONS: (("balance", "leastconn"),),
+    Algorithm.SOURCE_IP: (("balance", "source"), ("hash-type", "consistent")),
+    Algorithm.SOURCE_IP_PORT: (("balance", "random(1)"),),
+}
+"""A client's port is another one for each connection: by it members are drawn. All let servers come at run time."""
+_GREETING: dict[PoolProtocol, Line] = {PoolProtocol.PROXY: ("send-proxy",), PoolProtocol.PROXYV2: ("send-proxy-v2",)}
+
+
+def backend_name(pool: Pool, listener: Listener) -> str:
+    """As Octavia calls it."""
+    return f"{pool.id}:{listener.id}"
+
+
+def backend_rows(view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool) -> Iterator[HAProxyRow]:
+    name = backend_name(pool, listener)
+    inside = listener.protocol in (ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS)
+    lines = (
+        ("mode", "http" if inside else "tcp"),
+        *_BALANCE[pool.algorithm],
+        *_persistence(balancer, pool, inside=inside),
+        ("option", "allbackups"),
+        ("timeout", "connect", str(listener.timeouts.member_connect)),
+        ("timeout", "server", str(listener.timeouts.member_data)),
+    )
+    yield Backend(name=name, process=balancer.vip.network_id, lines=lines, secrets=tls.member_secrets(pool))
+    cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
+    options = (*_GREETING.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
+    down = view.down.get(balancer.id, frozenset())
+    for member in pool.members:
+        port = targets(member.port, (listener.port,))[0]
+        yield Server(
+            backend=name,
+            name=member.id,
+            number=_number(member),
+            address=member.address,
+            port=port,
+            weight=member.weight,
+            maintained=not member.admin_state_up or member.id in down or (member.id, port) in down,
+            options=(*(("backup",) if member.backup else ()), *options),
+            cookie_key=cookie_key,
+        )
+
+
+def _number(member: Member) -> int:
+    """From 1, as HAProxy counts."""
+    return member.ordinal + 1
+
+
+def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[Line, ...]:
+    """A table stands where an algorithm does not say the same of a client again. A process that follows another gets
+    its tables."""
+    match pool.persistence:
+        case None:
+            return ()
+        case SourceIpPersistence(granularity=None):
+            return ("stick-table", "type", "ipv6", "size", TABLE, "peers", PEERS), ("stick", "on", "src")
+        case SourceIpPersistence():
+            raise Unsupported("a granularity of persistence through a proxy", balancer.provider)
+        case HttpCookiePersistence() | AppCookiePersistence() if not inside:
+            raise Unsupported(f"{pool.persistence.type} persistence where HTTP is not looked at", balancer.provider)
+        case HttpCookiePersistence():
+            return ("cookie", COOKIE, "insert", "indirect", "nocache", "dynamic"), ("dynamic-cookie-key", pool.id)
+        case AppCookiePersistence(cookie_name=name):
+            cookie = argument(name)
+            return (
+                ("stick-table", "type", "string", "len", "64", "size", TABLE, "peers", PEERS),
+                ("stick", "store-response", f"res.cook({cookie})"),
+                ("stick", "match", f"req.cook({cookie})"),
+            )
+        case unknown:
+            assert_never(unknown)
+
+
+def argument(text: str) -> str:
+    """The name of a header or of a cookie, inside the brackets of what HAProxy looks up. Raises Unwritable for what
+    means something there."""
+    if not text.isascii() or not text.isprintable() or any(char in " \t'\"\\,()$" for char in text):
+        raise Unwritable("the name of a header or of a cookie with quotes, brackets or commas")
+    return text

@@ -1,0 +1,99 @@
+"""Model to rows of the HAProxy on one node, from the node's slice of the model.
+
+A node has them of the networks on which it has a proxy's port, and of no other. Asked for the whole model, as a change
+is checked, it says what it refuses, whether a node has a port yet or not.
+"""
+
+from collections.abc import Iterator
+
+from fairlead.compilers.haproxy.abilities import ABILITIES
+from fairlead.compilers.haproxy.frontends import frontend_rows
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy import HAProxyRow, Process, Route
+from fairlead.dataplane.haproxy_words import Unwritable
+from fairlead.dataplane.rows import Key, Row, Rows
+from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.addresses import IPAddress, render_interface
+from fairlead.model.loadbalancer import Listener, LoadBalancer, find_pool, is_prepared, pools_of
+from fairlead.model.network import Network, Port, find_subnet
+from fairlead.model.owner import Owner
+from fairlead.model.proxies import own_proxy, proxied_listeners
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+CONNECTIONS = 10_000
+"""At once, through the proxy of one network on one node. A connection may need 40 KB of its memory."""
+THREADS = 2
+"""Processors of a node that one such proxy may use."""
+
+
+def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
+    """With a rest after each row: a load balancer may have a thousand members."""
+    rows: dict[Key, Row] = {}
+    for row in _rows(view, owner):
+        rows[row.key] = row
+        yield
+    return rows
+
+
+def _rows(view: Snapshot, owner: Owner) -> Iterator[HAProxyRow]:
+    match view.find(owner):
+        case Network() as network:
+            port = own_proxy(view, network.id)
+            if port is not None:
+                yield _process(network, port)
+        case LoadBalancer() as balancer:
+            yield from _balancer_rows(view, balancer)
+
+
+def _process(network: Network, port: Port) -> Process:
+    subnets = [(fixed.address, find_subnet(network, fixed.subnet_id)) for fixed in port.fixed_ips]
+    found = sorted(
+        ((address, subnet) for address, subnet in subnets if subnet is not None), key=lambda each: str(each[0])
+    )
+    return Process(
+        network=network.id,
+        port=port.id,
+        mac=port.mac_address,
+        mtu=network.mtu,
+        addresses=tuple(render_interface(address, subnet.cidr) for address, subnet in found),
+        routes=tuple(
+            Route(destination="0.0.0.0/0" if address.version == 4 else "::/0", nexthop=str(subnet.gateway))
+            for address, subnet in found
+            if subnet.gateway is not None
+        ),
+        connections=CONNECTIONS,
+        threads=THREADS,
+    )
+
+
+def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRow]:
+    """None while it waits to be taken over; but what cannot be had is refused then already."""
+    network = view.networks.get(balancer.vip.network_id)
+    is_own = network is not None and network.project_id == balancer.project_id
+    port = own_proxy(view, balancer.vip.network_id) if is_own else None
+    addresses = _addresses(balancer, port)
+    wanted = port is not None and balancer.admin_state_up and not is_prepared(balancer)
+    for listener in proxied_listeners(balancer):
+        _refuse(balancer, listener)
+        try:
+            for row in frontend_rows(view, balancer, listener, addresses):
+                str(row)  # it can be written, or the change is refused
+                if wanted and listener.admin_state_up:
+                    yield row
+        except Unwritable as refused:
+            raise Unsupported(f"{refused}, which listener {listener.id} asks for", balancer.provider) from None
+
+
+def _refuse(balancer: LoadBalancer, listener: Listener) -> None:
+    lacking = lacking_for_listener(ABILITIES, listener)
+    pools = [pool for pool_id in pools_of(listener) if (pool := find_pool(balancer, pool_id))]
+    lacking = lacking or next(filter(None, (lacking_for_pool(ABILITIES, pool) for pool in pools)), None)
+    if lacking is not None:
+        raise Unsupported(lacking, balancer.provider)
+
+
+def _addresses(balancer: LoadBalancer, port: Port | None) -> tuple[IPAddress, ...]:
+    """Those of the proxy, of the IP versions of the VIPs."""
+    fixed = port.fixed_ips if port is not None else ()
+    return tuple(sorted((each.address for each in fixed if each.address.version in balancer.ip_versions), key=str))

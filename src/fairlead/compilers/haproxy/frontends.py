@@ -1,0 +1,132 @@
+"""A listener as a frontend, with a backend for each pool that it leads to.
+
+What is added to requests and answers is Octavia's: the names of the headers, and what is in them. The port that members
+are told is the listener's, as the client knows it, and not the proxy's own.
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from fairlead.compilers.haproxy import tls
+from fairlead.compilers.haproxy.backends import backend_name, backend_rows
+from fairlead.compilers.haproxy.policies import led_pools, policy_lines
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy import Frontend, HAProxyRow
+from fairlead.dataplane.haproxy_words import Line
+from fairlead.model.addresses import IPAddress, render_endpoint
+from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, find_pool
+from fairlead.model.paths import INSIDE
+from fairlead.model.port_ranges import count
+from fairlead.model.snapshot import Snapshot
+
+CONNECTIONS = 5_000
+"""Of one listener at once on one node, if it asks for more or for no limit: others of its project have theirs."""
+_IN_A_LINE = 32
+"""Prefixes."""
+_CLIENT_HEADERS = {
+    "X-SSL-Client-Verify": "%[ssl_c_verify]",
+    "X-SSL-Client-Has-Cert": "%[ssl_c_used]",
+    "X-SSL-Client-DN": "%{+Q}[ssl_c_s_dn]",
+    "X-SSL-Client-CN": "%{+Q}[ssl_c_s_dn(cn)]",
+    "X-SSL-Issuer": "%{+Q}[ssl_c_i_dn]",
+    "X-SSL-Client-SHA1": "%{+Q}[ssl_c_sha1,hex]",
+    "X-SSL-Client-Not-Before": "%{+Q}[ssl_c_notbefore]",
+    "X-SSL-Client-Not-After": "%{+Q}[ssl_c_notafter]",
+}
+_NO_HTTP = Http()
+
+
+def frontend_rows(
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...]
+) -> Iterator[HAProxyRow]:
+    """Raises Unsupported and Unwritable."""
+    _refuse(balancer, listener)
+    default = _enabled(balancer, listener.default_pool_id)
+    pools = {pool.id: pool for pool in (default, *led_pools(balancer, listener)) if pool is not None}
+    for pool in pools.values():
+        yield from backend_rows(view, balancer, listener, pool)
+    lines = [*_lines(listener, addresses), *policy_lines(balancer, listener), *_after_policies(balancer, listener)]
+    if default is not None:
+        lines.append(("default_backend", backend_name(default, listener)))
+    limit = listener.connection_limit
+    yield Frontend(
+        name=listener.id,
+        process=balancer.vip.network_id,
+        connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
+        lines=tuple(lines),
+        backends=tuple(sorted(backend_name(pool, listener) for pool in pools.values())),
+        secrets=tls.client_secrets(listener),
+    )
+    yield from tls.certificates(listener)
+
+
+def _refuse(balancer: LoadBalancer, listener: Listener) -> None:
+    if count(listener.ports) != 1:
+        raise Unsupported("a proxy for several ports of one listener", balancer.provider)
+    if listener.l7policies and listener.protocol not in INSIDE:
+        raise Unsupported(f"L7 policies of a {listener.protocol} listener", balancer.provider)
+    tls.refuse(balancer, listener)
+
+
+def _enabled(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
+    pool = find_pool(balancer, pool_id)
+    return pool if pool is not None and pool.admin_state_up else None
+
+
+def _lines(listener: Listener, addresses: tuple[IPAddress, ...]) -> Iterator[Line]:
+    """Who may come in, and how."""
+    yield "mode", "http" if listener.protocol in INSIDE else "tcp"
+    for address in addresses:
+        yield "bind", render_endpoint(address, listener.proxy_port), *tls.bind_words(listener)
+    yield "timeout", "client", str(listener.timeouts.client_data)
+    cidrs = sorted(map(str, listener.allowed_cidrs))
+    for first in range(0, len(cidrs), _IN_A_LINE):
+        yield "acl", "allowed", "src", *cidrs[first : first + _IN_A_LINE]
+    if cidrs:
+        yield "tcp-request", "connection", "reject", "unless", "allowed"
+    if listener.connection_limit == 0:
+        yield "tcp-request", "connection", "reject"
+    if listener.timeouts.tcp_inspect:
+        yield "tcp-request", "inspect-delay", str(listener.timeouts.tcp_inspect)
+
+
+def _after_policies(balancer: LoadBalancer, listener: Listener) -> Iterator[Line]:
+    match listener.protocol:
+        case ListenerProtocol.PROMETHEUS:
+            yield "http-request", "use-service", "prometheus-exporter", "if", "{", "path", "/metrics", "}"
+            yield "http-request", "deny", "deny_status", "404"
+        case ListenerProtocol.HTTP | ListenerProtocol.TERMINATED_HTTPS:
+            http = listener.http or _NO_HTTP
+            for header, switch in sorted(http.insert_headers):
+                if switch.lower() == "true":
+                    yield _inserted(balancer, listener, header)
+            if http.hsts_max_age is not None:
+                yield "http-response", "set-header", "Strict-Transport-Security", _hsts(http)
+        case ListenerProtocol.TCP | ListenerProtocol.HTTPS:
+            return
+        case ListenerProtocol.UDP | ListenerProtocol.SCTP | ListenerProtocol.ANY:
+            raise AssertionError(f"a proxy for {listener.protocol}")
+        case unknown:
+            assert_never(unknown)
+
+
+def _inserted(balancer: LoadBalancer, listener: Listener, header: str) -> Line:
+    """What is put in the place of whatever a client has said, but for the chain of those that have passed it on."""
+    match header:
+        case "X-Forwarded-For":
+            return "option", "forwardfor"
+        case "X-Forwarded-Port":
+            value = str(listener.port)
+        case "X-Forwarded-Proto":
+            value = "https" if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else "http"
+        case _ if header in _CLIENT_HEADERS:
+            value = _CLIENT_HEADERS[header]
+        case _:
+            raise Unsupported(f"header {header!r} among those that are inserted", balancer.provider)
+    return "http-request", "set-header", header, value
+
+
+def _hsts(http: Http) -> str:
+    """RFC 6797, section 6.1."""
+    subdomains = "; includeSubDomains" if http.hsts_include_subdomains else ""
+    return f"max-age={http.hsts_max_age}{subdomains}{'; preload' if http.hsts_preload else ''}"

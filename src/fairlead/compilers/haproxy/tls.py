@@ -1,0 +1,162 @@
+"""TLS of listeners and of pools, as words of `bind` and `server`, and the secrets that these need.
+
+A frontend's certificates stand in a list, in a file of its own: so they come, go and are renewed while the process
+runs.
+"""
+
+import re
+from collections.abc import Iterator
+
+from fairlead.compilers.haproxy.ciphers import KNOWN
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy import Certificate, Role, Secret, list_path
+from fairlead.dataplane.haproxy_words import Line
+from fairlead.model.loadbalancer import (
+    ClientAuthentication,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    LoadBalancer,
+    Pool,
+    PoolTls,
+)
+
+VERSIONS = {"TLSv1": "TLSv1.0", "TLSv1.1": "TLSv1.1", "TLSv1.2": "TLSv1.2", "TLSv1.3": "TLSv1.3"}
+"""Octavia's name -> HAProxy's, from the oldest to the newest. No library that HAProxy is built with has older ones."""
+ALPN = ("h2", "http/1.1", "http/1.0")
+DEFAULT_ALPN = ("h2", "http/1.1")
+"""Of a listener that says none."""
+SUITES = frozenset(
+    {
+        *("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"),
+        *("TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256"),
+    }
+)
+"""Of TLS 1.3 (RFC 8446, B.4), which OpenSSL has in a list of its own."""
+_CIPHER = re.compile(r"[!+-]?[A-Za-z0-9+_-]+|@STRENGTH|@SECLEVEL=[0-5]")
+_NO_TLS = ListenerTls()
+
+
+def refuse(balancer: LoadBalancer, listener: Listener) -> None:
+    """Raises Unsupported."""
+    said = listener.tls or _NO_TLS
+    if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        return
+    if not (said.container_ref or said.sni_container_refs):
+        raise Unsupported("TERMINATED_HTTPS without a certificate", balancer.provider)
+    authenticates = said.client_authentication is not ClientAuthentication.NONE
+    if authenticates and said.client_ca_container_ref is None:
+        raise Unsupported("client_authentication without an authority", balancer.provider)
+    _refuse_words(balancer, said)
+
+
+def _refuse_words(balancer: LoadBalancer, said: ListenerTls | PoolTls) -> None:
+    for version in said.versions:
+        if version not in VERSIONS:
+            raise Unsupported(f"TLS version {version!r}", balancer.provider)
+    for protocol in said.alpn_protocols:
+        if protocol not in ALPN:
+            raise Unsupported(f"ALPN protocol {protocol!r}", balancer.provider)
+    names = [each for each in (said.ciphers or "").split(":") if each]
+    if not all(map(_CIPHER.fullmatch, names)) or any(each.startswith("TLS_") for each in names if each not in SUITES):
+        raise Unsupported("a list of ciphers that OpenSSL does not read", balancer.provider)
+    older = [each for each in names if each not in SUITES]
+    if older and not any(each in KNOWN for each in older):
+        raise Unsupported("a list of ciphers of which OpenSSL has none", balancer.provider)
+
+
+def bind_words(listener: Listener) -> Line:
+    if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        return ()
+    said = listener.tls or _NO_TLS
+    return (
+        *("ssl", "crt-list", list_path(listener.id), "alpn", ",".join(said.alpn_protocols or DEFAULT_ALPN)),
+        *_ciphers(said),
+        *_authentication(said),
+    )
+
+
+def _authentication(said: ListenerTls) -> Line:
+    if said.client_authentication is ClientAuthentication.NONE or said.client_ca_container_ref is None:
+        return ()
+    asks = "required" if said.client_authentication is ClientAuthentication.MANDATORY else "optional"
+    return "verify", asks, *_trusted(said.client_ca_container_ref, said.client_crl_container_ref)
+
+
+def _trusted(authority: str, revocations: str | None) -> Line:
+    files = ("ca-file", Secret(role=Role.AUTHORITY, reference=authority).path)
+    if revocations is None:
+        return files
+    return *files, "crl-file", Secret(role=Role.REVOCATIONS, reference=revocations).path
+
+
+def _ciphers(said: ListenerTls | PoolTls) -> Line:
+    names = [each for each in (said.ciphers or "").split(":") if each]
+    older, suites = [each for each in names if each not in SUITES], [each for each in names if each in SUITES]
+    return (
+        *_versions(said.versions),
+        *(("ciphers", ":".join(older)) if older else ()),
+        *(("ciphersuites", ":".join(suites)) if suites else ()),
+    )
+
+
+def _versions(said: tuple[str, ...]) -> Line:
+    """From the oldest to the newest that is named, without those between that are not."""
+    if not said:
+        return ()
+    known = list(VERSIONS)
+    places = sorted(known.index(each) for each in said)
+    left_out = [each for each in known[places[0] : places[-1]] if each not in said]
+    ends = ("ssl-min-ver", VERSIONS[known[places[0]]], "ssl-max-ver", VERSIONS[known[places[-1]]])
+    return *ends, *(f"no-tlsv{VERSIONS[each][-3:].replace('.', '')}" for each in left_out)
+
+
+def certificates(listener: Listener) -> Iterator[Certificate]:
+    """One is the default: the first, where a listener says none."""
+    if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
+        return
+    said = listener.tls or _NO_TLS
+    named = dict.fromkeys(filter(None, (said.container_ref, *said.sni_container_refs)))
+    for place, reference in enumerate(named):
+        yield Certificate(frontend=listener.id, reference=reference, is_default=place == 0)
+
+
+def client_secrets(listener: Listener) -> tuple[Secret, ...]:
+    """By which clients are authenticated."""
+    said = listener.tls or _NO_TLS
+    if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS or not _authentication(said):
+        return ()
+    return tuple(_secrets(None, said.client_ca_container_ref, said.client_crl_container_ref))
+
+
+def member_secrets(pool: Pool) -> tuple[Secret, ...]:
+    said = pool.tls
+    if said is None or not said.enabled:
+        return ()
+    return tuple(_secrets(said.container_ref, said.ca_container_ref, said.crl_container_ref))
+
+
+def _secrets(certificate: str | None, authority: str | None, revocations: str | None) -> Iterator[Secret]:
+    named = ((Role.CERTIFICATE, certificate), (Role.AUTHORITY, authority), (Role.REVOCATIONS, revocations))
+    for role, reference in named:
+        if reference:
+            yield Secret(role=role, reference=reference)
+
+
+def member_words(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> Line:
+    """Without an authority members are not asked who they are, as in Octavia. What is spoken inside is agreed by who
+    speaks it: with ALPN a member would be told of HTTP/2 that a client never said. Raises Unsupported."""
+    said = pool.tls
+    if said is None or not said.enabled:
+        return ()
+    _refuse_words(balancer, said)
+    own = Secret(role=Role.CERTIFICATE, reference=said.container_ref).path if said.container_ref else None
+    authority = said.ca_container_ref
+    return (
+        "ssl",
+        *(("verify", "none") if authority is None else ("verify", "required")),
+        *(() if authority is None else _trusted(authority, said.crl_container_ref)),
+        *(() if own is None else ("crt", own)),
+        *_ciphers(said),
+        *(("alpn", ",".join(said.alpn_protocols)) if inside and said.alpn_protocols else ()),
+    )

@@ -1,0 +1,74 @@
+"""Local IPs whose packets arrive at a replica as they were sent: routers lead them there (Logical_Router_Policy).
+
+The hidden router of the network does, for clients on it, and each router of the project that is on the network, for
+clients beyond. The policy of a replica holds on its chassis alone, so a port that moves takes it along, and no server
+has a part in it. Of several on one chassis the oldest has the highest priority.
+
+No state can be had here: a connection is cut when the next packet is led elsewhere. And what somebody with a replica on
+its chassis answers the owner is led to that replica: there the owner can speak to nobody.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from fairlead.compilers.ovn.vip_networks import vip_router_name
+from fairlead.dataplane.ovn_rules import LogicalRouterPolicy
+from fairlead.model.addresses import IPNetwork
+from fairlead.model.domain import Topology
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.local_ip import LocalIP
+from fairlead.model.network import Network, find_subnet
+from fairlead.model.replicas import find_owner, replicas
+from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.snapshot import Snapshot
+
+HIGHEST_PRIORITY = 32_000
+"""Of policies: that of the oldest replica. So one that comes changes no other."""
+
+
+def detour_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[LogicalRouterPolicy]:
+    places = {each.port_id: place for place, each in enumerate(local_ip.associations)}
+    routers = _routers(snapshot, local_ip)
+    for replica in replicas(snapshot, local_ip):
+        match = f'ip{local_ip.address.version}.dst == {local_ip.address} && is_chassis_resident("{replica.port_id}")'
+        for router, subnets in routers.items():
+            if any(replica.address in subnet for subnet in subnets):
+                yield LogicalRouterPolicy(
+                    name=f"{local_ip.id} {replica.port_id} {router}",
+                    router=router,
+                    priority=HIGHEST_PRIORITY - places[replica.port_id],
+                    match=match,
+                    action="reroute",
+                    nexthops=(str(replica.address),),
+                )
+    if find_owner(snapshot, local_ip) is None:
+        yield from (_dead_end(local_ip, router) for router in routers)
+
+
+def _dead_end(local_ip: LocalIP, router: str) -> LogicalRouterPolicy:
+    """Where nobody has the address, a router would ask for it, and every replica would answer."""
+    return LogicalRouterPolicy(
+        name=f"{local_ip.id} nobody {router}",
+        router=router,
+        priority=HIGHEST_PRIORITY - ASSOCIATIONS,
+        match=f"ip{local_ip.address.version}.dst == {local_ip.address}",
+        action="drop",
+    )
+
+
+def _routers(snapshot: Snapshot, local_ip: LocalIP) -> Mapping[str, Iterable[IPNetwork]]:
+    """Each with the subnets of the network that it is on: a way elsewhere is no use (northd says so in its log)."""
+    network = snapshot.networks[local_ip.network_id]
+    found = {vip_router_name(network.id): {subnet.cidr for subnet in network.subnets}}
+    own = Topology(snapshot).domain(network.id, local_ip.project_id).routers
+    for router_id in sorted(own & set(snapshot.network_routers.get(network.id, NO_IDS))):
+        found[router_id] = set(_subnets(snapshot, router_id, network))
+    return found
+
+
+def _subnets(snapshot: Snapshot, router_id: str, network: Network) -> Iterator[IPNetwork]:
+    for port_id in snapshot.router_interfaces.get(router_id, NO_IDS):
+        port = snapshot.ports[port_id]
+        for fixed in port.fixed_ips if port.network_id == network.id else ():
+            subnet = find_subnet(network, fixed.subnet_id)
+            if subnet is not None:
+                yield subnet.cidr

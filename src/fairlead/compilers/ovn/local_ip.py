@@ -1,0 +1,240 @@
+"""Local IPs, as rows of the OVN Northbound database.
+
+The hidden router of the network (`vip_networks`) has the address as far as neighbours can tell: OVN answers ARP and ND
+for it on every chassis, always with the router's MAC, so nothing has to be announced when a replica comes or goes. What
+nobody leads elsewhere the router sends to the port that has the address.
+
+Translate. A load balancer without protocol and port takes whatever is sent to the address. It names variables, and has
+values on the chassis with a replica; on all others it has no flow, and the packet goes on to the owner. It is on the
+project's switches and on no router: a gateway would cut the connections of clients outside whenever a replica came to
+its chassis or left it, and these clients are on no chassis. It is there as long as the Local IP is, with or without
+replicas: a switch without one tracks no connections, and those that are there when the first value comes would be led
+elsewhere in their midst.
+
+Pass-through. Routers lead packets to the replica of their chassis, without a change (`detours`).
+
+A replica is a client too. Its own packets to the address, and those of the owner to it, pass by connection tracking:
+otherwise it would be led to itself.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2s
+from typing import assert_never
+
+from fairlead.compilers.ovn.detours import detour_rows
+from fairlead.compilers.ovn.groups import domain_groups, guest_groups, port_group_word
+from fairlead.compilers.ovn.locality import domain_near_groups
+from fairlead.compilers.ovn.monitors import replica_monitor_rows
+from fairlead.compilers.ovn.vip_networks import has_number, vip_router_name
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.ovn import GroupMember, LoadBalancer, OvnRow, Pairs, SwitchPortAddress, VirtualService, pairs
+from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.ovn_rules import Acl, PortGroup, PortGroupPort
+from fairlead.model.addresses import derive_mac
+from fairlead.model.local_ip import Fallback, LocalIP, Mode
+from fairlead.model.network import Network, Port, subnet_with
+from fairlead.model.owner import VipNetwork
+from fairlead.model.replicas import find_owner, find_replica, replicas, serving
+from fairlead.model.snapshot import Snapshot, vip_network
+
+PROVIDER = "ovn"
+ACL_PRIORITY = 32_000
+"""Near the largest that ovn-nb(5) allows: no rule of anybody else comes before."""
+REFUSAL_PRIORITY = 31_000
+AFTER_BALANCING = pairs({"apply-after-lb": "true"})
+
+
+def local_ip_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
+    """Raises Unsupported."""
+    network = snapshot.networks[local_ip.network_id]
+    _refuse(network, local_ip)
+    mac = derive_mac(network.id)
+    yield SwitchPortAddress(port=vip_router_name(network.id), address=f"{mac} {local_ip.address}")
+    match local_ip.mode:
+        case Mode.TRANSLATE:
+            yield from _translation(snapshot, local_ip)
+        case Mode.PASSTHROUGH:
+            yield from detour_rows(snapshot, local_ip)
+        case _:
+            assert_never(local_ip.mode)
+    yield from _rules(snapshot, local_ip)
+    yield from replica_monitor_rows(snapshot, local_ip)
+
+
+def _refuse(network: Network, local_ip: LocalIP) -> None:
+    """Raises Unsupported."""
+    if network.external:
+        raise Unsupported("Local IPs on an external network", PROVIDER)
+    for address in (local_ip.address, *(each.address for each in local_ip.associations)):
+        subnet = subnet_with(network, address)
+        if subnet is not None and not has_number(subnet):
+            raise Unsupported(f"a Local IP in a subnet of so few addresses ({subnet.cidr})", PROVIDER)
+
+
+# Translate
+
+
+def _translation(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
+    where = vip_network(snapshot, local_ip.network_id, local_ip.project_id)
+    address, replica = _name(local_ip, "lip"), _name(local_ip, "lip_to")
+    options = {
+        "template": "true",
+        "address-family": f"ipv{local_ip.address.version}",
+        "neighbor_responder": "none",
+    }
+    yield LoadBalancer(
+        name=local_ip.id,
+        title=local_ip.name,
+        services=(VirtualService(vip=f"^{address}", backends=(f"^{replica}",)),),
+        options=pairs(options),
+    )
+    yield GroupMember(group=domain_near_groups(where).switches, load_balancer=local_ip.id)
+    if where.guest is not None:
+        yield GroupMember(group=guest_groups(where).balancers, load_balancer=local_ip.id)
+    for chassis, here in serving(snapshot, local_ip).items():
+        yield ChassisVariable(chassis=chassis, name=address, values=(str(local_ip.address),))
+        yield ChassisVariable(chassis=chassis, name=replica, values=(str(here[0].address),))
+    yield from _past_connection_tracking(snapshot, local_ip)
+
+
+def _past_connection_tracking(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
+    """What replicas and owner send each other."""
+    ports = _replica_ports(snapshot, local_ip)
+    if not ports:
+        return
+    group, family = _replica_group(local_ip), _family(local_ip)
+    yield PortGroup(name=group)
+    for port_id in ports:
+        yield PortGroupPort(group=group, port=port_id)
+    for direction, port, end in (("from-lport", "inport", "dst"), ("to-lport", "outport", "src")):
+        yield Acl(
+            name=f"{local_ip.id} replicas {direction}",
+            group=group,
+            direction=direction,
+            priority=ACL_PRIORITY,
+            match=f"{port} == @{group} && {family}.{end} == {local_ip.address}",
+            action="allow-stateless",
+        )
+
+
+# Rules on the switches
+
+
+def _rules(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
+    owner = find_owner(snapshot, local_ip)
+    rules = [*(_for_the_owner(local_ip, owner) if owner else ()), *_refusals(snapshot, local_ip, owner)]
+    here = _switch_group(local_ip)
+    if any(rule.group == here for rule in rules):
+        yield PortGroup(name=here)
+        yield PortGroupPort(group=here, port=vip_router_name(local_ip.network_id))
+    yield from rules
+
+
+def _for_the_owner(local_ip: LocalIP, owner: Port) -> Iterator[Acl]:
+    """The owner asks whether anybody else has its address (RFC 5227), and is not told that the router has it.
+
+    Of IPv6 no flow can keep the answer away, and port security does: it goes to no address of the port.
+    """
+    if local_ip.address.version == 4:
+        yield Acl(
+            name=f"{local_ip.id} owner",
+            group=_switch_group(local_ip),
+            direction="to-lport",
+            priority=ACL_PRIORITY + 1,
+            match=f'outport == "{owner.id}" && arp.op == 2 && arp.spa == {local_ip.address}',
+        )
+
+
+def _refusals(snapshot: Snapshot, local_ip: LocalIP, owner: Port | None) -> Iterator[Acl]:
+    """Who has no replica on its chassis is told so on its own switch, when it begins: what answers the owner is not
+    new, and what enters by a router is not tracked."""
+    if local_ip.fallback is Fallback.FORWARD:
+        return
+    places = _port_groups(vip_network(snapshot, local_ip.network_id, local_ip.project_id))
+    new = [_to_it(local_ip), "ct.new"] if owner else [_to_it(local_ip)]
+    match local_ip.mode:
+        case Mode.TRANSLATE if owner is None:  # whoever gets there, by whatever router, had no replica
+            yield _refusal(local_ip, _switch_group(local_ip), new, options=AFTER_BALANCING)
+        case Mode.TRANSLATE:
+            # what replicas send is not tracked, so it is not new
+            yield from (_refusal(local_ip, place, new, options=AFTER_BALANCING) for place in places)
+        case Mode.PASSTHROUGH:
+            served = [f'is_chassis_resident("{each.port_id}")' for each in replicas(snapshot, local_ip)]
+            for place in places:
+                yield _refusal(local_ip, place, [*new, *(f"!{each}" for each in served)])
+                if owner is not None:
+                    yield _tracking(local_ip, place)
+        case _:
+            assert_never(local_ip.mode)
+    if owner is not None:
+        yield from _refusals_at(snapshot, local_ip, owner)
+
+
+def _port_groups(where: VipNetwork) -> Sequence[str]:
+    """With a port of each switch of the project's domain; and of the network, if that is another project's."""
+    return [domain_groups(where).inside, *([guest_groups(where).inside] if where.guest is not None else [])]
+
+
+def _tracking(local_ip: LocalIP, group: str) -> Acl:
+    """Holds for no packet. A switch tracks connections as soon as it has such a rule (ovn-northd(8))."""
+    match = " && ".join([_to_it(local_ip), "ct.new", "!ct.new"])
+    name = f"{local_ip.id} tracking {group}"
+    return Acl(name=name, group=group, priority=REFUSAL_PRIORITY + 1, match=match, action="allow-related")
+
+
+def _refusals_at(snapshot: Snapshot, local_ip: LocalIP, owner: Port) -> Iterator[Acl]:
+    """Of clients that are on none of the project's switches: at the owner's port."""
+    words = [f'outport == "{owner.id}"', _to_it(local_ip)]
+    group = _switch_group(local_ip)
+    yield _refusal(local_ip, group, [*words, "ct.new"], direction="to-lport")
+    if local_ip.mode is Mode.TRANSLATE and _replica_ports(snapshot, local_ip):
+        family = _family(local_ip)
+        yield Acl(
+            name=f"{local_ip.id} replicas to owner",
+            group=group,
+            direction="to-lport",
+            priority=REFUSAL_PRIORITY + 1,
+            match=" && ".join([*words, f"{family}.src == ${_replica_group(local_ip)}_{family}"]),
+            action="allow-related",
+        )
+
+
+def _refusal(
+    local_ip: LocalIP, group: str, words: Iterable[str], *, direction: str = "from-lport", options: Pairs = ()
+) -> Acl:
+    return Acl(
+        name=f"{local_ip.id} fallback {group}",
+        group=group,
+        direction=direction,
+        priority=REFUSAL_PRIORITY,
+        match=" && ".join(words),
+        action=local_ip.fallback.value,
+        options=options,
+    )
+
+
+def _to_it(local_ip: LocalIP) -> str:
+    return f"{_family(local_ip)}.dst == {local_ip.address}"
+
+
+def _family(local_ip: LocalIP) -> str:
+    return f"ip{local_ip.address.version}"
+
+
+def _replica_ports(snapshot: Snapshot, local_ip: LocalIP) -> Sequence[str]:
+    """Wherever they are, and whether they serve or not: what was led to them before goes on."""
+    return [each.port_id for each in local_ip.associations if find_replica(snapshot, local_ip, each)]
+
+
+def _replica_group(local_ip: LocalIP) -> str:
+    return f"lip_{port_group_word(local_ip.id)}"
+
+
+def _switch_group(local_ip: LocalIP) -> str:
+    """For what holds on the network itself: the hidden router's port is in it, and no other."""
+    return f"lip_at_{port_group_word(local_ip.id)}"
+
+
+def _name(local_ip: LocalIP, what: str) -> str:
+    """Of a variable."""
+    return f"{what}_{blake2s(local_ip.id.encode(), digest_size=10).hexdigest()}"

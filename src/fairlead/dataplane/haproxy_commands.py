@@ -1,0 +1,120 @@
+"""What a process can be told while it runs (management guide, 9.3 "Unix Socket commands"), in place of a reload.
+
+The files are written first, always: a process that starts later has it from there. A command that fails, and need not
+succeed, is forgotten; any other that fails means that the process and the files differ, and a reload makes them one.
+
+A limit of connections is changed by a reload too: `set maxconn frontend` of a frontend that is full ends HAProxy 2.6,
+which waits for a lock that it has itself (its issue 2726; seen with 2.6.12).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairlead.dataplane.haproxy import Certificate, Role, Secret, Server, list_path
+from fairlead.dataplane.haproxy_words import Unwritable
+from fairlead.dataplane.rows import Diff, Row, Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    text: str
+    secret: Secret | None = None
+    """What it names goes behind the command, as its payload."""
+    may_fail: bool = False
+
+
+Commands: TypeAlias = tuple[Command, ...]
+_PLAIN = re.compile(r"[A-Za-z0-9_./:\[\]=@,!+-]+")
+"""What the socket takes without escapes, in which `;`, blanks and `<<` mean something."""
+
+
+_FILES = {Role.CERTIFICATE: "cert", Role.AUTHORITY: "ca-file", Role.REVOCATIONS: "crl-file"}
+
+
+class _Reload(Exception):
+    """No command does it."""
+
+
+def commands(diff: Diff) -> Commands | None:
+    """All that turns a process of before into one of after; None where only a reload does. What is new comes before
+    what goes, so a backend has a server at any moment."""
+    try:
+        return (
+            *(command for row in diff.creates.values() for command in _create(row)),
+            *(command for update in diff.updates.values() for command in _update(update)),
+            *(command for row in diff.deletes.values() for command in _delete(row)),
+        )
+    except (_Reload, Unwritable):
+        return None
+
+
+def renewal(secret: Secret) -> Commands:
+    """Of one that has other contents now."""
+    file = f"ssl {_FILES[secret.role]} {secret.path}"
+    return Command(text=f"set {file}", secret=secret), Command(text=f"commit {file}")
+
+
+def _create(row: Row) -> Iterator[Command]:
+    match row:
+        case Server():
+            yield from _add(row)
+        case Certificate(is_default=False):
+            yield Command(text=f"new ssl cert {row.secret.path}", may_fail=True)  # another frontend may show it already
+            yield from renewal(row.secret)
+            yield Command(text=f"add ssl crt-list {list_path(row.frontend)} {row.secret.path}")
+        case _:
+            raise _Reload
+
+
+def _update(update: Update) -> Iterator[Command]:
+    match update.before, update.after:
+        case Server() as before, Server() as after if before.lasting == after.lasting:
+            yield from _change(before, after)
+        case _:
+            raise _Reload
+
+
+def _delete(row: Row) -> Iterator[Command]:
+    match row:
+        case Server():
+            place = _place(row)
+            yield Command(text=f"set server {place} state maint")
+            yield Command(text=f"del server {place}", may_fail=True)  # with connections it goes at the next reload
+        case Certificate(is_default=False):
+            yield Command(text=f"del ssl crt-list {list_path(row.frontend)} {row.secret.path}")
+            yield Command(text=f"del ssl cert {row.secret.path}", may_fail=True)  # another frontend shows it
+        case _:
+            raise _Reload
+
+
+def _add(server: Server) -> Iterator[Command]:
+    """It comes in maintenance."""
+    place = _place(server)
+    yield _command("add server", place, *server.words)
+    if server.cookie_key:
+        yield _command("set dynamic-cookie-key backend", server.backend, server.cookie_key)
+    if not server.maintained:
+        yield Command(text=f"enable server {place}")
+
+
+def _change(before: Server, after: Server) -> Iterator[Command]:
+    place = _place(after)
+    if (before.address, before.port) != (after.address, after.port):
+        yield Command(text=f"set server {place} addr {after.address} port {after.port}")
+    if before.weight != after.weight:
+        yield Command(text=f"set server {place} weight {after.weight}")
+    if before.maintained != after.maintained:
+        yield Command(text=f"set server {place} state {'maint' if after.maintained else 'ready'}")
+
+
+def _place(server: Server) -> str:
+    return f"{server.backend}/{server.name}"
+
+
+def _command(*words: str) -> Command:
+    """The first is ours, with its blanks."""
+    if not all(map(_PLAIN.fullmatch, words[1:])):
+        raise _Reload
+    return Command(text=" ".join(words))

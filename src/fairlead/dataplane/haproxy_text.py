@@ -1,0 +1,148 @@
+"""The files of one HAProxy: its configuration, and the certificates that each frontend shows, from rows.
+
+Paths in the configuration are relative to its own folder, so the same rows are the same text on every node. It has no
+`namespace` keyword and no `user`: whoever starts the process does so inside the network's namespace, as a user that may
+do nothing else. It has no checks, since Fairlead's own say who is down, and writes no log.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Secret, Server, list_path
+from fairlead.dataplane.haproxy_words import Line, Unwritable, read_line, render_line
+
+CONFIGURATION = "haproxy.cfg"
+PEERS = "kept"
+"""By which a process hands what it knows of clients to the one that follows it (configuration manual, 3.5)."""
+_SELF = "this"
+_SECTIONS = frozenset({"global", "defaults", "peers", "frontend", "backend"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockets:
+    """Absolute paths; each process has its own."""
+
+    control: str
+    """Of the runtime API."""
+    peers: str
+
+
+def files(
+    process: Process, rows: Iterable[HAProxyRow], sockets: Sockets, missing: Collection[Secret] = ()
+) -> Mapping[str, str]:
+    """Path -> text of all that this process needs beside secrets; of rows those of other processes are passed over.
+
+    `missing`: secrets that could not be read. What needs one is left out, and the rest serves. Raises
+    Unwritable.
+    """
+    found = list(rows)
+    lists = _lists(found)
+    backends = {each.name: each for each in found if isinstance(each, Backend) and each.process == process.network}
+    backends = {each: row for each, row in backends.items() if not _lacks(row.secrets, missing)}
+    frontends = [
+        each
+        for each in found
+        if isinstance(each, Frontend)
+        and each.process == process.network
+        and not _lacks((*each.secrets, *(line.secret for line in lists[each.name])), missing)
+        and all(backend in backends for backend in each.backends)
+    ]
+    texts = {list_path(each.name): _list(lists[each.name]) for each in frontends if lists[each.name]}
+    text = _written(_configuration(process, frontends, backends.values(), _servers(found), sockets))
+    return {CONFIGURATION: text, **texts}
+
+
+def _lacks(secrets: Iterable[Secret], missing: Collection[Secret]) -> bool:
+    return any(secret in missing for secret in secrets)
+
+
+def _lists(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Certificate]]:
+    """Frontend -> its certificates, the default one first: the first one is HAProxy's default."""
+    found: dict[str, list[Certificate]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, Certificate):
+            found[row.frontend].append(row)
+    for each in found.values():
+        each.sort(key=lambda row: (not row.is_default, row.secret.path))
+    return found
+
+
+def _list(certificates: Iterable[Certificate]) -> str:
+    return "".join(f"{each.secret.path}\n" for each in certificates)
+
+
+def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Server]]:
+    found: dict[str, list[Server]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, Server):
+            found[row.backend].append(row)
+    return found
+
+
+def _configuration(
+    process: Process,
+    frontends: Iterable[Frontend],
+    backends: Iterable[Backend],
+    servers: Mapping[str, list[Server]],
+    sockets: Sockets,
+) -> Iterator[tuple[Line, ...]]:
+    """Its sections."""
+    yield _global(process, sockets)
+    yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull")
+    yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF)
+    yield from (each.section for each in sorted(frontends, key=lambda row: row.name))
+    for backend in sorted(backends, key=lambda row: row.name):
+        lines = (server.line for server in sorted(servers[backend.name], key=lambda row: row.name))
+        yield (*backend.section, *lines)
+
+
+def _global(process: Process, sockets: Sockets) -> tuple[Line, ...]:
+    socket = ("stats", "socket", f"unix@{sockets.control}", "mode", "600", "level", "admin", "expose-fd", "listeners")
+    return (
+        ("global",),
+        ("default-path", "config"),
+        ("localpeer", _SELF),
+        ("maxconn", str(process.connections)),
+        ("no", "strict-limits"),  # with fewer files than these connections need it takes fewer of them, and starts
+        ("nbthread", str(process.threads)),
+        ("hard-stop-after", OUTLIVES),
+        ("close-spread-time", "3s"),
+        socket,
+        ("stats", "timeout", "1m"),
+        ("tune.ssl.default-dh-param", "2048"),
+        ("ssl-default-bind-options", "ssl-min-ver", "TLSv1.2"),
+        ("ssl-default-server-options", "ssl-min-ver", "TLSv1.2"),
+    )
+
+
+OUTLIVES = "1h"
+"""How long a process that was replaced may go on with its connections: each is memory of a node."""
+
+
+def _written(sections: Iterable[tuple[Line, ...]]) -> str:
+    """Read back, it has the same sections with the same directives. Raises Unwritable."""
+    wanted = list(sections)
+    text = "\n".join("\n".join(_indented(lines)) + "\n" for lines in wanted)
+    if read_sections(text) != wanted:
+        raise Unwritable("a text that would be read as another one")
+    return text
+
+
+def _indented(lines: tuple[Line, ...]) -> Iterator[str]:
+    first, *rest = lines
+    yield render_line(first)
+    yield from (f"    {render_line(line)}" for line in rest)
+
+
+def read_sections(text: str) -> list[tuple[Line, ...]]:
+    """As HAProxy reads a file: a keyword of a section begins the next one, wherever it stands. Raises Unwritable."""
+    found: list[list[Line]] = []
+    for line in map(read_line, text.split("\n")):
+        if line and line[0] in _SECTIONS:
+            found.append([line])
+        elif line and not found:
+            raise Unwritable("a directive outside a section")
+        elif line:
+            found[-1].append(line)
+    return [tuple(section) for section in found]

@@ -1,0 +1,102 @@
+"""What is there of a process: its folder, with its rows as they were applied last, its configuration and its sockets.
+
+The folder outlives the agent, and says to the next one what runs: a process that was started goes on when the agent
+ends. `rows.json` is written before the process is told; `settled` says whether it was told all of it.
+"""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
+from fairlead.dataplane.rows import Key, Rows
+from fairlead.model.addresses import IPAddress, parse_address
+from fairlead.model.owner import Owner
+
+ROWS, PID = "rows.json", "pid"
+CLASSES: Mapping[str, type[HAProxyRow]] = {
+    each.__name__: each for each in (Process, Frontend, Backend, Server, Certificate)
+}
+
+
+class _File(msgspec.Struct):
+    settled: bool
+    owners: dict[str, list[tuple[str, dict[str, Any]]]]
+    """Owner -> its rows: the class, and its fields."""
+
+
+@dataclasses.dataclass(slots=True)
+class Kept:
+    """The rows of one network's process, by owner."""
+
+    folder: Path
+    owners: dict[Owner, dict[Key, HAProxyRow]] = dataclasses.field(default_factory=dict)
+    settled: bool = False
+    """Whether the process has been told all of it."""
+
+    @property
+    def rows(self) -> Iterator[HAProxyRow]:
+        return (row for rows in self.owners.values() for row in rows.values())
+
+    @property
+    def process(self) -> Process | None:
+        return next((row for row in self.rows if isinstance(row, Process)), None)
+
+    def of(self, owner: Owner) -> Rows:
+        return dict(self.owners.get(owner, {}))
+
+    def write(self, *, settled: bool) -> None:
+        """Raises OSError."""
+        self.settled = self.settled and settled
+        owners = {str(owner): [_plain(row) for row in rows.values()] for owner, rows in self.owners.items()}
+        write_whole(self.folder / ROWS, msgspec.json.encode(_File(settled=settled, owners=owners)))
+        self.settled = settled
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read_kept(folder: Path) -> Kept:
+    """What an earlier agent left; nothing where that cannot be read."""
+    kept = Kept(folder)
+    try:
+        file = msgspec.json.decode((folder / ROWS).read_bytes(), type=_File)
+        kept.settled = file.settled
+        for name, rows in file.owners.items():
+            made = [_row(kind, fields) for kind, fields in rows]
+            kept.owners[Owner.parse(name)] = {row.key: row for row in made}
+    except (OSError, ValueError, KeyError, TypeError):
+        return Kept(folder)
+    return kept
+
+
+def write_whole(path: Path, text: bytes, mode: int = 0o640, group: int = -1) -> None:
+    """In place of what was there, or not at all. Raises OSError."""
+    draft = path.with_name(f".{path.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchown(descriptor, -1, group)
+        os.fchmod(descriptor, mode)
+        file.write(text)
+    draft.rename(path)
+
+
+def _plain(row: HAProxyRow) -> tuple[str, dict[str, Any]]:
+    fields = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    return type(row).__name__, fields | ({"address": str(row.address)} if isinstance(row, Server) else {})
+
+
+def _row(kind: str, fields: dict[str, Any]) -> HAProxyRow:
+    """Raises ValueError (msgspec's are), KeyError, TypeError."""
+    make: Callable[..., HAProxyRow] = CLASSES[kind]
+    hints = get_type_hints(make)
+    values = {
+        name: parse_address(value) if hints[name] == IPAddress else msgspec.convert(value, hints[name])
+        for name, value in fields.items()
+    }
+    return make(**values)

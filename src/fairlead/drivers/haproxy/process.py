@@ -1,0 +1,230 @@
+"""One HAProxy: started in its place as a user that may do nothing else, replaced without a lost connection, watched.
+
+It goes on when the agent ends, and the next agent finds it by the file of its number. The number alone may be another
+process's by then, so the moment at which it began is kept with it (proc(5), starttime).
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.dataplane.haproxy_text import CONFIGURATION
+from fairlead.drivers.haproxy.kept import PID, write_whole
+from fairlead.drivers.haproxy.runtime import running_pid
+from fairlead.drivers.interface import DriverError
+
+READY, POLL = 10.0, 0.02
+"""Seconds until a process answers that was started, and between two looks whether it does."""
+GONE = 5.0
+"""Seconds until one is killed that was asked to end."""
+CONTROL, PEERS = "sockets/control", "sockets/peers"
+MOST_REPLACED = 4
+"""Of one network, that were replaced and still have connections: the oldest of more are ended. Each is memory of the
+node, and a tenant who changes a listener again and again under connections that stay makes them."""
+
+
+class NotStarted(DriverError):
+    """The message has what the program said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    path: str = "/usr/sbin/haproxy"
+    user: str = "haproxy"
+    """Empty: whoever the agent is."""
+    files: int = 65_536
+    """File descriptors that a process may have, if the agent may have as many."""
+
+    def words(self, *more: str) -> Sequence[str]:
+        """Those that run it with no right that its user has not."""
+        files = min(self.files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        limited = ("prlimit", f"--nofile={files}", "--") if self.user else ()
+        changed = ("setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups") if self.user else ()
+        bare = ("--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--") if self.user else ()
+        return *limited, *changed, *bare, self.path, *more
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process by its number, and by when it began."""
+
+    pid: int
+    began: str
+
+    @property
+    def is_there(self) -> bool:
+        return began_of(self.pid) == self.began
+
+
+def began_of(pid: int) -> str:
+    """Empty for a process that is not there, or that has ended and waits for who started it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def read_running(folder: Path) -> Running | None:
+    """The one that the folder names, if it is there."""
+    try:
+        pid, began = (folder / PID).read_text().split()
+        found = Running(int(pid), began)
+    except (OSError, ValueError):
+        return None
+    return found if found.is_there else None
+
+
+def all_running(folder: Path) -> list[Running]:
+    """All processes with this folder's configuration, the oldest first: those that were replaced, and one that was
+    started by an agent which ended before it could write down its number."""
+    found = list[Running]()
+    mark = f"\0-f\0{folder / CONFIGURATION}\0".encode()
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if each.name.isdecimal() and mark in (each / "cmdline").read_bytes():
+                found.append(Running(int(each.name), began_of(int(each.name))))
+    return sorted((each for each in found if each.began), key=lambda each: int(each.began))
+
+
+def retire(others: Sequence[Running]) -> None:
+    """They take no new connections, and end when they have none; of too many the oldest end at once."""
+    for each in others:
+        _signal(each, signal.SIGUSR1)
+    for each in others[:-MOST_REPLACED]:
+        _signal(each, signal.SIGTERM)
+
+
+async def check(folder: Path, program: Program, configuration: str) -> None:
+    """Raises NotStarted for a configuration that the program does not take, and OSError.
+
+    Whoever reads a tenant's words has no more rights than who serves them."""
+    words = program.words("-c", "-f", configuration)
+    process = await asyncio.create_subprocess_exec(
+        *words, cwd=folder, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(READY):
+            _, said = await process.communicate()
+    except TimeoutError:
+        raise NotStarted(f"HAProxy has not read the configuration after {READY:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise NotStarted(f"HAProxy does not take the configuration: {_first_complaint(said)}")
+
+
+async def start(folder: Path, program: Program, inside: Sequence[str], before: Running | None = None) -> Running:
+    """Returns when it takes connections. One that was `before` hands over its sockets, takes no new connections, and
+    ends when it has none.
+
+    Raises NotStarted; then the one before goes on, unless it was told already: it does not answer then.
+    """
+    control = folder / CONTROL
+    more = ("-sf", str(before.pid)) if before is not None else ()
+    if before is not None and await running_pid(control) == before.pid:  # who does not answer has none to hand over
+        more = ("-x", str(control), *more)
+    words = [*inside, *program.words("-db", "-f", str(folder / CONFIGURATION), *more)]
+    running, said = _spawn(words)
+    try:
+        await _answered(running, control, said)
+    finally:
+        os.close(said)
+    with contextlib.suppress(OSError):  # it serves; the next agent finds it by `all_running`
+        write_whole(folder / PID, f"{running.pid} {running.began}\n".encode())
+    return running
+
+
+async def _answered(running: Running, control: Path, said: int) -> None:
+    """Raises NotStarted."""
+    end = time.monotonic() + READY
+    while await running_pid(control) != running.pid:
+        if not running.is_there:
+            raise NotStarted(f"HAProxy has ended: {_first_complaint(_read(said))}")
+        if time.monotonic() > end:
+            _signal(running, signal.SIGKILL)
+            raise NotStarted(f"HAProxy does not answer after {READY:.0f} s: {_first_complaint(_read(said))}")
+        await asyncio.sleep(POLL)
+
+
+def _spawn(words: list[str]) -> tuple[Running, int]:
+    """With where it says why it does not start. Nobody reads there afterwards: each member that comes or goes is words,
+    and a file of them would fill the node's memory. HAProxy goes on when it cannot say them.
+
+    Not by asyncio, which ends its children with its loop. Raises NotStarted and OSError.
+    """
+    said, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    actions = (
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, told, 1),
+        (os.POSIX_SPAWN_DUP2, told, 2),
+    )
+    try:
+        pid = os.posix_spawnp(words[0], words, os.environ, file_actions=actions, setsid=True)
+    except OSError as error:
+        os.close(said)
+        raise NotStarted(f"{words[0]}: {error.strerror}") from None
+    finally:
+        os.close(told)
+    loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
+
+    def reap() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+    loop.add_reader(descriptor, reap)
+    return Running(pid, began_of(pid)), said
+
+
+def _read(said: int) -> bytes:
+    try:
+        return os.read(said, 2**16)
+    except BlockingIOError:
+        return b""
+
+
+async def stop(running: Running) -> None:
+    """Its connections end."""
+    _signal(running, signal.SIGTERM)
+    end = time.monotonic() + GONE
+    while running.is_there:
+        if time.monotonic() > end:
+            _signal(running, signal.SIGKILL)
+        await asyncio.sleep(POLL)
+
+
+async def ended(running: Running) -> None:
+    """Returns when the process has ended, whoever started it."""
+    try:
+        descriptor = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(descriptor, gone.set)
+        if running.is_there:
+            await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _signal(running: Running, number: int) -> None:
+    if running.is_there:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, number)
+
+
+def _first_complaint(said: bytes) -> str:
+    lines = said.decode(errors="replace").splitlines()
+    return next((line for line in lines if "[ALERT]" in line), lines[-1] if lines else "it says nothing")[:200]

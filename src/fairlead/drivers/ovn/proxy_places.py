@@ -1,0 +1,128 @@
+"""Where proxies of networks run: a network namespace each, with one device behind a port of the switch.
+
+What is there is read, and what differs is made anew. The namespaces of one agent have names that begin alike; nobody
+else's are touched. The proxy in one sees nothing but its network: no device of the node, and no other network's.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fairlead.dataplane.haproxy import Process
+from fairlead.drivers.interface import DriverError
+from fairlead.drivers.ovn.offloads import disable_checksums_in
+from fairlead.drivers.ovn.vswitch import SwitchError, Tools
+
+MARK = "fairlead-proxy"
+SETTINGS = (
+    *(f"net.ipv6.conf.{of}.{name}=0" for of in ("all", "default") for name in ("accept_ra", "autoconf", "accept_dad")),
+    "net.ipv6.conf.all.forwarding=0",
+    "net.ipv4.ip_forward=0",
+    "net.ipv4.ip_local_port_range=32768 60999",
+)
+"""Of the namespace: in ip-sysctl of the kernel's documentation. Listeners have ports below those of connections."""
+
+
+class ProxyPlaces:
+    """What a driver of HAProxy asks for (`drivers/haproxy/places.py`)."""
+
+    def __init__(self, bridge: str, prefix: str, tools: Tools) -> None:
+        """`prefix`: how the names of the namespaces begin."""
+        self._bridge = bridge
+        self._prefix = prefix
+        self._tools = tools
+
+    async def make(self, process: Process) -> Sequence[str]:
+        """Raises DriverError."""
+        try:
+            namespace, name = self._namespace(process.network), device_name(process.network)
+            if not _exists(namespace):
+                await self._tools.ask("ip", "netns", "add", namespace)
+            if not await self._is_right(namespace, name, process):
+                await self._remove_device(name)
+                await self._make_device(namespace, name, process)
+            return "nsenter", f"--net=/run/netns/{namespace}"
+        except (SwitchError, OSError, ValueError, KeyError) as error:
+            raise DriverError(f"the proxy's port of network {process.network}: {error}") from None
+
+    async def remove(self, network_id: str) -> None:
+        """Raises DriverError."""
+        namespace = self._namespace(network_id)
+        try:
+            await self._remove_device(device_name(network_id))
+            if _exists(namespace):
+                await self._tools.ask("ip", "netns", "delete", namespace)
+        except SwitchError as error:
+            raise DriverError(f"the proxy's port of network {network_id}: {error}") from None
+
+    def _namespace(self, network_id: str) -> str:
+        return f"{self._prefix}-{_digest(network_id)}"
+
+    async def _is_right(self, namespace: str, name: str, process: Process) -> bool:
+        columns = "--columns=external_ids"
+        answer = await self._tools.ask(
+            "ovs-vsctl", "--no-wait", "-f", "json", columns, "find", "Interface", f"name={name}"
+        )
+        found = json.loads(answer)["data"]
+        if not found or dict(found[0][0][1]) != {"iface-id": process.port, MARK: process.network}:
+            return False
+        devices = json.loads(await self._inside(namespace, "ip", "-json", "address", "show"))
+        device = next((each for each in devices if each["ifname"] == name), None)
+        if device is None or (device["address"], device["mtu"]) != (process.mac, process.mtu):
+            return False
+        addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
+        return addresses == set(process.addresses) and await self._has_routes(namespace, process)
+
+    async def _has_routes(self, namespace: str, process: Process) -> bool:
+        found = set[str]()
+        for version in ("-4", "-6"):
+            routes = json.loads(await self._inside(namespace, "ip", version, "-json", "route", "show", "default"))
+            found |= {route["gateway"] for route in routes if "gateway" in route}
+        return found == {route.nexthop for route in process.routes}
+
+    async def _make_device(self, namespace: str, name: str, process: Process) -> None:
+        """The end that the switch takes is made in the namespace of the switch, and has the same name."""
+        mtu, mac = process.mtu, process.mac
+        settings = "".join(f"{each}\n" for each in SETTINGS)
+        await self._inside(namespace, "sysctl", "-q", "-p", "-", said=settings)
+        peer = f"peer name {name} mtu {mtu} address {mac} netns {namespace}"
+        links = f"link add {name} mtu {mtu} type veth {peer}\nlink set {name} addrgenmode none up\n"
+        await self._tools.at_switch(self._bridge, "ip", "-batch", "-", said=links)
+        await asyncio.to_thread(disable_checksums_in, Path(f"/run/netns/{namespace}"), name)
+        await self._inside(namespace, "ip", "-batch", "-", said="".join(f"{each}\n" for each in _words(name, process)))
+        ids = (f"external_ids:iface-id={process.port}", f"external_ids:{MARK}={process.network}")
+        added = ("--", "--may-exist", "add-port", self._bridge, name, "--", "set", "Interface", name, *ids)
+        await self._tools.ask("ovs-vsctl", "--no-wait", *added)
+
+    async def _remove_device(self, name: str) -> None:
+        await self._tools.ask("ovs-vsctl", "--no-wait", "--if-exists", "del-port", self._bridge, name)
+        devices = json.loads(await self._tools.at_switch(self._bridge, "ip", "-json", "link", "show"))
+        if any(each["ifname"] == name for each in devices):
+            await self._tools.at_switch(self._bridge, "ip", "link", "delete", name)
+
+    async def _inside(self, namespace: str, *words: str, said: str = "") -> str:
+        return await self._tools.ask("nsenter", f"--net=/run/netns/{namespace}", *words, said=said)
+
+
+def _exists(namespace: str) -> bool:
+    return Path(f"/run/netns/{namespace}").exists()
+
+
+def _digest(network_id: str) -> str:
+    return hashlib.sha256(network_id.encode()).hexdigest()[:12]
+
+
+def device_name(network_id: str) -> str:
+    """As long as a device's name may be (netdevice(7), IFNAMSIZ)."""
+    return f"fp{_digest(network_id)}"
+
+
+def _words(name: str, process: Process) -> Iterator[str]:
+    yield "link set lo up"
+    yield f"link set {name} addrgenmode none up"
+    for address in process.addresses:
+        yield f"address add {address} dev {name}" + (" nodad" if ":" in address else "")
+    for route in process.routes:
+        yield f"route add {route.destination} via {route.nexthop} dev {name}"

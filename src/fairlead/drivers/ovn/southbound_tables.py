@@ -1,0 +1,189 @@
+"""What the Southbound database says, as far as it matters: probes, chassis, ports, datapaths.
+
+A row that is made "offline" (OVN after 26.03 makes them so) says nothing until somebody has had the time for a probe.
+Rows that cannot be read are others' (OVN probes with ICMP for them, say). They are left out, and counted.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+
+from fairlead.drivers.ovn import chassis as ovn_chassis
+from fairlead.drivers.ovn.chassis import Bindings, Nodes
+from fairlead.drivers.ovsdb.protocol import TableMonitor
+from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional
+from fairlead.model.addresses import parse_address
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.liveness import why_silent
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.texts import shorten
+
+LOG = logging.getLogger(__name__)
+TABLES = {
+    "Service_Monitor": TableMonitor(columns=("ip", "logical_port", "options", "port", "protocol", "status")),
+    **ovn_chassis.TABLES,
+    "Datapath_Binding": TableMonitor(columns=("external_ids", "tunnel_key")),
+}
+_HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
+"""ovn-sb(5) Service_Monitor:status; empty is unknown."""
+_ROUND = {"interval": 5, "timeout": 3}
+"""Seconds, where the row does not say (ovn-sb(5) Service_Monitor:options)."""
+LONGEST_ROUND = 3600.0
+LONGEST_REASON = 100
+
+
+class Datapaths:
+    """Logical switches and routers by what nodes call them."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[int, str] = {}
+        self.by_uuid: dict[str, str] = {}
+        self._keys: dict[str, int] = {}
+
+    def take(self, uuid: str, change: Mapping[str, Json]) -> None:
+        match change:
+            case {"initial": columns} | {"insert": columns}:
+                name = decode_map(columns.get("external_ids", ["map", []])).get("name", "")
+                self._keys[uuid] = columns["tunnel_key"]
+                self.by_key[columns["tunnel_key"]] = self.by_uuid[uuid] = name
+            case {"delete": _} if uuid in self._keys:
+                del self.by_key[self._keys.pop(uuid)], self.by_uuid[uuid]
+            case _:
+                pass
+
+
+class SouthboundTables:
+    """The tables, as far as they matter; a change costs what it changes."""
+
+    def __init__(self, patience: float) -> None:
+        self.datapaths = Datapaths()
+        self.bindings = Bindings()
+        self.moved: set[str] = set()
+        """Ports of which something was said that nobody was told yet."""
+        self.nodes = Nodes(time.monotonic, patience)
+        self.unreadable: dict[str, str] = {}
+        """UUID of a Service_Monitor -> why it cannot be read."""
+        self.reasons: set[str] = set()
+        """Those that nobody was told yet."""
+        self.new_rows: list[tuple[str, float]] = []
+        """UUIDs of Service_Monitors that have just been made, and the seconds until their status counts."""
+        self._endpoints: dict[str, Endpoint] = {}
+        """UUID of a Service_Monitor -> what it probes."""
+        self._statuses: dict[Endpoint, str] = {}
+        self._unprobed: dict[Endpoint, str] = {}
+        """Endpoints whose row was made "offline" and that nobody can have probed yet -> the UUID of the row."""
+        self._of_port: dict[str, set[Endpoint]] = {}
+
+    def health(self, endpoint: Endpoint, last: Health | None) -> Health | None:
+        """None if nobody has said anything of it, or says it no more. `last` is what was known of it before."""
+        if endpoint not in self._statuses:
+            return None
+        binding = self.bindings.find(endpoint.port_id)
+        silent = why_silent(works=binding.works, alive=binding.chassis not in self.nodes.dead) if binding else None
+        if silent is not None:
+            return silent
+        if endpoint in self._unprobed:
+            return last if last in _HEALTH.values() else None
+        return _HEALTH.get(self._statuses[endpoint])
+
+    def change(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> set[Endpoint]:
+        """Take what the database says. Answers the endpoints of which it says something."""
+        touched: set[Endpoint] = set()
+        for uuid, change in _gone_first(tables.get("Datapath_Binding", {})):
+            self.datapaths.take(uuid, change)
+        for uuid, change in _gone_first(tables.get("Chassis", {})):
+            self.moved.update(self.bindings.take_chassis(uuid, change))
+        for uuid, change in _gone_first(tables.get("Service_Monitor", {})):
+            touched.update(self._take_monitor(uuid, change))
+        for uuid, change in _gone_first(tables.get("Port_Binding", {})):
+            for port in self.bindings.take(uuid, change):
+                self.moved.add(port)
+                touched.update(self._of_port.get(port, ()))
+        for uuid, change in tables.get("Chassis_Private", {}).items():
+            self.nodes.take(uuid, change)
+        return touched
+
+    def judge(self) -> Iterator[Endpoint]:
+        """Which nodes live. Answers the endpoints of those of which the opposite is true now."""
+        before = self.nodes.dead
+        changed = self.nodes.judge()
+        for words, some in (("are dead", self.nodes.dead - before), ("live again", before - self.nodes.dead)):
+            if some:
+                LOG.warning("OVN Southbound: chassis that %s: %s", words, ", ".join(self.nodes.names(some)))
+        self.bindings.note(changed)
+        if changed:
+            for port, endpoints in self._of_port.items():
+                binding = self.bindings.find(port)
+                if binding is not None and binding.chassis in changed:
+                    yield from endpoints
+
+    def end_first_probe(self, uuid: str) -> Iterator[Endpoint]:
+        endpoint = self._endpoints.get(uuid)
+        if endpoint is not None and self._unprobed.get(endpoint) == uuid:
+            del self._unprobed[endpoint]
+            yield endpoint
+
+    def _take_monitor(self, uuid: str, change: Mapping[str, Json]) -> Iterator[Endpoint]:
+        match change:
+            case {"initial": columns}:
+                yield from self._enter(uuid, columns)
+            case {"insert": columns}:
+                for endpoint in self._enter(uuid, columns):
+                    if self._statuses[endpoint] == "offline":
+                        self._unprobed[endpoint] = uuid
+                        self.new_rows.append((uuid, _read_round(columns)))
+                    yield endpoint
+            case {"modify": {"status": status}} if uuid in self._endpoints:
+                endpoint = self._endpoints[uuid]
+                self._statuses[endpoint] = decode_optional(status) or ""
+                self._unprobed.pop(endpoint, None)
+                yield endpoint
+            case {"delete": _} if uuid in self._endpoints:
+                endpoint = self._endpoints.pop(uuid)
+                del self._statuses[endpoint]
+                self._unprobed.pop(endpoint, None)
+                self._of_port[endpoint.port_id].discard(endpoint)
+                if not self._of_port[endpoint.port_id]:
+                    del self._of_port[endpoint.port_id]
+                yield endpoint
+            case {"delete": _}:
+                self.unreadable.pop(uuid, None)
+            case _:
+                pass
+
+    def _enter(self, uuid: str, columns: Mapping[str, Json]) -> Iterator[Endpoint]:
+        try:
+            endpoint = _read_endpoint(columns)
+        except ValueError as error:
+            self._leave_out(uuid, shorten(str(error), LONGEST_REASON))
+            return
+        if endpoint in self._statuses:  # somebody else's, written in another form: which of the two counts is not ours
+            self._leave_out(uuid, "a second row for one endpoint")
+            return
+        self._endpoints[uuid] = endpoint
+        self._statuses[endpoint] = decode_optional(columns.get("status", ["set", []])) or ""
+        self._of_port.setdefault(endpoint.port_id, set()).add(endpoint)
+        yield endpoint
+
+    def _leave_out(self, uuid: str, reason: str) -> None:
+        self.unreadable[uuid] = reason
+        self.reasons.add(reason)
+
+
+def _read_endpoint(columns: Mapping[str, Json]) -> Endpoint:
+    """Raises ValueError: what is none of ours, or cannot be one."""
+    transport = Transport(decode_optional(columns.get("protocol", ["set", []])) or "tcp")
+    address = parse_address(columns.get("ip", ""))
+    return Endpoint(columns.get("logical_port", ""), address, columns.get("port", 0), transport)
+
+
+def _read_round(columns: Mapping[str, Json]) -> float:
+    """Seconds until a probe was sent, and answered or not."""
+    options = decode_map(columns.get("options", ["map", []]))
+    texts = [options.get(name, str(seconds)) for name, seconds in _ROUND.items()]
+    return min(sum(float(text) if text.isdecimal() else LONGEST_ROUND for text in texts), LONGEST_ROUND)
+
+
+def _gone_first(changes: Mapping[str, Mapping[str, Json]]) -> list[tuple[str, Mapping[str, Json]]]:
+    """A row that is made anew has another UUID, and may have the key of the one that goes."""
+    return sorted(changes.items(), key=lambda item: "delete" not in item[1])

@@ -1,0 +1,36 @@
+"""`fairlead health`: who is probed, by whom, and what is known of each member, a line each."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fairlead.model.addresses import parse_address, render_address, render_endpoint
+
+HEAD = ("MEMBER", "ADDRESS", "OF", "MONITOR", "BY", "CHASSIS", "STATUS", "SINCE", "LATENCY", "LAST ERROR")
+
+
+def render(rows: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """As the operator's door tells them."""
+    table = [HEAD, *(_line(row, now) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table
+    )
+
+
+def _line(row: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
+    address = parse_address(row["address"])
+    place = render_endpoint(address, row["number"]) if row["number"] else render_address(address)
+    latency = "" if row["latency"] is None else f"{row['latency'] * 1000:.1f} ms"
+    since = "" if row["since"] is None else _ago(now - datetime.fromisoformat(row["since"]).astimezone(UTC))
+    of, error = row["owner_name"] or row["owner"], row["error"] or ("" if row["status"] == "ONLINE" else row["why"])
+    names = (row["member"] or row["id"], place, of, row["monitor"], row["by"], row["chassis"], row["status"])
+    return (*names, since, latency, error)
+
+
+def _ago(passed: Any) -> str:
+    seconds = max(0, int(passed.total_seconds()))
+    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {name}"
+    return f"{seconds} s"

@@ -1,0 +1,110 @@
+"""What a node probes of one member, how often, and when the answers make it up or down.
+
+Octavia's words: `max_retries` successes in a row make a member ONLINE, `max_retries_down` failures in a row ERROR (API
+reference, "Create Health Monitor").
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.health import Endpoint
+from fairlead.model.loadbalancer import HealthMonitor, HttpMonitor, MonitorType
+from fairlead.model.local_ip import ReplicaMonitor
+
+SHORTLY = 0.25
+"""Seconds, or a quarter of a delay that is shorter than a second."""
+
+
+class Verdict(StrEnum):
+    """What the probes of a member have come to."""
+
+    PENDING = "PENDING"
+    """Not enough of them yet."""
+    UP = "UP"
+    DOWN = "DOWN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """Times in seconds."""
+
+    delay: float
+    """From the beginning of one probe to the beginning of the next one."""
+    timeout: float
+    """For which an answer is waited for."""
+    max_retries: int
+    max_retries_down: int
+
+    @property
+    def patience(self) -> float:
+        """For which an answer is waited for. Octavia wants the timeout to be less than the delay, and lets others pass:
+        who has not answered shortly before the next probe has not answered."""
+        return min(self.timeout, self.delay - min(SHORTLY, self.delay / 4))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainCheck:
+    """Whether anything answers at all."""
+
+    type: MonitorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpCheck:
+    """What is asked of a web server, and which answers are right."""
+
+    is_tls: bool
+    """Whether it is asked by HTTPS. Certificates are not looked at, as Octavia does not."""
+    method: str
+    path: str
+    version: str
+    host: str
+    """What the request says that it is for."""
+    codes: frozenset[int]
+
+
+Check: TypeAlias = PlainCheck | HttpCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One member or replica at one of its ports, as a node has to probe it."""
+
+    endpoint: Endpoint
+    check: Check
+    rhythm: Rhythm
+    covers: bool = False
+    """Whether it is on another node, or on none, and is reached by the network's ordinary port."""
+
+
+def rhythm_of(monitor: HealthMonitor | ReplicaMonitor) -> Rhythm:
+    """Octavia allows a delay and a timeout of 0: they count as a second."""
+    return Rhythm(
+        delay=monitor.seconds_between,
+        timeout=float(max(1, monitor.timeout)),
+        max_retries=monitor.max_retries,
+        max_retries_down=monitor.max_retries_down,
+    )
+
+
+def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress) -> Check:
+    if not isinstance(monitor, HttpMonitor):
+        return PlainCheck(type=monitor.type)
+    return HttpCheck(
+        is_tls=monitor.type is MonitorType.HTTPS,
+        method=monitor.http_method,
+        path=monitor.url_path,
+        version=monitor.http_version or "1.0",  # what HAProxy says if it is told none, and so Octavia
+        host=monitor.domain_name or (f"[{address}]" if address.version == 6 else str(address)),
+        codes=expected(monitor.expected_codes),
+    )
+
+
+def expected(codes: str) -> frozenset[int]:
+    """One code, several with commas, or a range with a hyphen."""
+    first, hyphen, last = codes.partition("-")
+    if hyphen:
+        return frozenset(range(int(first), int(last) + 1))
+    return frozenset(int(code) for code in codes.split(","))

@@ -1,0 +1,64 @@
+"""Networks, routers, ports and floating IPs that others wrote into the dataplane: facts, in the shape of documents.
+
+They stand in the snapshot beside the documents that are stored, under the same keys, so whatever finds its way through
+networks finds it through these too. They are never stored, have no rows of ours and count in no quota; no door shows
+or changes them: whose they are has an API of its own. A load balancer may be on them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, TypeGuard
+
+from fairlead.model.network import FloatingIP, Network, Port, Router
+
+
+class Writer(StrEnum):
+    """Who writes networks into the same database."""
+
+    NEUTRON = "neutron"
+    """OpenStack's, by its driver ML2/OVN."""
+    LXD = "lxd"
+    """LXD or Incus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignNetwork(Network):
+    row: str
+    """Of the dataplane: the name that the writer gave it, `@`, and what the dataplane finds it by."""
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRouter(Router):
+    row: str
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignPort(Port):
+    row: str
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFloatingIP(FloatingIP):
+    row: str
+    writer: Writer
+
+
+Foreign: TypeAlias = ForeignNetwork | ForeignRouter | ForeignPort | ForeignFloatingIP
+FOREIGN = (ForeignNetwork, ForeignRouter, ForeignPort, ForeignFloatingIP)
+
+
+def is_foreign(document: object) -> TypeGuard[Foreign]:
+    return isinstance(document, FOREIGN)
+
+
+def called(document: object) -> list[str]:
+    """The name that others gave its row, as nodes report it; nothing of ours, whose rows have their ids for names."""
+    return [document.row.partition("@")[0]] if is_foreign(document) else []
+
+
+def row_of(document: Network | Router | Port) -> str:
+    """How a dataplane calls it: ours by their ids."""
+    return document.row if is_foreign(document) else document.id

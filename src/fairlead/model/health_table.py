@@ -1,0 +1,140 @@
+"""Who is probed, by whom, and what is known of each: a table for operators."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from fairlead.model.covering import is_heard, known_of, place_of
+from fairlead.model.foreign import is_foreign
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import LoadBalancer, probed_address, probed_ports
+from fairlead.model.local_ip import LocalIP
+from fairlead.model.nearby import chassis_with
+from fairlead.model.owner import Owner
+from fairlead.model.probes import (
+    all_probing,
+    find_endpoint,
+    find_probing,
+    probed_members,
+    working_monitor,
+)
+from fairlead.model.replica_probes import replica_endpoints
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+NO_AGENT = "its node has no agent that could probe it"
+NO_COVER = "its node's agent is silent, and none of another node reaches its network: what was seen last holds"
+FOREIGN_NETWORK = (
+    "its node's agent is silent, and nobody probes from elsewhere on others' networks: what was seen last holds"
+)
+NOBODYS = "nobody's port has its address, and no node with an agent reaches its network"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRow:
+    owner: str
+    """The load balancer or Local IP, as `kind/id`."""
+    owner_name: str
+    id: str
+    """Of the member; of a replica, its port's."""
+    member: str
+    """What it is called."""
+    address: str
+    number: int
+    monitor: str
+    """The type."""
+    by: str
+    """Who probes: agents, or the dataplane."""
+    chassis: str
+    """Where it is probed; empty if nobody knows."""
+    status: str
+    """ONLINE, ERROR, or another name of `Health`."""
+    why: str
+    """In words."""
+    since: datetime | None
+    """Where agents probe."""
+    error: str
+    """What went wrong last, or why it is not probed."""
+    latency: float | None
+    """Seconds that the last answer took."""
+
+
+def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
+    """One row for each member and port that is probed, and each replica."""
+    found: list[HealthRow] = []
+    where = chassis_with(snapshot)
+    for owner in sorted(all_probing(snapshot), key=str):
+        for each, port_id, place in _of_owner(snapshot, owner):
+            chassis = next(iter(where(port_id)), "") if port_id else ""
+            found.append(_row(snapshot, owner, each, place, chassis))
+            yield
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    id: str
+    name: str
+    address: str
+    number: int
+    monitor: str
+
+
+def _of_owner(snapshot: Snapshot, owner: Owner) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
+    """Each with its port, if it has one, and where it is probed, or what is known of it because it is not."""
+    match find_probing(snapshot, owner):
+        case LoadBalancer() as balancer:
+            yield from _of_balancer(snapshot, balancer)
+        case LocalIP(health_monitor=monitor) as local_ip if monitor is not None:
+            for found in replica_endpoints(snapshot, local_ip):
+                port = snapshot.ports[found.port_id]
+                each = _Probed(port.id, port.name, str(found.address), found.number, monitor.type.value)
+                yield each, port.id, found
+        case _:
+            pass
+
+
+def _of_balancer(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
+    for pool in balancer.pools:
+        monitor = working_monitor(balancer, pool)
+        for member in probed_members(pool) if monitor is not None else ():
+            assert monitor is not None  # noqa: S101 - for mypy
+            for number in probed_ports(balancer, pool, member):
+                found = find_endpoint(snapshot, balancer, monitor, member, number)
+                each = _Probed(member.id, member.name, str(probed_address(member)), number, monitor.type.value)
+                yield each, found.port_id if isinstance(found, Endpoint) else "", found
+
+
+def _why_unprobed(snapshot: Snapshot, found: Endpoint, chassis: str) -> str:
+    """What keeps agents from probing it; empty if nothing does."""
+    if not snapshot.agents_probe or place_of(found) in snapshot.covered:
+        return ""
+    if not found.port_id:
+        return NOBODYS
+    if not chassis or is_heard(snapshot, chassis):
+        return ""
+    if is_foreign(snapshot.networks.get(found.network_id)):
+        return FOREIGN_NETWORK
+    return NO_COVER if chassis in snapshot.agents else NO_AGENT
+
+
+def _row(snapshot: Snapshot, owner: Owner, each: _Probed, found: Endpoint | Health, chassis: str) -> HealthRow:
+    health = known_of(snapshot, found) if isinstance(found, Endpoint) else found
+    seen = snapshot.sightings.get(found) if isinstance(found, Endpoint) else None
+    unprobed = _why_unprobed(snapshot, found, chassis) if isinstance(found, Endpoint) else ""
+    return HealthRow(
+        owner=str(owner),
+        owner_name=getattr(snapshot.find(owner), "name", ""),
+        id=each.id,
+        member=each.name,
+        address=each.address,
+        number=each.number,
+        monitor=each.monitor,
+        by="agents" if snapshot.agents_probe else "dataplane",
+        chassis=seen.chassis if seen else chassis,
+        status=health.name,
+        why=health.value,
+        since=seen.since if seen else None,
+        error=unprobed or (seen.error if seen else ""),
+        latency=seen.latency if seen else None,
+    )

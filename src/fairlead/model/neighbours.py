@@ -1,0 +1,127 @@
+"""By which MAC the machines of a node have to know an address, where that has changed or may change under them.
+
+The MAC of a Local IP is the one by which OVN answers for all that is virtual on its network, and not that of the port
+that has the address. Who has learned the port's MAC before goes on using it, and its frames go past the Local IP until
+it asks again. So the node says the MAC anew when a Local IP comes, and the port's own when it goes: which addresses it
+has said anything of, only the node remembers.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import chain
+from typing import TypeAlias
+
+from fairlead.model.addresses import IPAddress, derive_mac
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.local_ip import LocalIP, Mode
+from fairlead.model.network import Port, PortUse
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+MOST_OF_NETWORK = 2_000
+"""Local IPs of one network that a node is told of: the oldest."""
+MOST_NEIGHBOURS = 10_000
+"""That a node is told of, and remembers: networks that have few come first."""
+Remembered: TypeAlias = Mapping[str, Collection[IPAddress]]
+"""Network -> the addresses that a node has said something of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    address: IPAddress
+    mac: str
+    lasting: bool
+    """Whether it is a Local IP. Any other one is said once more, and can be forgotten."""
+    unheard: tuple[str, ...] = ()
+    """The ports of the node that have the address themselves: they would take it for a conflict (RFC 5227)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """Of one network, on one node."""
+
+    ports: frozenset[str]
+    """Of machines that the node has there."""
+    neighbours: tuple[Neighbour, ...]
+
+
+def neighbourhoods(
+    snapshot: Snapshot, port_ids: Iterable[str], remembered: Remembered
+) -> Steps[Mapping[str, Neighbourhood]]:
+    """Of the networks of these ports that have any Local IPs, or of which the node remembers an address. What is asked
+    of other networks is not answered."""
+    ports = _by_network(snapshot, port_ids)
+    yield
+    found, room = dict[str, Neighbourhood](), MOST_NEIGHBOURS
+    for network_id in sorted(ports, key=lambda each: (len(snapshot.network_local_ips.get(each, NO_IDS)), each)):
+        here, neighbours = ports[network_id], list[Neighbour]()
+        asked = frozenset(remembered.get(network_id, ()))
+        oldest = _oldest(snapshot, network_id, min(room, MOST_OF_NETWORK))
+        for neighbour in chain(_virtual(network_id, oldest, here), _ordinary(snapshot, network_id, asked, here)):
+            neighbours.append(neighbour)
+            yield
+        neighbours = neighbours[:room]
+        room -= len(neighbours)
+        if neighbours:
+            in_order = sorted(neighbours, key=lambda each: _order(each.address))
+            found[network_id] = Neighbourhood(ports=here, neighbours=tuple(in_order))
+    return found
+
+
+def _by_network(snapshot: Snapshot, port_ids: Iterable[str]) -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for port in map(snapshot.ports.get, port_ids):
+        if port is not None and port.use is PortUse.MACHINE:
+            found.setdefault(port.network_id, set()).add(port.id)
+    return {network_id: frozenset(ports) for network_id, ports in found.items()}
+
+
+def _oldest(snapshot: Snapshot, network_id: str, most: int) -> list[LocalIP]:
+    local_ips = [snapshot.local_ips[each] for each in snapshot.network_local_ips.get(network_id, NO_IDS)]
+    return (
+        local_ips if len(local_ips) <= most else nsmallest(most, local_ips, key=lambda each: (each.created_at, each.id))
+    )
+
+
+def _virtual(network_id: str, local_ips: Iterable[LocalIP], here: frozenset[str]) -> Iterator[Neighbour]:
+    mac = derive_mac(network_id)
+    for local_ip in local_ips:
+        unheard = tuple(sorted(here.intersection(_who_has(local_ip))))
+        yield Neighbour(address=local_ip.address, mac=mac, lasting=True, unheard=unheard)
+
+
+def _ordinary(
+    snapshot: Snapshot, network_id: str, remembered: frozenset[IPAddress], here: frozenset[str]
+) -> Iterator[Neighbour]:
+    """Those of the addresses that are no Local IPs, if anybody has them."""
+    if not remembered:
+        return
+    local_ips = {snapshot.local_ips[each].address for each in snapshot.network_local_ips.get(network_id, NO_IDS)}
+    for address in sorted(remembered - local_ips, key=_order):
+        port = snapshot.ports.get(snapshot.addresses.get((network_id, address), ""))
+        mac = None if port is None else _mac_of(port)
+        if port is not None and mac is not None:
+            yield Neighbour(address=address, mac=mac, lasting=False, unheard=tuple(here & {port.id}))
+
+
+def _who_has(local_ip: LocalIP) -> Iterator[str]:
+    """The ports whose machines have the address."""
+    yield local_ip.port_id
+    if local_ip.mode is Mode.PASSTHROUGH:
+        yield from local_ip.replicas
+
+
+def _mac_of(port: Port) -> str | None:
+    """By which an address of this port is known on its network; None for one that nobody answers for."""
+    match port.use:
+        case PortUse.MACHINE | PortUse.ROUTER_INTERFACE | PortUse.ROUTER_GATEWAY:
+            return port.mac_address
+        case PortUse.VIP:
+            return derive_mac(port.network_id)
+        case _:
+            return None
+
+
+def _order(address: IPAddress) -> tuple[int, IPAddress]:
+    return address.version, address

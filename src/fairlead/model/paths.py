@@ -1,0 +1,62 @@
+"""Which way the connections of a listener take: the switch leads them straight to members, or to a proxy that does.
+
+What a listener and its pools ask for decides it, and nobody chooses: what a switch can do never meets a proxy.
+"""
+
+from enum import Enum, auto
+
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Http,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    LoadBalancer,
+    PersistenceType,
+    Pool,
+    PoolProtocol,
+    PoolTls,
+    Transport,
+    find_pool,
+    pools_of,
+    transport,
+)
+
+
+class Path(Enum):
+    SWITCH = auto()
+    PROXY = auto()
+
+
+INSIDE = frozenset({ListenerProtocol.HTTP, ListenerProtocol.PROMETHEUS, ListenerProtocol.TERMINATED_HTTPS})
+"""Protocols of which somebody has to read what is said."""
+COOKIES = frozenset({PersistenceType.APP_COOKIE, PersistenceType.HTTP_COOKIE})
+_NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
+
+
+def path_of(balancer: LoadBalancer, listener: Listener) -> Path:
+    """Of TCP: no proxy here passes datagrams on."""
+    if transport(listener.protocol) is not Transport.TCP:
+        return Path.SWITCH
+    pools = (find_pool(balancer, pool_id) for pool_id in pools_of(listener))
+    asked = _listener_asks(listener) or any(pool is not None and _pool_asks(pool) for pool in pools)
+    return Path.PROXY if asked else Path.SWITCH
+
+
+def _listener_asks(listener: Listener) -> bool:
+    return (
+        listener.protocol in INSIDE
+        or listener.connection_limit != -1
+        or bool(listener.l7policies)
+        or (listener.tls or _NO_LISTENER_TLS) != _NO_LISTENER_TLS
+        or (listener.http or _NO_HTTP) != _NO_HTTP
+    )
+
+
+def _pool_asks(pool: Pool) -> bool:
+    return (
+        pool.algorithm is Algorithm.LEAST_CONNECTIONS
+        or pool.protocol in (PoolProtocol.PROXY, PoolProtocol.PROXYV2)
+        or (pool.persistence is not None and pool.persistence.type in COOKIES)
+        or (pool.tls or _NO_POOL_TLS) != _NO_POOL_TLS
+    )

@@ -1,0 +1,209 @@
+"""Proxies of networks: one on a node for all load balancers whose VIPs are on the network and ask for one.
+
+A proxy is a member with locality. It has an address of the network on its chassis, and there each listener that takes
+the proxy's path has a port of its own. So such a listener leads each chassis to its own proxy, in the way in which
+other listeners lead to members near the client; and a chassis whose proxy does not serve, or that has none, to others.
+
+A port that nobody asked for holds the address (`PortUse.PROXY`). What a proxy serves is a fact: its agent says it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from fairlead.model.derived_ids import id_of_name
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.loadbalancer import (
+    UNLIMITED,
+    Algorithm,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Locality,
+    Member,
+    Pool,
+    PoolProtocol,
+    listeners_of,
+)
+from fairlead.model.nearby import Tiers
+from fairlead.model.network import Port
+from fairlead.model.pool_slots import with_slots
+from fairlead.model.probes import asks_for_probes
+from fairlead.model.rendezvous import score
+from fairlead.model.snapshot import Snapshot
+
+_NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
+FIRST_PORT, LAST_PORT = 1024, 32767
+"""Of a proxy, for listeners: below those from which Linux makes connections (ip(7), ip_local_port_range)."""
+
+
+def proxy_port_id(network_id: str, chassis: str) -> str:
+    """Of the port behind which the chassis has its proxy."""
+    return id_of_name(_NAMESPACE, f"{network_id} {chassis}")
+
+
+def proxied_listeners(balancer: LoadBalancer) -> tuple[Listener, ...]:
+    """Those that lead to proxies."""
+    return tuple([listener for listener in balancer.listeners if listener.proxy_port])
+
+
+def proxy_ports(snapshot: Snapshot, network_id: str) -> list[Port]:
+    """Of all proxies of the network, in the order of their chassis."""
+    ports = (snapshot.ports[each] for each in snapshot.network_proxies.get(network_id, NO_IDS))
+    return sorted(ports, key=lambda port: port.host)
+
+
+def own_proxy(view: Snapshot, network_id: str) -> Port | None:
+    """The port of the proxy that the one chassis of this slice has on the network."""
+    for name in view.chassis:
+        return next((port for port in proxy_ports(view, network_id) if port.host == name), None)
+    return None
+
+
+# As members
+
+
+def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
+    """The load balancer as a switch has it: what leads to proxies is a TCP listener with a pool of proxies, of which
+    those on the client's chassis go first. Pools to which only proxies lead are not there."""
+    proxied = proxied_listeners(balancer)
+    if not proxied:
+        return balancer
+    ports = proxy_ports(snapshot, balancer.vip.network_id)
+    pools = {listener.id: _pool(listener, ports) for listener in proxied}
+    listeners = [
+        _listener(listener, pools[listener.id]) if listener.id in pools else listener for listener in balancer.listeners
+    ]
+    kept = [pool for pool in balancer.pools if _switch_leads_to(balancer, pool)]
+    return replace(balancer, listeners=tuple(listeners), pools=(*kept, *pools.values()))
+
+
+def _switch_leads_to(balancer: LoadBalancer, pool: Pool) -> bool:
+    """Or nobody does yet."""
+    leading = listeners_of(balancer, pool.id)
+    return not leading or not all(listener.proxy_port for listener in leading)
+
+
+def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
+    """The members of such pools that do not serve: their node is dead, or their agent has not said that they do. A
+    proxy is one member for each of its addresses, which are one here.
+
+    Whether one serves of which the agent is silent nobody knows: it is led to if there is none but such.
+    """
+    ports = proxy_ports(snapshot, balancer.vip.network_id)
+    found = set[str]()
+    for listener in proxied_listeners(balancer):
+        serving = {port.id for port in ports if _serves(snapshot, port, listener)}
+        known = {port.id for port in ports if port.id in serving and not _is_silent(snapshot, port.host)}
+        found.update(_member_id(listener, port) for port in ports if port.id not in (known or serving))
+    return frozenset(found)
+
+
+def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
+    """Of a load balancer as a switch has it: chassis, pool of proxies, and those that are near the clients there: its
+    own one, then those in its zones. Chassis that have the same have one value."""
+    hosts = {port.id: port.host for port in proxy_ports(snapshot, balancer.vip.network_id)}
+    if not hosts:
+        return
+    near, pools = _hosts_near(snapshot, frozenset(hosts.values())), {pool.id: pool for pool in balancer.pools}
+    for pool in (pools[listener.default_pool_id or ""] for listener in proxied_listeners(balancer)):
+        at = [(member, hosts[member.id.partition("/")[2]]) for member in pool.members]
+        made = {
+            places: tuple(tuple([member for member, host in at if host in place]) for place in places)
+            for places in set(near.values())
+        }
+        for chassis, places in near.items():
+            yield chassis, pool.id, made[places]
+
+
+def _hosts_near(snapshot: Snapshot, hosts: frozenset[str]) -> Mapping[str, tuple[frozenset[str], ...]]:
+    """Chassis -> itself, if it is one of these, then those of them in its zones; nothing of one that has neither."""
+    zones = {host: snapshot.chassis[host].zones for host in hosts if host in snapshot.chassis}
+    shared = dict[frozenset[str], frozenset[str]]()
+    found = dict[str, tuple[frozenset[str], ...]]()
+    for chassis in snapshot.chassis.values():
+        if chassis.zones not in shared:
+            shared[chassis.zones] = frozenset(host for host, its in zones.items() if not its.isdisjoint(chassis.zones))
+        tiers = (frozenset({chassis.name}) & hosts, shared[chassis.zones])
+        if any(tiers):
+            found[chassis.name] = tuple(filter(None, tiers))
+    return found
+
+
+def _serves(snapshot: Snapshot, port: Port, listener: Listener) -> bool:
+    proxy, chassis = snapshot.proxies.get(port.id), snapshot.chassis.get(port.host)
+    return proxy is not None and listener.proxy_port in proxy.serving and chassis is not None and chassis.alive
+
+
+def _is_silent(snapshot: Snapshot, chassis: str) -> bool:
+    agent = snapshot.agents.get(chassis)
+    return agent is not None and not agent.heard
+
+
+def _member_id(listener: Listener, port: Port) -> str:
+    return f"{listener.id}/{port.id}"
+
+
+def _pool(listener: Listener, ports: Iterable[Port]) -> Pool:
+    project_id, created_at = listener.project_id, listener.created_at
+    members = [
+        Member(
+            id=_member_id(listener, port),
+            project_id=project_id,
+            created_at=created_at,
+            address=fixed.address,
+            port=listener.proxy_port,
+        )
+        for port in ports
+        for fixed in port.fixed_ips
+    ]
+    pool = Pool(
+        id=f"{listener.id}/proxies",
+        project_id=project_id,
+        created_at=created_at,
+        protocol=PoolProtocol.TCP,
+        algorithm=Algorithm.SOURCE_IP_PORT,
+        locality=Locality.CHASSIS,
+        members=tuple(replace(member, ordinal=number) for number, member in enumerate(members)),
+        next_ordinal=len(members),
+    )
+    return with_slots(pool, ())
+
+
+def _listener(listener: Listener, pool: Pool) -> Listener:
+    return replace(
+        listener,
+        protocol=ListenerProtocol.TCP,
+        default_pool_id=pool.id,
+        connection_limit=UNLIMITED,
+        tls=None,
+        http=None,
+        l7policies=(),
+    )
+
+
+# What is not known at the start
+
+
+def rests_on_agents(snapshot: Snapshot) -> bool:
+    """Whether it matters what agents tell: of members that they probe, or of proxies."""
+    return snapshot.agents_probe and (asks_for_probes(snapshot) or bool(snapshot.network_proxied))
+
+
+def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
+    """The ports of proxies of which nobody has said anything, on nodes that live."""
+    for network_id in snapshot.network_proxied:
+        for port in proxy_ports(snapshot, network_id):
+            node = snapshot.chassis.get(port.host)
+            if port.id not in snapshot.proxies and node is not None and node.alive:
+                yield port.id
+
+
+# Where they are
+
+
+def choose_chassis(candidates: Iterable[str], had: Iterable[str], network_id: str, most: int) -> frozenset[str]:
+    """At most so many of these chassis, the same whoever asks: those that had a proxy keep it, others come in the order
+    of the network."""
+    wanted, kept = frozenset(candidates), frozenset(had)
+    order = sorted(wanted, key=lambda name: (name not in kept, score(name, network_id), name))
+    return frozenset(order[:most])

@@ -1,0 +1,22 @@
+"""What an agent saw of an endpoint that it probes: the values of the fact `SIGHTINGS` (`model/facts.py`)."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from fairlead.model.health import Health
+
+LONGEST_ERROR = 200
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    health: Health
+    chassis: str
+    """Whose agent saw it."""
+    since: datetime
+    """Since when it is so."""
+    error: str = ""
+    """What went wrong last, in words for people."""
+    latency: float | None = None
+    """Seconds that the last good answer took."""

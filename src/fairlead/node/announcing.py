@@ -1,0 +1,153 @@
+"""Tells the machines of this node by which MACs to know their neighbours: hears what should be known, and says it.
+
+Hearing and saying go on side by side: while much is being said, what is heard meanwhile counts.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.client import ServerError
+from fairlead.drivers.ovn.announcer import Answer, Frame, Ports
+from fairlead.drivers.ovn.vswitch import SwitchError
+from fairlead.model.addresses import IPAddress
+from fairlead.node.complaints import Complaints
+from fairlead.node.neighbours import Announcement, Key
+from fairlead.node.packets import announcement
+from fairlead.node.protocol import Servers
+from fairlead.node.state import read_memory, write_memory
+
+WAIT = 20
+"""Seconds for which a server is asked to wait for news."""
+QUESTION_PAUSE = 0.1
+"""Seconds between two questions."""
+AGAIN = 2.0
+"""Seconds until what has failed is tried again."""
+MOST_AT_ONCE = 100
+"""Announcements in one message to the switch."""
+MOST_FRAMES = 1_000
+"""In a second, and in one message that says more than one announcement: much that is said on one network keeps no
+other waiting. Each machine that hears an announcement is a frame."""
+FIRST_PATIENCE, LONGEST_PATIENCE = 0.1, 5.0
+"""Seconds from look to look whether OVN answers for an address already; each is twice as long as the last."""
+
+
+class Switch(Protocol):
+    """Each question raises SwitchError."""
+
+    async def ports(self) -> Ports: ...
+
+    async def send(self, frames: Collection[Frame]) -> None: ...
+
+    async def answers(self, addresses: Collection[IPAddress]) -> frozenset[Answer]: ...
+
+
+class Announcing:
+    def __init__(self, path: Path, chassis: Callable[[], Awaitable[str]], servers: Servers, switch: Switch) -> None:
+        """`chassis` asks for the node's name in OVN, and raises SwitchError."""
+        self._path = path
+        self._ask_chassis = chassis
+        self._chassis = ""
+        self._servers = servers
+        self._switch = switch
+        self._memory = read_memory(path)
+        self._written: Mapping[Key, str] = self._memory.macs
+        self._planned: Mapping[Key, str] = {}
+        """What is being said."""
+        self._digest = ""
+        self._news = asyncio.Event()
+        self._patience = FIRST_PATIENCE
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self.hear, Complaints("hearing of neighbours")))
+            tasks.create_task(self._repeat(self.say, Complaints("announcing neighbours")))
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]], complaints: Complaints) -> None:
+        while True:
+            try:
+                await step()
+            except (SwitchError, ServerError, OSError) as error:
+                complaints.say(error, AGAIN)
+                await asyncio.sleep(AGAIN)
+            else:
+                complaints.end()
+
+    async def hear(self) -> None:
+        """One question. Raises SwitchError, ServerError, OSError."""
+        self._chassis = self._chassis or await self._ask_chassis()
+        before = frozenset(self._memory.said)
+        heard = await self._servers.hear(self._chassis, self._digest, self._memory.remembered(), WAIT)
+        if heard.networks is not None:
+            self._memory.hear(heard.networks, before)
+            self._digest = heard.digest
+            self._write()
+            self._patience = FIRST_PATIENCE
+            self._news.set()
+        await asyncio.sleep(QUESTION_PAUSE)
+
+    async def say(self) -> None:
+        """What is due, or wait until something is. Raises SwitchError, OSError."""
+        self._news.clear()
+        due = list(self._memory.due())
+        if not due:
+            await self._news.wait()
+            return
+        found = await self._ready(due)
+        self._planned = {each.key: each.mac for each in found}
+        self._write()  # before it is said: who ends in the middle may have said it
+        for batch in _batches(found):
+            await self._announce(batch)
+            if self._news.is_set():  # not before: who has news for us all the time would keep all others unsaid
+                break
+        self._planned = {}
+        self._write()  # what was forgotten while it was being said
+        if not found:
+            await self._rest(self._patience)
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
+
+    async def _ready(self, due: Collection[Announcement]) -> list[Announcement]:
+        """Those that can be said, by what OVN answers on this node."""
+        doubtful = {each.key[1] for each in due if each.lasting or each.again}
+        answers = await self._switch.answers(doubtful) if doubtful else frozenset()
+        return [each for each in due if each.is_ready(answers)]
+
+    async def _announce(self, batch: Collection[Announcement]) -> None:
+        numbers = await self._switch.ports() if any(each.ports for each in batch) else {}
+        frames = [
+            Frame(octets=announcement(each.key[1], each.mac), ports=ports)
+            for each in batch
+            if (ports := [numbers[port] for port in each.ports if port in numbers])  # others have left just now
+        ]
+        if frames:
+            await self._switch.send(frames)
+        self._memory.note(batch)
+        await asyncio.sleep(sum(len(frame.ports) for frame in frames) / MOST_FRAMES)
+
+    async def _rest(self, seconds: float) -> None:
+        """Or until there is news."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    def _write(self) -> None:
+        macs = {**self._memory.macs, **self._planned}
+        if macs != self._written:
+            write_memory(self._path, macs)
+            self._written = macs
+
+
+def _batches(announcements: Iterable[Announcement]) -> Iterator[list[Announcement]]:
+    """What is said in one message each, in their order."""
+    batch, frames = list[Announcement](), 0
+    for each in announcements:
+        frames += len(each.ports)
+        if batch and (len(batch) == MOST_AT_ONCE or frames > MOST_FRAMES):
+            yield batch
+            batch, frames = [], len(each.ports)
+        batch.append(each)
+    if batch:
+        yield batch

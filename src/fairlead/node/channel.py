@@ -1,0 +1,180 @@
+"""The slice of the model that this node is given, in memory and in a file.
+
+A server tells it, any of them, for as long as it lives (`api/agent_lines.py`). When it is away the slice stays as it
+is; after a restart of the agent it is the one of the file. An agent that comes again says up to where it was told.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from fairlead.api import agent_lines
+from fairlead.api.agent_channel import BEAT
+from fairlead.api.agent_lines import read_line
+from fairlead.client import ServerError
+from fairlead.model.owner import Owner
+from fairlead.model.slices import PLACES
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
+from fairlead.node.complaints import Complaints
+from fairlead.node.connection import Connection, Remote
+from fairlead.node.state import write_whole
+from fairlead.node.threads import beside
+from fairlead.resting import in_steps
+from fairlead.store.interface import StoreError
+
+LOG = logging.getLogger(__name__)
+SILENCE = 3 * BEAT
+"""Seconds for which a server may say nothing: then another one is asked."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds until an agent comes again; each pause is twice as long as the last, and any part of it: a thousand agents
+whose server ends do not come again at once."""
+KEEP_EVERY = 2.0
+"""Seconds between two writes of the file."""
+ANSWER_PATIENCE = 10.0
+
+
+def slice_path(path: Path) -> Path:
+    """Beside the file of the sums."""
+    return path.with_name(f"{path.stem}.slice.jsonl")
+
+
+class Slice:
+    def __init__(self, name: str, path: Path) -> None:
+        """`name` is the chassis's, in OVN; `path` is the file."""
+        self.ready = asyncio.Event()
+        """Set when anything is known, if only from the file."""
+        self._path = path
+        self._told = agent_lines.Slice(name)
+        self._subscribers: list[Callable[[tuple[Owner, ...]], None]] = []
+        self._kept = ""
+        self._read()
+
+    @property
+    def name(self) -> str:
+        return self._told.name
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._told.snapshot
+
+    @property
+    def cursor(self) -> str:
+        return self._told.cursor
+
+    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
+        """`call` is told after each change which owners it concerns: too many, never too few. It must not wait."""
+        self._subscribers.append(call)
+
+    async def take(self, text: bytes) -> None:
+        """A line. Raises ValueError, StoreError."""
+        line = read_line(text)
+        concerned = await in_steps(self._told.take(line))
+        if line.at:
+            self.ready.set()
+        if concerned:
+            for call in self._subscribers:
+                call(concerned)
+
+    def interrupted(self) -> None:
+        self._told.interrupted()
+
+    async def keep(self) -> None:
+        """Write the file, if anything is new, beside the event loop. Raises OSError."""
+        cursor, snapshot = self.cursor, self.snapshot
+        if cursor != self._kept:
+            await beside(lambda: write_whole(self._path, b"".join(_lines(snapshot, cursor))))
+            self._kept = cursor
+
+    def _read(self) -> None:
+        try:
+            for text in self._path.read_bytes().splitlines():
+                at_once(self._told.take(read_line(text)))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, StoreError) as error:
+            LOG.warning("%s cannot be read (%s); what it had is told anew", self._path, error)
+            self._told = agent_lines.Slice(self.name)
+        self._kept = self.cursor
+        if self.cursor:
+            self.ready.set()
+
+
+def _lines(snapshot: Snapshot, cursor: str) -> Iterator[bytes]:
+    """Of the file: the slice as if it were told for the first time."""
+    yield agent_lines.list_line(snapshot.revision, agents_probe=snapshot.agents_probe)
+    for chassis in snapshot.chassis.values():
+        yield agent_lines.chassis_line(chassis)
+    if snapshot.covered:
+        yield agent_lines.covered_line(dict.fromkeys(snapshot.covered, True))
+    for kind in PLACES:
+        for identity, document in snapshot.documents(kind).items():
+            owner = Owner(kind, identity)
+            yield agent_lines.put_line(owner, snapshot.generations.get(owner), document)
+            if identity in snapshot.down or identity in snapshot.online:
+                yield agent_lines.health_line(snapshot, owner)
+    yield agent_lines.at_line(cursor, snapshot.revision)
+
+
+class Channel:
+    """Keeps a slice as servers tell it."""
+
+    def __init__(self, taken: Slice, remotes: Callable[[], Sequence[Remote]]) -> None:
+        """`remotes` is asked each time: certificates are renewed."""
+        self._slice = taken
+        self._remotes = remotes
+        self._first = 0
+        """Which of the servers is asked first: the one that told something last."""
+        self._pause = FIRST_PAUSE
+        self._complaints = Complaints("listening")
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        keeping = asyncio.ensure_future(self._keep())
+        try:
+            while True:
+                await self._listen_somewhere()
+        finally:
+            keeping.cancel()
+
+    async def _listen_somewhere(self) -> None:
+        """To the first server that tells anything, until it does not any more."""
+        remotes = self._remotes()
+        for turn in range(len(remotes)):
+            self._first %= len(remotes)
+            try:
+                await self.listen(remotes[self._first])
+            except (ServerError, ValueError, StoreError) as error:
+                self._slice.interrupted()
+                self._first += 1
+                self._complaints.say(error, self._pause)
+            if self._pause == FIRST_PAUSE and turn == 0:
+                break
+        await asyncio.sleep(random.uniform(0, self._pause))  # noqa: S311 - nobody gains by guessing it
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    async def listen(self, remote: Remote) -> None:
+        """Raises ServerError; ValueError and StoreError for what cannot be read."""
+        connection = Connection(remote, ANSWER_PATIENCE)
+        path = f"/agent/chassis/{quote(self._slice.name, safe='')}/slice?after={quote(self._slice.cursor)}"
+        try:
+            async for text in connection.lines(path, SILENCE):
+                await self._slice.take(text)
+                self._pause = FIRST_PAUSE
+                self._complaints.end()
+        finally:
+            connection.close()
+
+    async def _keep(self) -> None:
+        complaints = Complaints("keeping what servers tell")
+        while True:
+            await asyncio.sleep(KEEP_EVERY)
+            try:
+                await self._slice.keep()
+            except OSError as error:
+                complaints.say(error, KEEP_EVERY)
+            else:
+                complaints.end()

@@ -1,0 +1,181 @@
+"""HTTP/1.1 from an agent to a server: one connection that is kept, for one request after the other, or for an answer
+without an end."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+
+from fairlead.client import NotReached, ServerError, sentence_of
+
+LARGEST_ANSWER = 16 * 2**20
+"""Bytes of an answer that has an end, and of a line of one that has none."""
+READ = 2**16
+CONNECT_PATIENCE = 10.0
+"""Seconds, for the handshake of TLS too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A server, and how an agent shows who it is."""
+
+    url: str
+    """http://HOST:PORT, https://HOST:PORT or unix:PATH."""
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def head(self) -> bytes:
+        """The fields of every request."""
+        parts = urlsplit(self.url)
+        fields = [f"Host: {parts.netloc or 'localhost'}"]
+        if self.user:
+            secret = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            fields.append(f"Authorization: Basic {secret}")
+        return "\r\n".join(fields).encode()
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What httptools calls."""
+
+    complete: bool = False
+    body: bytearray = field(default_factory=bytearray)
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+class Connection:
+    """For one task at a time."""
+
+    def __init__(self, remote: Remote, patience: float) -> None:
+        """`patience` is for an answer, in seconds."""
+        self._remote = remote
+        self._patience = patience
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, method: str, path: str, body: object = None) -> Any:
+        """What the server answers, decoded. Raises ServerError."""
+        kept = self._writer is not None
+        try:
+            return await self._exchange(method, path, body)
+        except ServerError as error:
+            if not kept or error.status is not None:
+                raise
+        return await self._exchange(method, path, body)  # a connection that was kept may have ended meanwhile
+
+    async def lines(self, path: str, silence: float) -> AsyncIterator[bytes]:
+        """Of an answer without an end; none when it says nothing for `silence` seconds. Raises ServerError."""
+        async with self._guarded(silence):
+            parser, answer = await self._begin("GET", path, None)
+            while True:
+                status = await self._read(parser, answer, silence)
+                if status is not None and status >= 400:
+                    await self._finish(parser, answer, status)
+                *lines, rest = bytes(answer.body).split(b"\n")
+                for line in lines:
+                    yield line
+                answer.body[:] = rest
+                if len(rest) > LARGEST_ANSWER:
+                    raise ServerError(f"{self._remote.url} does not end its line")
+                if answer.complete:
+                    raise ServerError(f"{self._remote.url} has ended")
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._reader = self._writer = None
+
+    async def _exchange(self, method: str, path: str, body: object) -> Any:
+        async with self._guarded(self._patience):
+            parser, answer = await self._begin(method, path, body)
+            status = None
+            while not answer.complete:
+                status = await self._read(parser, answer, self._patience) or status
+                if len(answer.body) > LARGEST_ANSWER:
+                    raise ServerError(f"{self._remote.url} says more than can be taken")
+            if status is not None and status >= 400:
+                raise _refusal(status, bytes(answer.body))
+            if not parser.should_keep_alive():
+                self.close()
+            return json.loads(answer.body) if answer.body else None
+
+    async def _finish(self, parser: Any, answer: _Answer, status: int) -> None:
+        while not answer.complete and len(answer.body) < READ:
+            await self._read(parser, answer, self._patience)
+        raise _refusal(status, bytes(answer.body))
+
+    async def _begin(self, method: str, path: str, body: object) -> tuple[Any, _Answer]:
+        if self._writer is None:
+            await self._connect()
+        assert self._writer is not None  # noqa: S101 - for mypy
+        data = b"" if body is None else json.dumps(body).encode()
+        sized = f"\r\nContent-Type: application/json\r\nContent-Length: {len(data)}" if body is not None else ""
+        head = f"{method} {path} HTTP/1.1\r\n".encode() + self._remote.head + sized.encode() + b"\r\n\r\n"
+        self._writer.write(head + data)
+        async with asyncio.timeout(self._patience):
+            await self._writer.drain()
+        answer = _Answer()
+        return httptools.HttpResponseParser(answer), answer
+
+    async def _read(self, parser: Any, answer: _Answer, patience: float) -> int | None:
+        """The status, when it is known."""
+        assert self._reader is not None  # noqa: S101 - for mypy
+        async with asyncio.timeout(patience):
+            data = await self._reader.read(READ)
+        if not data:
+            raise ServerError(f"{self._remote.url} has hung up")
+        parser.feed_data(data)
+        found: int = parser.get_status_code()
+        return found or None
+
+    async def _connect(self) -> None:
+        async with asyncio.timeout(CONNECT_PATIENCE):
+            try:
+                self._reader, self._writer = await self._open()
+            except (ConnectionRefusedError, FileNotFoundError) as error:
+                raise NotReached(f"{self._remote.url} does not answer: {error}") from None
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._remote.url.startswith("unix:"):
+            return await asyncio.open_unix_connection(self._remote.url.removeprefix("unix:"), limit=READ)
+        parts = urlsplit(self._remote.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        tls = (self._remote.tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        return await asyncio.open_connection(parts.hostname, port, ssl=tls, limit=READ)
+
+    @contextlib.asynccontextmanager
+    async def _guarded(self, patience: float) -> AsyncIterator[None]:
+        """A connection of which not everything was read is of no use any more. Raises ServerError alone."""
+        try:
+            yield
+        except ServerError as error:
+            if error.status is None:
+                self.close()
+            raise
+        except TimeoutError:
+            self.close()
+            raise ServerError(f"{self._remote.url} says nothing for {patience:g} s") from None
+        except (OSError, ValueError, httptools.HttpParserError) as error:
+            self.close()
+            raise ServerError(f"{self._remote.url} does not answer: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+
+def _refusal(status: int, body: bytes) -> ServerError:
+    return ServerError(sentence_of(body.decode(errors="replace")) or f"status {status}", status)

@@ -1,0 +1,176 @@
+"""How this node is known: its key, made here and never told, its certificate, and the authority of the deployment.
+
+All three are one file (0600). A token brings them, once; before a certificate's time is over another one, for another
+key, takes its place.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from fairlead.api.enrolment import CarriedToken
+from fairlead.client import ServerError
+from fairlead.node.complaints import Complaints
+from fairlead.node.connection import Connection, Remote
+from fairlead.node.state import write_whole
+
+LOG = logging.getLogger(__name__)
+PATIENCE = 20.0
+LOOK = 600.0
+"""Seconds between two looks whether a certificate has to be renewed."""
+RENEWED_AFTER = 2 / 3
+"""Of a certificate's time."""
+BEGIN = b"-----BEGIN CERTIFICATE-----"
+
+
+class NoIdentity(Exception):
+    """The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    path: Path
+    chassis: str
+    not_before: datetime
+    not_after: datetime
+    authority: str
+    """PEM."""
+
+    def tls(self) -> ssl.SSLContext:
+        """Servers of this deployment alone are believed, wherever they are: its authority signs for no others."""
+        context = _trusting(self.authority)
+        context.load_cert_chain(self.path)
+        return context
+
+    def is_due(self, now: datetime) -> bool:
+        return now > self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
+
+
+def read_identity(path: Path) -> NodeIdentity | None:
+    """None where there is no file. Raises NoIdentity."""
+    try:
+        octets = path.read_bytes()
+        own, authority = (BEGIN + each for each in octets.split(BEGIN)[1:])
+        certificate = x509.load_pem_x509_certificate(own)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise NoIdentity(f"{path} cannot be read: {error}") from None
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return NodeIdentity(
+        path=path,
+        chassis=str(name.value),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        authority=authority.decode(),
+    )
+
+
+async def enrol(token: CarriedToken, path: Path) -> NodeIdentity:
+    """Raises NoIdentity, OSError."""
+    complaints = []
+    for url in token.servers:
+        try:
+            authority = await _find_authority(url, token.authority)
+            key, request = _request(token.chassis)
+            remote, asked = Remote(url=url, tls=_trusting(authority)), {"token": token.secret, "request": request}
+            answer = await _ask_once(remote, "POST", "/agent/enrol", asked)
+            _write(path, key, answer["certificate"], authority)
+        except ServerError as error:
+            complaints.append(str(error))
+            if error.status is not None:
+                break
+        else:
+            found = read_identity(path)
+            assert found is not None  # noqa: S101 - it was written
+            return found
+    raise NoIdentity("; ".join(complaints) or "the token names no server")
+
+
+async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
+    """Raises ServerError, OSError."""
+    key, request = _request(identity.chassis)
+    path = f"/agent/chassis/{quote(identity.chassis, safe='')}/certificate"
+    answer = await _ask_once(Remote(url=url, tls=identity.tls()), "POST", path, {"request": request})
+    _write(identity.path, key, answer["certificate"], identity.authority)
+    found = read_identity(identity.path)
+    assert found is not None  # noqa: S101 - it was written
+    return found
+
+
+async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Callable[[NodeIdentity], None]) -> None:
+    """Until it is cancelled; `take` has each new one."""
+    complaints = Complaints("renewing the certificate")
+    while True:
+        if identity.is_due(datetime.now(UTC)):
+            for url in urls:
+                try:
+                    identity = await renew(identity, url)
+                except (ServerError, OSError) as error:
+                    complaints.say(error, LOOK)
+                else:
+                    complaints.end()
+                    take(identity)
+                    LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
+                    break
+        await asyncio.sleep(random.uniform(LOOK / 2, LOOK))  # noqa: S311 - nobody gains by guessing it
+
+
+async def _find_authority(url: str, fingerprint: str) -> str:
+    """Whoever answers is not believed: what it shows has to be what the token says. Raises ServerError."""
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    answer = await _ask_once(Remote(url=url, tls=anyone), "GET", "/agent/authority")
+    try:
+        found = x509.load_pem_x509_certificate(answer["certificate"].encode())
+        octets = found.public_bytes(Encoding.DER)
+    except (ValueError, KeyError, TypeError, AttributeError, UnsupportedAlgorithm):
+        octets = b""
+    if hashlib.sha256(octets).hexdigest() != fingerprint:
+        raise ServerError(f"{url} is not the deployment that the token is of")
+    return found.public_bytes(Encoding.PEM).decode()
+
+
+async def _ask_once(remote: Remote, method: str, path: str, body: object = None) -> Any:
+    """Raises ServerError."""
+    connection = Connection(remote, PATIENCE)
+    try:
+        return await connection.ask(method, path, body)
+    finally:
+        connection.close()
+
+
+def _trusting(authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # it signs for servers of this deployment alone, whatever their addresses are
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def _request(chassis: str) -> tuple[bytes, str]:
+    """A key, and a request (PKCS #10) for a certificate for it; both PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, chassis)])
+    asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, asked.public_bytes(Encoding.PEM).decode()
+
+
+def _write(path: Path, key: bytes, certificate: str, authority: str) -> None:
+    write_whole(path, key + certificate.encode() + authority.encode())

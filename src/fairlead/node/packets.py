@@ -1,0 +1,53 @@
+"""Frames that tell everybody who hears them which MAC an address has now. Pure: bytes of values.
+
+Whoever has an entry for the address takes the new MAC at once. Whoever has none does nothing.
+"""
+
+from ipaddress import IPv4Address, IPv6Address
+
+from fairlead.model.addresses import IPAddress
+
+ALL = b"\xff" * 6
+ALL_NODES = IPv6Address("ff02::1")
+ALL_NODES_MAC = bytes.fromhex("333300000001")
+"""RFC 2464, section 7."""
+ARP, IPV6 = b"\x08\x06", b"\x86\xdd"
+"""Types of an Ethernet frame."""
+ICMPV6 = 58
+HOP_LIMIT = 255
+"""RFC 4861, section 7.1.2: a packet with another one has crossed a router, and is not heard."""
+NEIGHBOUR_ADVERTISEMENT = 136
+OVERRIDE = 0x20000000
+"""RFC 4861, section 4.4: neither a router's, nor asked for, and stronger than what is known."""
+TARGET_LINK_ADDRESS = 2
+
+
+def announcement(address: IPAddress, mac: str) -> bytes:
+    octets = bytes.fromhex(mac.replace(":", ""))
+    return _arp(address, octets) if isinstance(address, IPv4Address) else _advertisement(address, octets)
+
+
+def _arp(address: IPv4Address, mac: bytes) -> bytes:
+    """An ARP announcement: a request of the address for itself (RFC 826; RFC 5227, section 2.3)."""
+    request = bytes.fromhex("0001 0800 06 04 0001")
+    return ALL + mac + ARP + request + mac + address.packed + bytes(6) + address.packed
+
+
+def _advertisement(address: IPv6Address, mac: bytes) -> bytes:
+    """An unsolicited neighbour advertisement (RFC 4861, sections 4.4 and 7.2.6)."""
+    option = bytes([TARGET_LINK_ADDRESS, 1]) + mac
+    rest = OVERRIDE.to_bytes(4, "big") + address.packed + option
+    message = bytes([NEIGHBOUR_ADVERTISEMENT, 0])
+    length = len(message) + 2 + len(rest)
+    pseudo = address.packed + ALL_NODES.packed + length.to_bytes(4, "big") + bytes([0, 0, 0, ICMPV6])
+    message += checksum(pseudo + message + rest).to_bytes(2, "big") + rest
+    header = bytes.fromhex("60000000") + length.to_bytes(2, "big") + bytes([ICMPV6, HOP_LIMIT])
+    return ALL_NODES_MAC + mac + IPV6 + header + address.packed + ALL_NODES.packed + message
+
+
+def checksum(data: bytes) -> int:
+    """Of an even number of octets (RFC 1071)."""
+    total = sum(int.from_bytes(data[first : first + 2], "big") for first in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

@@ -1,0 +1,343 @@
+"""Probes: opens sockets, lets the dialogs speak, and tells the tracker what came of it. One event loop does it all.
+
+* **Nothing waits for anything.** Every socket is non-blocking, and one that says nothing costs a place among
+  `MOST_AT_ONCE` until its time is over.
+* **An answer counts if it comes in time, and a silence only if somebody was listening.** When this process was not
+  given the processor, the time that it lost is added to the time in which members may answer; and if it was more than a
+  quarter of that, their silence says nothing: the machines of this node were not given the processor either. Nor does
+  it while those members that do answer take that much longer than they do at other times. Who is silent then is asked
+  again at once; if they are `MOST_DOUBTS` times, it counts.
+* **What this node cannot do** (no device yet, no socket left) says nothing of the member.
+* **Connections end with a reset**: a thousand probes a second would leave sixty thousand sockets that wait for their
+  end.
+"""
+
+import asyncio
+import errno
+import heapq
+import os
+import secrets
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeAlias
+
+from fairlead.model.checks import PlainCheck, Target
+from fairlead.model.health import Endpoint
+from fairlead.model.loadbalancer import MonitorType
+from fairlead.node.dialogs import Dialog, Judgement, Reply, Right, Wrong, dialog
+from fairlead.node.tracker import PENDING, Answered, Failed, Missed, Outcome, Tracker
+
+MOST_AT_ONCE = 2_000
+"""Sockets that are open: of what is probed each second, or of silent members for as long as they are waited for."""
+MOST_LAUNCHED = 50
+"""Probes that are begun before what has arrived is looked at."""
+LONGEST_SLEEP = 0.02
+"""Seconds, while anything is in flight: how well it is known what time was lost."""
+TOLERATED = 0.025
+"""Seconds, or a quarter of the time in which an answer may come: if more was lost meanwhile, silence says nothing."""
+MOST_DOUBTS = 3
+"""Silences in a row that are put down to the node: one that is never at rest has to find out about the dead, too."""
+RECENT, FEWEST, MOST_RECENT = 2.0, 5, 50
+"""Seconds for which an answer says how busy the node is; how many there have to be; and how many are looked at."""
+CREEP = 1.05
+"""By what an answer may take longer than the one before, and be as usual."""
+LATE = 0.01
+"""Seconds by which a sleep may be too long before time counts as lost."""
+MOST_READ = 4096
+"""Octets at once."""
+IPPROTO_SCTP = 132
+OURS = frozenset(
+    {
+        *(errno.ENODEV, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EMFILE),
+        *(errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPERM, errno.EACCES, errno.EPROTONOSUPPORT),
+        *(errno.EAFNOSUPPORT, errno.ESOCKTNOSUPPORT, errno.ENXIO),
+    }
+)
+"""Errors that this node has by itself."""
+WORDS = {
+    errno.ECONNREFUSED: "it refuses",
+    errno.ECONNRESET: "it resets the connection",
+    errno.EPIPE: "it resets the connection",
+    errno.EHOSTUNREACH: "nobody has the address",
+    errno.ETIMEDOUT: "no answer",
+    errno.ENOPROTOOPT: "its machine does not have the protocol",
+    errno.EPERM: "this node's agent may not ask so",
+    errno.ENODEV: "this node has no device for the network yet",
+}
+_RESET = struct.pack("ii", 1, 0)
+"""struct linger: a close does not wait, and resets (socket(7))."""
+OVERSLEPT = 3.0
+"""Seconds: if this process was not given the processor for longer, what it knew is not known any more."""
+Device: TypeAlias = Callable[[Target], str]
+"""By which device of the node somebody is reached."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    target: Target
+    socket: socket.socket
+    dialog: Dialog
+    began: float
+    lost: float
+    """How much time had been lost by then."""
+    unsent: bytes = b""
+    is_connected: bool = False
+
+
+@dataclass(slots=True)
+class Prober:
+    """`change`, and `run` in a task. `told` is called with those whose verdict is another one."""
+
+    device: Device
+    told: Callable[[Collection[Endpoint]], None]
+    tracker: Tracker = field(default_factory=Tracker)
+    most_at_once: int = MOST_AT_ONCE
+    new_devices: dict[str, float] = field(default_factory=dict)
+    """Until when a failure by a device says nothing: the switch does not know it yet."""
+    overslept: Callable[[], None] = lambda: None
+    """Is called when all that was known has been forgotten."""
+    probes: int = 0
+    """That were concluded."""
+    lost: float = 0.0
+    """Seconds for which this process had something to do and was not given the processor."""
+    _usual: dict[Endpoint, float] = field(default_factory=dict)
+    """Seconds that an answer takes while the node is at rest."""
+    _delays: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
+    """When the last answers came, and by how much later than usual."""
+    _flights: dict[Endpoint, _Flight] = field(default_factory=dict)
+    _deadlines: list[tuple[float, int, _Flight]] = field(default_factory=list)
+    _numbers: Iterable[int] = field(default_factory=count)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def change(self, gone: Collection[Endpoint], targets: Iterable[Target]) -> None:
+        """Who is not probed any more, and who is; the others stay."""
+        self.tracker.change(gone, targets, self._now())
+        for endpoint in gone:
+            self._usual.pop(endpoint, None)
+            if endpoint in self._flights:
+                self._close(self._flights[endpoint])
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                now = self._now()
+                self._launch(now)
+                self._expire(now)
+                if self.tracker.changed:
+                    changed, self.tracker.changed = self.tracker.changed, set()
+                    self.told(changed)
+                await self._sleep()
+        finally:
+            for flight in list(self._flights.values()):
+                self._close(flight)
+
+    async def _sleep(self) -> None:
+        """Until something is to be done. What it takes longer is lost."""
+        until = self._next()
+        began = self._now()
+        seconds = None if until is None else max(0.0, until - began)
+        if seconds is not None and self._flights:
+            seconds = min(seconds, LONGEST_SLEEP)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+            self._woken.clear()
+        except TimeoutError:
+            pass
+        late = 0.0 if seconds is None else self._now() - began - seconds
+        self.lost += late if late > LATE else 0.0
+        if late > OVERSLEPT:
+            self.tracker.forget()
+            self.overslept()
+
+    def _next(self) -> float | None:
+        due = self.tracker.next_due() if len(self._flights) < self.most_at_once else None
+        times = [each for each in (due, self._deadlines[0][0] if self._deadlines else None) if each is not None]
+        return min(times, default=None)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _launch(self, now: float) -> None:
+        room = min(self.most_at_once - len(self._flights), MOST_LAUNCHED)
+        for target in self.tracker.take_due(now, room):
+            try:
+                made = self._open(target)
+            except OSError as error:
+                self.probes += 1
+                self.tracker.conclude(target, _failure(error), now)
+            else:
+                said = dialog(target.check, target.endpoint, secrets.randbits(48))
+                self._begin(_Flight(target, made, said, now, self.lost))
+
+    def _open(self, target: Target) -> socket.socket:
+        """Raises OSError."""
+        endpoint = target.endpoint
+        six = endpoint.address.version == 6
+        made = socket.socket(socket.AF_INET6 if six else socket.AF_INET, *_kind(target, six))
+        try:
+            made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.device(target).encode())
+            number = 0 if made.type == socket.SOCK_RAW else endpoint.number  # ports are the dialog's then
+            found = made.connect_ex((str(endpoint.address), number))
+            if found not in (0, errno.EINPROGRESS):
+                raise OSError(found, os.strerror(found))
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def _begin(self, flight: _Flight) -> None:
+        self._flights[flight.target.endpoint] = flight
+        patience = flight.target.rhythm.patience
+        heapq.heappush(self._deadlines, (flight.began + patience, next(iter(self._numbers)), flight))
+        loop = asyncio.get_running_loop()
+        loop.add_writer(flight.socket, self._write, flight)
+
+    def _write(self, flight: _Flight) -> None:
+        """The socket is connected, or is not to be, or takes more."""
+        error = flight.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self._conclude(flight, _failure(OSError(error, os.strerror(error))))
+            return
+        loop = asyncio.get_running_loop()
+        if not flight.is_connected:
+            flight.is_connected = True
+            self._go_on(flight, flight.dialog.connected(), first=True)
+        elif flight.unsent:
+            self._send(flight)
+        if flight.target.endpoint in self._flights and not flight.unsent:
+            loop.remove_writer(flight.socket)
+            loop.add_reader(flight.socket, self._read, flight)
+
+    def _read(self, flight: _Flight) -> None:
+        try:
+            heard = flight.socket.recv(MOST_READ)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._conclude(flight, _failure(error))
+            return
+        if not heard and flight.socket.type == socket.SOCK_STREAM:
+            self._judge(flight, flight.dialog.ended())
+        else:
+            self._go_on(flight, flight.dialog.heard(heard))
+
+    def _go_on(self, flight: _Flight, reply: Reply, *, first: bool = False) -> None:
+        if isinstance(reply, bytes):
+            flight.unsent = reply
+            if reply or first:
+                self._send(flight)
+        else:
+            self._judge(flight, reply)
+
+    def _send(self, flight: _Flight) -> None:
+        """What the socket does not take now it takes later; the first datagram may be empty."""
+        try:
+            sent = flight.socket.send(flight.unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._conclude(flight, _failure(error))
+            return
+        flight.unsent = flight.unsent[sent:]
+        if flight.unsent:
+            asyncio.get_running_loop().add_writer(flight.socket, self._write, flight)
+
+    def _judge(self, flight: _Flight, judgement: Judgement) -> None:
+        took = self._now() - flight.began
+        if isinstance(judgement, Right):
+            usual = self._usual.get(flight.target.endpoint, took)
+            self._delays.append((flight.began + took, took - usual))
+            self._usual[flight.target.endpoint] = min(took, usual * CREEP)
+        self._conclude(flight, Answered(took) if isinstance(judgement, Right) else Failed(judgement.why))
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, number, flight = heapq.heappop(self._deadlines)
+            if self._flights.get(flight.target.endpoint) is not flight:
+                continue
+            patience, lost = flight.target.rhythm.patience, self.lost - flight.lost
+            until = flight.began + patience + min(lost, patience)
+            if until > now:
+                heapq.heappush(self._deadlines, (until, number, flight))
+            elif self._is_doubtful(flight, lost, now):
+                self._conclude(flight, Missed("this node was too busy to see whether it answers", at_once=True))
+            else:
+                self._conclude(flight, _silence(flight, patience))
+
+    def _is_doubtful(self, flight: _Flight, lost: float, now: float) -> bool:
+        """Whether it is silent, as far as can be told, because the node is busy."""
+        tolerated = max(TOLERATED, flight.target.rhythm.patience / 4)
+        standing = self.tracker.standings.get(flight.target.endpoint, PENDING)
+        return standing.doubts < MOST_DOUBTS and (lost > tolerated or self._slowness(now) > tolerated)
+
+    def _slowness(self, now: float) -> float:
+        """By how many seconds those who answer take longer than usual: half of them longer, half of them less."""
+        found = [late for at, late in self._delays if now - at < RECENT]
+        return sorted(found)[len(found) // 2] if len(found) >= FEWEST else 0.0
+
+    def _conclude(self, flight: _Flight, outcome: Outcome) -> None:
+        self._close(flight)
+        self.probes += 1
+        now = self._now()
+        if self.new_devices:
+            outcome = self._by_new_device(flight, outcome, now)
+        self.tracker.conclude(flight.target, outcome, now)
+        if self.tracker.changed:
+            self._woken.set()
+
+    def _by_new_device(self, flight: _Flight, outcome: Outcome, now: float) -> Outcome:
+        """Who has an answer by it knows that it works."""
+        name = self.device(flight.target)
+        if isinstance(outcome, Answered) or self.new_devices.get(name, 0.0) <= now:
+            self.new_devices.pop(name, None)
+            return outcome
+        return Missed("this node's device for the network is new") if isinstance(outcome, Failed) else outcome
+
+    def _close(self, flight: _Flight) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_writer(flight.socket)
+        loop.remove_reader(flight.socket)
+        if flight.is_connected and flight.socket.type == socket.SOCK_STREAM:
+            flight.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        flight.socket.close()
+        del self._flights[flight.target.endpoint]
+
+
+def _kind(target: Target, six: bool) -> tuple[int, int]:
+    """Type and protocol of the socket."""
+    match target.check:
+        case PlainCheck(type=MonitorType.PING):
+            return socket.SOCK_DGRAM, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
+        case PlainCheck(type=MonitorType.UDP_CONNECT):
+            return socket.SOCK_DGRAM, 0
+        case PlainCheck(type=MonitorType.SCTP):
+            return socket.SOCK_RAW, IPPROTO_SCTP
+        case _:
+            return socket.SOCK_STREAM, 0
+
+
+def _silence(flight: _Flight, patience: float) -> Outcome:
+    meaning = flight.dialog.silence if flight.is_connected else None
+    match meaning:
+        case Right() if flight.target.covers:
+            return Missed("its node is silent, and so is it: that may be as well as not")
+        case Right():
+            return Answered(None)
+        case Wrong(why):
+            return Failed(why)
+        case _:
+            return Failed(f"no answer in {patience:g} s")
+
+
+def _failure(error: OSError) -> Outcome:
+    number = error.errno or 0
+    words = WORDS.get(number, error.strerror or str(error))
+    return Missed(words) if number in OURS else Failed(words)

@@ -1,0 +1,158 @@
+"""What this node tells every server: that its agent lives, what it could not apply, what it sees of whoever it probes.
+
+What was seen is kept by endpoint, and each server has its own list of what it was not told yet: of an endpoint that
+changes again and again, the last word is told. A server that was restarted is told all of it. What a server does not
+believe, because it does not know yet what it is for, is said to it again with the next heartbeat.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fairlead.api.agent_reports import MOST_SIGHTINGS, Report, Sightings, read_endpoint, render_report
+from fairlead.client import ServerError
+from fairlead.model.agent import MOST_UNAPPLIED, Agent, Unapplied
+from fairlead.model.health import Endpoint
+from fairlead.model.owner import Owner
+from fairlead.model.sighting import Sighting
+from fairlead.node.complaints import Complaints
+from fairlead.node.connection import Connection, Remote
+
+LOG = logging.getLogger(__name__)
+REPORT_PAUSE = 0.05
+"""Seconds from report to report at least: the first news goes at once, and what comes meanwhile is gathered."""
+ANSWER_PATIENCE = 10.0
+AGAIN = 1.0
+"""Seconds until a server that did not answer is told again, or a heartbeat, whichever is less."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What a server knows."""
+
+    epoch: str = ""
+    whole: bool = True
+    """Whether the next report begins anew."""
+    pending: dict[Endpoint, None] = field(default_factory=dict)
+    later: dict[Endpoint, None] = field(default_factory=dict)
+    """What it did not believe."""
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Reports:
+    def __init__(self, agent: Callable[[], Agent], remotes: Callable[[], Sequence[Remote]], servers: int) -> None:
+        """`agent` is what is told of the agent itself, but for what it could not apply; `remotes` are the servers, of
+        which there are so many."""
+        self._agent = agent
+        self._remotes = remotes
+        self._seen: dict[Endpoint, Sighting] = {}
+        self._unapplied: dict[tuple[str, str], str] = {}
+        self._serving: dict[str, frozenset[int]] = {}
+        self._told = [_Told() for _ in range(servers)]
+
+    def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
+        """What is seen now; None: it is not probed any more."""
+        for endpoint, sighting in news.items():
+            if sighting is None:
+                self._seen.pop(endpoint, None)
+            else:
+                self._seen[endpoint] = sighting
+        for told in self._told:
+            told.pending.update(dict.fromkeys(news))
+            told.wanted.set()
+
+    def doubt(self) -> None:
+        """What was seen is not known any more. Nobody is told so: what a server was told, or by somebody else, holds
+        until there is something new."""
+        for told in self._told:
+            told.pending = {each: None for each in told.pending if each not in self._seen}
+            told.later.clear()
+        self._seen.clear()
+
+    def failed(self, dataplane: str, owner: Owner, error: str | None) -> None:
+        """What could not be applied of an owner, and why; None: it could."""
+        key = dataplane, str(owner)
+        before = self._unapplied.get(key)
+        if error is None:
+            self._unapplied.pop(key, None)
+        else:
+            self._unapplied[key] = error
+        if before != error:
+            for told in self._told:
+                told.wanted.set()
+
+    def serves(self, port_id: str, ports: frozenset[int] | None) -> None:
+        """At which ports the proxy behind this one takes connections; None: it does not run."""
+        before = self._serving.get(port_id)
+        if ports is None:
+            self._serving.pop(port_id, None)
+        else:
+            self._serving[port_id] = ports
+        if before != ports:
+            for told in self._told:
+                told.wanted.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(len(self._told)):
+                tasks.create_task(self._tell(index))
+
+    async def _tell(self, index: int) -> None:
+        told, complaints = self._told[index], Complaints("reporting")
+        remote, connection, loop = None, None, asyncio.get_running_loop()
+        try:
+            while True:
+                if connection is None or self._remotes()[index] is not remote:
+                    remote = self._remotes()[index]
+                    connection = Connection(remote, ANSWER_PATIENCE)
+                heartbeat, began = self._agent().heartbeat, loop.time()
+                try:
+                    more = await self.tell(connection, told)
+                except ServerError as error:
+                    complaints.say(error, AGAIN)
+                    await asyncio.sleep(min(AGAIN, heartbeat))
+                    continue
+                complaints.end()
+                if not more:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(heartbeat):
+                            await told.wanted.wait()
+                        await asyncio.sleep(began + REPORT_PAUSE - loop.time())
+        finally:
+            if connection is not None:
+                connection.close()
+
+    async def tell(self, connection: Connection, told: _Told) -> bool:
+        """One report; whether there is more to tell at once. Raises ServerError."""
+        told.wanted.clear()
+        if told.whole:
+            told.pending = dict.fromkeys(self._seen)
+            told.later.clear()
+        told.pending.update(told.later)
+        told.later.clear()
+        some = [endpoint for endpoint, _ in zip(told.pending, range(MOST_SIGHTINGS), strict=False)]
+        sightings = {endpoint: self._seen.get(endpoint) for endpoint in some}
+        answer = await connection.ask(*render_report(self._report(sightings, whole=told.whole)))
+        again = not told.whole and answer["epoch"] != told.epoch
+        told.epoch, told.whole = answer["epoch"], again
+        for endpoint, sighting in sightings.items():
+            if self._seen.get(endpoint) is sighting:
+                told.pending.pop(endpoint, None)
+        for refused, why in answer["refused"]:
+            endpoint = read_endpoint(refused)
+            if endpoint in self._seen:
+                told.later[endpoint] = None
+                LOG.debug("a server does not believe what was seen of %s: %s", endpoint, why)
+        return again or bool(told.pending)
+
+    def _report(self, sightings: Sightings, *, whole: bool) -> Report:
+        agent = self._agent()
+        unapplied = tuple(
+            Unapplied(dataplane=dataplane, owner=owner, error=error)
+            for (dataplane, owner), error in sorted(self._unapplied.items())[:MOST_UNAPPLIED]
+        )
+        agent = replace(agent, unapplied=unapplied)
+        return Report(agent=agent, sightings=sightings, whole=whole, serving=dict(self._serving))

@@ -1,0 +1,56 @@
+"""`fairlead octavia adopt`: load balancers of Octavia's stock provider become ours.
+
+Results go to standard output, complaints to standard error.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.octavia_plugin.adoption import Adoption, Outcome, Report
+from fairlead.octavia_plugin.door import Door
+
+UNFINISHED, REFUSED = 1, 3
+GOOD = (Outcome.ADOPTED, Outcome.ALREADY, Outcome.POSSIBLE)
+DESCRIPTION = """Take over load balancers of Octavia's stock provider, `ovn`.
+
+Their rows in OVN go in the very transaction that brings Fairlead's: no moment without. What cannot be taken over is
+said before anything is changed. Whoever is interrupted runs it again."""
+EPILOG = """Run it where octavia-api or octavia-driver-agent runs: it needs their configuration, database and Neutron.
+The provider `fairlead` has to be enabled, and its agent has to run in octavia-driver-agent.
+Exit codes: 0 done (or possible, with --dry-run), 1 something did not answer or is left to do: run it again,
+2 wrong usage, 3 at least one cannot be taken over; nothing of it was changed."""
+
+
+def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], Door]) -> Any:
+    """`open_door` reads Octavia's configuration."""
+    form = argparse.RawDescriptionHelpFormatter
+    help_text = "take over load balancers of Octavia's stock provider"
+    adopt = commands.add_parser("adopt", help=help_text, description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
+    adopt.add_argument("load_balancers", nargs="+", metavar="LB", help="its id, or its name if only one has it")
+    adopt.add_argument("--dry-run", action="store_true", help="only say whether it can be; nothing is written")
+    adopt.add_argument("--json", action="store_true", help="a list with an object for each")
+    adopt.set_defaults(run=lambda arguments: _adopt(arguments, open_door(arguments)))
+    return adopt
+
+
+def _adopt(arguments: argparse.Namespace, door: Door) -> int:
+    from fairlead.octavia_plugin.handover import Handover, VipPorts
+    from fairlead.octavia_plugin.options import PROVIDER
+
+    adoption = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts())
+    do = adoption.try_out if arguments.dry_run else adoption.adopt
+    reports = list[Report]()
+    for name in arguments.load_balancers:
+        report = do(name)
+        reports.append(report)
+        if not arguments.json:
+            print(report, file=sys.stdout if report.outcome in GOOD else sys.stderr, flush=True)
+    if arguments.json:
+        print(json.dumps([report.as_json() for report in reports], indent=2))
+    outcomes = {report.outcome for report in reports}
+    if outcomes & {Outcome.FAILED, Outcome.UNFINISHED}:
+        return UNFINISHED
+    return REFUSED if Outcome.REFUSED in outcomes else 0

@@ -1,0 +1,153 @@
+"""`fairlead octavia ...`: for operators of an Octavia that has Fairlead as a provider, in Octavia's own environment.
+
+`sync` is the agent's looking (`agent.py`), for once, by a person, and told to them: there is no other logic in it.
+`adopt` is in a file of its own.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from fairlead.client import ServerError
+from fairlead.octavia_plugin.adopt_command import add_adopt
+from fairlead.octavia_plugin.door import Door
+
+FAILED, DIFFERENT = 1, 3
+DESCRIPTION = """Compare what Octavia's database has of its load balancers of the provider fairlead with what
+Fairlead has, statuses and values, and put right what differs: Octavia is told statuses, and
+Fairlead is told all else. octavia-driver-agent does the same all the time.
+
+  fairlead octavia sync --dry-run            what differs; nothing is written on either side
+  fairlead octavia sync                      the same, and put it right
+  fairlead octavia sync web 3fc8f0a2-...     these load balancers alone
+"""
+EPILOG = """What differs may be a request on its way, so it has to last for `patience` seconds ([fairlead] in
+octavia.conf) before it counts. Run it as a user who may read octavia.conf, where octavia-driver-agent
+runs. Exit codes: 0 nothing differs any more, 1 failed, or something cannot be put right, 2 wrong usage,
+3 something differs (--dry-run)."""
+
+
+class Failure(Exception):
+    """The message says why."""
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="fairlead octavia", description="For operators of an Octavia that has Fairlead as a provider."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_sync(commands)
+    add_configuration_files(add_adopt(commands, _open_door))
+    arguments = parser.parse_args(words)
+    try:
+        code: int = arguments.run(arguments)
+    except (Failure, ServerError) as error:
+        print(f"fairlead octavia: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+    return code
+
+
+def _add_sync(commands: Any) -> None:
+    sync = commands.add_parser(
+        "sync",
+        help="compare Octavia's load balancers with Fairlead's, and put right what differs",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    sync.add_argument("balancers", metavar="LB", nargs="*", help="name or id in Octavia; all without any")
+    sync.add_argument("--dry-run", action="store_true", help="only say what differs")
+    sync.add_argument("--json", action="store_true", help="for programs")
+    sync.add_argument(
+        "--at-once", action="store_true", help="while Octavia's API is stopped: no request can be on its way"
+    )
+    sync.add_argument(
+        "--delete-old",
+        action="store_true",
+        help="delete what Octavia does not know though it is older than an hour: its database is no old copy",
+    )
+    add_configuration_files(sync)
+    sync.set_defaults(run=_sync)
+
+
+def add_configuration_files(command: Any) -> None:
+    """For every command that needs Octavia's database."""
+    command.add_argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="octavia.conf, if it is not where Octavia looks for it; repeatable",
+    )
+
+
+def read_octavia(arguments: argparse.Namespace) -> Any:
+    """The section [fairlead]; Octavia's own options are read as well. Raises Failure."""
+    try:
+        from octavia.common import config
+        from oslo_config import cfg
+    except ModuleNotFoundError as error:
+        raise Failure(f"there is no {error.name} here: this runs in Octavia's environment") from None
+    from fairlead.octavia_plugin.options import read
+
+    files = [word for file in arguments.config_file for word in ("--config-file", file)]
+    try:
+        config.init(files)
+        section = read(cfg.CONF)
+        cfg.CONF.fairlead.servers  # noqa: B018 - what is wrong is told when it is read
+    except cfg.Error as error:
+        raise Failure(str(error)) from None
+    return section
+
+
+def _open_door(arguments: argparse.Namespace) -> Door:
+    """Raises Failure."""
+    section = read_octavia(arguments)
+    from fairlead.octavia_plugin.options import make_door
+
+    return make_door(section)
+
+
+def _sync(arguments: argparse.Namespace) -> int:
+    section = read_octavia(arguments)
+    from fairlead.octavia_plugin import syncing
+    from fairlead.octavia_plugin.agent import Conduct
+    from fairlead.octavia_plugin.findings import Finding, What, sentence
+
+    heard = list[Finding]()
+
+    def hear(finding: Finding) -> None:
+        if finding in heard:  # nothing was done about it, and it was looked at again
+            return
+        heard.append(finding)
+        if not arguments.json:
+            print(sentence(finding), flush=True)
+
+    doubt = 0.0 if arguments.at_once else float(section.patience)
+    conduct = Conduct(doubt=doubt, hear=hear, is_dry=arguments.dry_run, deletes_old=arguments.delete_old)
+    try:
+        looked = syncing.sync(section, arguments.balancers, conduct)
+    except syncing.Failed as error:
+        raise Failure(str(error)) from None
+    left = [each for each in heard if each.what in (What.REFUSED, What.OLD_STRANGER)]
+    if arguments.json:
+        records = [each.record for each in heard]
+        print(json.dumps({"load_balancers": looked, "dry_run": arguments.dry_run, "differences": records}))
+    else:
+        print(_summary(looked, len(heard), len(left), is_dry=arguments.dry_run))
+    if heard and arguments.dry_run:
+        return DIFFERENT
+    return FAILED if left else 0
+
+
+def _summary(looked: int, differ: int, left: int, *, is_dry: bool) -> str:
+    seen = f"{looked} load balancer{'' if looked == 1 else 's'} looked at: "
+    if not differ:
+        return f"{seen}nothing differs"
+    if is_dry:
+        return f"{seen}{differ} found, nothing done"
+    return f"{seen}{differ} found, {left} not put right" if left else f"{seen}{differ} found and put right"

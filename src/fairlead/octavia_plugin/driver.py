@@ -1,0 +1,176 @@
+"""The provider driver: every call of Octavia's API becomes one request to Fairlead's door for plug-ins.
+
+Octavia calls between its flush and its commit. So the write itself asks whether it can be had: what the server's
+compiler refuses, Octavia rolls back. What is not written here is not there; what is written and not committed, because
+somebody was killed in between, the agent takes back.
+
+Octavia makes a new driver for each request: it holds nothing, and opens nothing before it is asked.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from octavia_lib.api.drivers import exceptions
+from octavia_lib.api.drivers.provider_base import ProviderDriver
+from oslo_config import cfg
+from oslo_log import log
+
+from fairlead.client import ServerError
+from fairlead.octavia_plugin import bodies
+from fairlead.octavia_plugin.door import Door
+from fairlead.octavia_plugin.options import make_door, read
+
+LOG = log.getLogger(__name__)
+_UNSUPPORTED = 501
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Raises UnsupportedOptionError, DriverError: the server's sentence for the tenant, who made the request."""
+    try:
+        yield
+    except ServerError as error:
+        if error.status == _UNSUPPORTED:
+            raise exceptions.UnsupportedOptionError(
+                user_fault_string=str(error), operator_fault_string=str(error)
+            ) from None
+        if error.status is None or error.status >= 500 or error.status in (401, 403):
+            told = "Fairlead cannot be asked at the moment; nothing was changed that Octavia knows of."
+            raise exceptions.DriverError(user_fault_string=told, operator_fault_string=str(error)) from None
+        raise exceptions.DriverError(user_fault_string=str(error), operator_fault_string=str(error)) from None
+
+
+class FairleadDriver(ProviderDriver):  # type: ignore[misc]
+    """Entry point `fairlead` of octavia.api.drivers. All raise what `_telling` does."""
+
+    def create_vip_port(
+        self, loadbalancer_id: str, project_id: str, vip_dictionary: Any, additional_vip_dicts: Any
+    ) -> Any:
+        """Octavia makes the port in Neutron, and deletes it: it belongs to the tenant's project there."""
+        told = "Octavia makes the VIP's port."
+        raise exceptions.NotImplementedError(user_fault_string=told, operator_fault_string=told)
+
+    # Load balancers
+
+    def loadbalancer_create(self, loadbalancer: Any) -> None:
+        self._post("/loadbalancers", "loadbalancer", bodies.load_balancer(loadbalancer))
+
+    def loadbalancer_delete(self, loadbalancer: Any, cascade: bool = False) -> None:
+        self._delete(f"/loadbalancers/{loadbalancer.loadbalancer_id}{'?cascade=true' if cascade else ''}")
+
+    def loadbalancer_update(self, old_loadbalancer: Any, new_loadbalancer: Any) -> None:
+        body = bodies.changed(new_loadbalancer, bodies.LOAD_BALANCER)
+        self._put(f"/loadbalancers/{new_loadbalancer.loadbalancer_id}", "loadbalancer", body)
+
+    def loadbalancer_failover(self, loadbalancer_id: str) -> None:
+        """There is no instance to move: the rows are read again and put right, and then it is ACTIVE."""
+        with _telling():
+            _door().fail_over(loadbalancer_id)
+
+    def loadbalancer_failover_with_flavor(self, loadbalancer_id: str, flavor_id: str) -> None:
+        """A flavor says nothing that has to be made anew."""
+        self.loadbalancer_failover(loadbalancer_id)
+
+    # Listeners
+
+    def listener_create(self, listener: Any) -> None:
+        self._post("/listeners", "listener", bodies.listener_of(listener))
+
+    def listener_delete(self, listener: Any) -> None:
+        self._delete(f"/listeners/{listener.listener_id}")
+
+    def listener_update(self, old_listener: Any, new_listener: Any) -> None:
+        self._put(f"/listeners/{new_listener.listener_id}", "listener", bodies.changed(new_listener, bodies.LISTENER))
+
+    # Pools
+
+    def pool_create(self, pool: Any) -> None:
+        self._post("/pools", "pool", bodies.pool_of(pool))
+
+    def pool_delete(self, pool: Any) -> None:
+        self._delete(f"/pools/{pool.pool_id}")
+
+    def pool_update(self, old_pool: Any, new_pool: Any) -> None:
+        self._put(f"/pools/{new_pool.pool_id}", "pool", bodies.changed(new_pool, bodies.POOL))
+
+    # Members
+
+    def member_create(self, member: Any) -> None:
+        self._post(f"/pools/{member.pool_id}/members", "member", bodies.member_of(member))
+
+    def member_delete(self, member: Any) -> None:
+        self._delete(f"/pools/{member.pool_id}/members/{member.member_id}")
+
+    def member_update(self, old_member: Any, new_member: Any) -> None:
+        path = f"/pools/{old_member.pool_id}/members/{new_member.member_id}"
+        self._put(path, "member", bodies.changed(new_member, bodies.MEMBER))
+
+    def member_batch_update(self, pool_id: str, members: Any) -> None:
+        """All that there shall be: one change."""
+        self._put(f"/pools/{pool_id}/members", "members", [bodies.member_of(each) for each in members])
+
+    # Health monitors
+
+    def health_monitor_create(self, healthmonitor: Any) -> None:
+        self._post("/healthmonitors", "healthmonitor", bodies.monitor_of(healthmonitor))
+
+    def health_monitor_delete(self, healthmonitor: Any) -> None:
+        self._delete(f"/healthmonitors/{healthmonitor.healthmonitor_id}")
+
+    def health_monitor_update(self, old_healthmonitor: Any, new_healthmonitor: Any) -> None:
+        body = bodies.changed(new_healthmonitor, bodies.MONITOR)
+        self._put(f"/healthmonitors/{new_healthmonitor.healthmonitor_id}", "healthmonitor", body)
+
+    # Layer 7: whether it can be had the server says
+
+    def l7policy_create(self, l7policy: Any) -> None:
+        self._post("/l7policies", "l7policy", bodies.policy_of(l7policy))
+
+    def l7policy_delete(self, l7policy: Any) -> None:
+        self._delete(f"/l7policies/{l7policy.l7policy_id}")
+
+    def l7policy_update(self, old_l7policy: Any, new_l7policy: Any) -> None:
+        self._put(f"/l7policies/{new_l7policy.l7policy_id}", "l7policy", bodies.changed(new_l7policy, bodies.L7_POLICY))
+
+    def l7rule_create(self, l7rule: Any) -> None:
+        self._post(f"/l7policies/{l7rule.l7policy_id}/rules", "rule", bodies.rule_of(l7rule))
+
+    def l7rule_delete(self, l7rule: Any) -> None:
+        self._delete(f"/l7policies/{l7rule.l7policy_id}/rules/{l7rule.l7rule_id}")
+
+    def l7rule_update(self, old_l7rule: Any, new_l7rule: Any) -> None:
+        path = f"/l7policies/{old_l7rule.l7policy_id}/rules/{new_l7rule.l7rule_id}"
+        self._put(path, "rule", bodies.changed(new_l7rule, bodies.L7_RULE))
+
+    # What operators offer
+
+    def get_supported_flavor_metadata(self) -> dict[str, str]:
+        with _telling():
+            return dict(_door().profiles()["flavor"])
+
+    def get_supported_availability_zone_metadata(self) -> dict[str, str]:
+        with _telling():
+            return dict(_door().profiles()["availability_zone"])
+
+    def validate_flavor(self, flavor_metadata: Any) -> None:
+        self._post("/profiles", "profiles", {"flavor": flavor_metadata})
+
+    def validate_availability_zone(self, availability_zone_metadata: Any) -> None:
+        self._post("/profiles", "profiles", {"availability_zone": availability_zone_metadata})
+
+    def _post(self, path: str, root: str, body: bodies.Body) -> None:
+        with _telling():
+            _door().post(path, root, body)
+
+    def _put(self, path: str, root: str, body: object) -> None:
+        with _telling():
+            _door().put(path, root, body)
+
+    def _delete(self, path: str) -> None:
+        with _telling():
+            _door().delete(path)
+
+
+def _door() -> Door:
+    return make_door(read(cfg.CONF))

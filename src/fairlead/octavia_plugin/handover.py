@@ -1,0 +1,111 @@
+"""What Octavia keeps of whose a load balancer is: the one thing that is written into its database here.
+
+Octavia has no API by which a load balancer changes its provider. So that column is written by Octavia's own models, and
+what belongs to it: that the load balancer is PENDING_UPDATE, as it is while any provider works on it, so nobody changes
+it meanwhile; and that its VIP's port, if the other provider made it, is one that Octavia deletes.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from octavia.common import constants
+from octavia.db import api, models
+from octavia.network.base import PortNotFound
+from oslo_db.exception import DBError
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairlead.octavia_plugin import stored
+from fairlead.octavia_plugin.adoption import STOCK, NotAnswered, NotHandedOver, Standing
+from fairlead.octavia_plugin.bodies import Body
+from fairlead.octavia_plugin.neutron import answered, driver
+
+STOCK_PORT = "ovn-lb-vip-"
+"""How the names of ports begin that it made for VIPs."""
+CALM = ("ACTIVE", "ERROR")
+"""In which a load balancer may be taken over: nobody works on it."""
+
+
+class Handover:
+    """`provider` is what ours is called. All raise NotAnswered."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+
+    def find(self, name: str) -> Standing:
+        """By its id or its name. Raises NotHandedOver."""
+        with _session() as session:
+            rows = session.query(models.LoadBalancer).filter(models.LoadBalancer.provisioning_status != "DELETED")
+            found = rows.filter_by(id=name).all() or rows.filter_by(name=name).limit(2).all()
+            if len(found) != 1:
+                several = "more than one load balancer" if found else "no load balancer"
+                raise NotHandedOver("ambiguous" if found else "unknown", f"Octavia has {several} {name}")
+            return Standing(
+                id=found[0].id,
+                provider=found[0].provider,
+                provisioning=found[0].provisioning_status,
+                vip_port_id=found[0].vip.port_id,
+            )
+
+    def look(self, balancer_id: str) -> Body:
+        """As the driver would give it. Raises NotHandedOver."""
+        with _session() as session:
+            row = session.query(models.LoadBalancer).filter_by(id=balancer_id).first()
+            self._check(row, balancer_id)
+            return stored.load_balancer(row)
+
+    @contextmanager
+    def handing_over(self, balancer_id: str, *, port_was_made: bool) -> Iterator[Body]:
+        """Its provider is ours when the block is left, unless that raises. The load balancer is locked meanwhile, as
+        Octavia's API locks what it changes, and nobody sees a change. Raises NotHandedOver."""
+        with _session() as session:
+            rows = session.query(models.LoadBalancer).populate_existing().with_for_update()
+            row = rows.filter_by(id=balancer_id).first()
+            self._check(row, balancer_id)
+            row.provider, row.provisioning_status = self._provider, "PENDING_UPDATE"
+            if port_was_made:
+                row.vip.octavia_owned = True
+            session.flush()
+            yield stored.load_balancer(row)
+
+    def _check(self, row: Any, balancer_id: str) -> None:
+        """One of ours may be in any state: it was handed over before, and Fairlead does not have it yet."""
+        if row is None or row.provisioning_status == "DELETED":
+            raise NotHandedOver("unknown", f"Octavia has no load balancer {balancer_id}")
+        if row.provider not in (STOCK, self._provider):
+            raise NotHandedOver(
+                "provider", f"its provider is {row.provider}: only those of the provider {STOCK} are taken over"
+            )
+        if row.provider == STOCK and row.provisioning_status not in CALM:
+            words = f"it is {row.provisioning_status}: the provider {STOCK} is at work on it"
+            raise NotHandedOver("pending", words)
+
+
+class VipPorts:
+    """The ports of VIPs in Neutron, by Octavia's own client. All raise NotAnswered."""
+
+    def was_made(self, port_id: str) -> bool:
+        """Whether the stock provider made it: then it would have deleted it too."""
+        with answered():
+            try:
+                return driver().get_port(port_id).name.startswith(STOCK_PORT)  # type: ignore[no-any-return]
+            except PortNotFound:
+                raise NotHandedOver("port", f"Neutron has no port {port_id}, on which its VIP was") from None
+
+    def give(self, port_id: str, balancer_id: str) -> None:
+        """It becomes as if Octavia had made it, which then deletes it after the load balancer; and the stock provider
+        no longer takes it for its own."""
+        said = {"name": f"octavia-lb-{balancer_id}", "device_id": f"lb-{balancer_id}"}
+        with answered():
+            driver().network_proxy.update_port(port_id, device_owner=constants.OCTAVIA_OWNER, **said)
+
+
+@contextmanager
+def _session() -> Iterator[Any]:
+    """What SQLAlchemy, and oslo.db in its place, raise, is raised as NotAnswered."""
+    try:
+        session = api.get_session()
+        with closing(session), session.begin():
+            yield session
+    except (DBError, SQLAlchemyError) as error:
+        raise NotAnswered("database", f"Octavia's database: {error}") from error

@@ -1,0 +1,86 @@
+"""What Octavia's database says of load balancers of our provider. It is read here, and never written.
+
+octavia-lib tells a driver what there is, but not how it stands, nor what is PENDING; and only who knows that can say
+that nothing stays so. The agent is a process of octavia-driver-agent, which has the database. Statuses go back through
+octavia-lib's socket, behind which Octavia itself writes them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from octavia.db import api, models
+
+from fairlead.octavia_plugin import stored
+from fairlead.octavia_plugin.differences import PENDING, Known, Standing
+
+DELETED = "DELETED"
+
+
+class OctaviaDatabase:
+    """All raise what SQLAlchemy and oslo.db raise."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+
+    def pending(self) -> list[str]:
+        """The load balancers that wait to be told something: whenever a part does, its load balancer does."""
+        return self._ids(models.LoadBalancer.provisioning_status.in_(PENDING))
+
+    def ids(self) -> list[str]:
+        """All that are not deleted."""
+        return self._ids(models.LoadBalancer.provisioning_status != DELETED)
+
+    def named(self, name: str) -> list[str]:
+        """All that are not deleted with this id, or else with this name."""
+        row = models.LoadBalancer
+        there = row.provisioning_status != DELETED
+        return self._ids(there & (row.id == name)) or self._ids(there & (row.name == name))
+
+    def look(self, balancer_id: str) -> Known | None:
+        """None for what is not there, is deleted, or is another provider's."""
+        with _session() as session:
+            found = session.query(models.LoadBalancer).filter_by(id=balancer_id, provider=self._provider).first()
+            return None if found is None or found.provisioning_status == DELETED else _known(found)
+
+    def _ids(self, condition: Any) -> list[str]:
+        with _session() as session:
+            query = session.query(models.LoadBalancer.id).filter_by(provider=self._provider).filter(condition)
+            return [row.id for row in query.order_by(models.LoadBalancer.updated_at)]
+
+
+@contextmanager
+def _session() -> Iterator[Any]:
+    """What is read in it is of one moment."""
+    session = api.get_session()
+    try:
+        with session.begin():
+            yield session
+    finally:
+        session.close()
+
+
+def _known(balancer: Any) -> Known:
+    pools, listeners = balancer.pools, balancer.listeners
+    monitors = [pool.health_monitor for pool in pools if pool.health_monitor]
+    members = [member for pool in pools for member in pool.members]
+    policies = [policy for listener in listeners for policy in listener.l7policies]
+    return Known(
+        balancer=_standing(balancer),
+        whole=stored.load_balancer(balancer),
+        parts={
+            kind: {each.id: _standing(each) for each in parts}
+            for kind, parts in {
+                "listeners": listeners,
+                "pools": pools,
+                "members": members,
+                "healthmonitors": monitors,
+                "l7policies": policies,
+                "l7rules": [rule for policy in policies for rule in policy.l7rules],
+            }.items()
+        },
+    )
+
+
+def _standing(row: Any) -> Standing:
+    return Standing(row.provisioning_status, row.operating_status)

@@ -1,0 +1,63 @@
+"""The section `[fairlead]` of octavia.conf."""
+
+from typing import Any
+
+from oslo_config import cfg
+
+from fairlead.client import Server
+from fairlead.octavia_plugin.door import Door
+
+SECTION = "fairlead"
+PROVIDER = "fairlead"
+"""The entry point's name, which is what Octavia stores with a load balancer."""
+OPTIONS = [
+    cfg.ListOpt(
+        "servers",
+        default=["http://127.0.0.1:9690"],
+        help="URLs of Fairlead servers. The first one that can be reached is asked.",
+    ),
+    cfg.StrOpt("user", default="", help="A user of the servers' password file whose role is admin."),
+    cfg.StrOpt("password", default="", secret=True, help="Their password."),
+    cfg.StrOpt(
+        "certificate",
+        default="",
+        help="PEM file of a certificate for Fairlead's servers, instead of user and password: its common name is the"
+        " user. Their option is server.client_ca.",
+    ),
+    cfg.StrOpt("key", default="", help="PEM file of its private key, if that is not in the same file."),
+    cfg.StrOpt("ca", default="", help="PEM file that vouches for the servers' certificates."),
+    cfg.IntOpt("timeout", default=30, min=1, max=300, help="Seconds for which a server may think about a request."),
+    cfg.IntOpt(
+        "patience",
+        default=60,
+        min=1,
+        help="Seconds after which a request that Octavia has not committed is taken for lost: what it made in Fairlead"
+        " is deleted, and what it deleted there is an ERROR. Longer than `timeout`, and than a lock in the database.",
+    ),
+    cfg.IntOpt("resync_interval", default=600, min=10, help="Seconds between two looks at every load balancer."),
+    cfg.IntOpt("statistics_interval", default=30, min=5, help="Seconds between two looks at the statistics."),
+]
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """For oslo-config-generator."""
+    return [(SECTION, OPTIONS)]
+
+
+def read(configuration: cfg.ConfigOpts) -> Any:
+    """The section as it is now."""
+    configuration.register_opts(OPTIONS, group=SECTION)  # again is no mistake
+    return configuration[SECTION]
+
+
+def make_door(section: Any) -> Door:
+    """Opens nothing."""
+    names = ("user", "password", "ca", "certificate", "key")
+    made = {name: getattr(section, name) for name in names}
+    return Door(tuple(Server(url=url, timeout=float(section.timeout), **made) for url in section.servers))
+
+
+def sockets_of(configuration: cfg.ConfigOpts) -> tuple[str, str, str]:
+    """Octavia's, by which octavia-lib speaks to octavia-driver-agent; it does not read where they are itself."""
+    sockets = configuration.driver_agent
+    return sockets.status_socket_path, sockets.stats_socket_path, sockets.get_socket_path

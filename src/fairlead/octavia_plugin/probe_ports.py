@@ -1,0 +1,93 @@
+"""The ports in Neutron from which members are probed: one for a network, made and deleted here.
+
+It is the network owner's: a port of another project there would say that the network is shared, and a port that the
+owner has not been given is no proof, since everybody with whom a network is shared may call theirs the same. It is
+without port security: agents send from a link-local address too.
+"""
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any
+
+from openstack.exceptions import ConflictException, NotFoundException
+
+from fairlead.octavia_plugin.adoption import NotAnswered
+from fairlead.octavia_plugin.neutron import answered, neutron
+
+OWNER = "ovn-lb-hm:distributed"
+"""With that ML2/OVN makes a `localport`, which every node may have."""
+DEVICE = "ovn-lb-hm-fairlead-"
+"""How `device_id` begins; the network's id follows. The server knows it by that (`model/foreign_probing.py`)."""
+
+
+class ProbePorts:
+    """By Octavia's own client. All raise NotAnswered."""
+
+    def networks(self) -> set[str]:
+        with answered():
+            found = neutron().ports(device_owner=OWNER)
+            return {each.network_id for each in found if each.device_id == f"{DEVICE}{each.network_id}"}
+
+    def settle(self, network_id: str, cidrs: Sequence[str] | None) -> None:
+        with answered():
+            there = _there(network_id)  # a list is never not found: who is answered here has found Neutron
+            try:
+                project_id = neutron().get_network(network_id).project_id
+            except NotFoundException:
+                return  # its ports went before it
+            found = [each for each in there if each.project_id == project_id]
+            for each in found if cidrs is None else found[1:]:
+                neutron().delete_port(each.id, ignore_missing=True)
+            if cidrs is None:
+                return
+            port = found[0] if found else _make(network_id, project_id, cidrs)
+        _give_addresses(port, cidrs)
+
+
+def _there(network_id: str) -> list[Any]:
+    """The one that counts first: the server takes the one with the lowest id."""
+    there = neutron().ports(network_id=network_id, device_owner=OWNER, device_id=f"{DEVICE}{network_id}")
+    return sorted(there, key=lambda each: each.id)
+
+
+def _make(network_id: str, project_id: str, cidrs: Sequence[str]) -> Any:
+    """With all addresses at once: who probes from there makes a device of it as soon as it is there."""
+    wanted = {
+        "name": f"fairlead-hm-{network_id}",
+        "network_id": network_id,
+        "project_id": project_id,
+        "is_port_security_enabled": False,
+        "device_owner": OWNER,
+        "device_id": f"{DEVICE}{network_id}",
+    }
+    subnets = _subnets(network_id)
+    ids = [subnets[cidr] for cidr in map(ip_network, cidrs) if cidr in subnets]
+    try:
+        return neutron().create_port(**wanted, fixed_ips=[{"subnet_id": each} for each in ids])
+    except ConflictException:
+        return neutron().create_port(**wanted, fixed_ips=[])  # a subnet may have none left
+
+
+def _subnets(network_id: str) -> dict[IPv4Network | IPv6Network, str]:
+    return {ip_network(each.cidr): each.id for each in neutron().subnets(network_id=network_id)}
+
+
+def _give_addresses(port: Any, cidrs: Sequence[str]) -> None:
+    """Each for itself: a subnet that has none left keeps no other one from its own."""
+    with answered():
+        subnets = _subnets(port.network_id)
+        wanted = [subnets[cidr] for cidr in map(ip_network, cidrs) if cidr in subnets]
+        four = {identity for cidr, identity in subnets.items() if cidr.version == 4}
+        there = list(port.fixed_ips)
+        kept = [each for each in there if each["subnet_id"] in wanted or each["subnet_id"] not in four]
+        if len(kept) < len(there):
+            neutron().update_port(port.id, fixed_ips=kept)
+    refused = list[str]()
+    for missing in sorted({*wanted} - {each["subnet_id"] for each in kept}):
+        try:
+            with answered():
+                kept = list(neutron().update_port(port.id, fixed_ips=[*kept, {"subnet_id": missing}]).fixed_ips)
+        except NotAnswered as error:
+            refused.append(str(error))
+    if refused:
+        raise NotAnswered("neutron", "; ".join(refused))

@@ -1,0 +1,113 @@
+"""The agent as octavia-driver-agent runs it: entry point `fairlead` of octavia.driver_agent.provider_agents."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from octavia_lib.api.drivers.driver_lib import DriverLibrary
+from oslo_config import cfg
+from oslo_log import log
+
+from fairlead.client import ServerError
+from fairlead.octavia_plugin.adoption import Adoption
+from fairlead.octavia_plugin.agent import Agent, Conduct
+from fairlead.octavia_plugin.door import Door, News
+from fairlead.octavia_plugin.handover import Handover, VipPorts
+from fairlead.octavia_plugin.keeping import ExitEvent, IsOver, keep
+from fairlead.octavia_plugin.octavia import OctaviaDatabase
+from fairlead.octavia_plugin.options import PROVIDER, make_door, read, sockets_of
+from fairlead.octavia_plugin.probe_ports import ProbePorts
+from fairlead.octavia_plugin.probing import Probing
+
+LOG = log.getLogger(__name__)
+BEAT = 1.0
+"""Seconds between two looks at what is PENDING in Octavia."""
+WAIT = 20
+"""Seconds for which a server is asked to wait for news."""
+
+
+def run(exit_event: ExitEvent) -> None:
+    """Until the event is set."""
+    keep(_work, exit_event)
+
+
+def _work(is_over: IsOver) -> None:
+    section = read(cfg.CONF)
+    door = make_door(section)
+    library = _open_library(is_over)
+    if library is None:
+        return
+    finish = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts()).finish
+    conduct = Conduct(doubt=section.patience, probing=Probing(door, ProbePorts()))
+    agent = Agent(door, OctaviaDatabase(PROVIDER), library, conduct=conduct, finish=finish)
+    ended, told = threading.Event(), SimpleQueue[News]()
+    listening = threading.Thread(target=_listen, args=(door, told.put, ended), daemon=True, name="fairlead-news")
+    listening.start()
+    try:
+        _look(agent, told, lambda: is_over() or not listening.is_alive(), section)  # both end, and are started again
+    finally:
+        ended.set()
+
+
+def _open_library(is_over: IsOver) -> Any:
+    """None when it is over before: octavia-lib would wait for the sockets for minutes without looking."""
+    paths = sockets_of(cfg.CONF)
+    while not all(map(os.path.exists, paths)):
+        if is_over():
+            return None
+        time.sleep(BEAT)
+    return DriverLibrary(*paths)
+
+
+def _look(agent: Agent, told: "SimpleQueue[News]", is_over: IsOver, section: Any) -> None:
+    everything = counted = time.monotonic()
+    is_whole = True
+    while not is_over():
+        now = time.monotonic()
+        if now - everything >= section.resync_interval or is_whole:
+            is_whole = not _name_all(agent)
+            everything = now
+        if now - counted >= section.statistics_interval:
+            agent.count()
+            counted = now
+        left = agent.step()
+        is_whole = _take(agent, told, 0 if left else BEAT) or is_whole
+
+
+def _name_all(agent: Agent) -> bool:
+    try:
+        agent.name_all()
+    except ServerError as error:
+        LOG.warning("%s; trying again", error)
+        return False
+    return True
+
+
+def _take(agent: Agent, told: "SimpleQueue[News]", seconds: float) -> bool:
+    """Waits for news so long. Whether anything may have changed."""
+    try:
+        news = told.get(timeout=seconds) if seconds else told.get_nowait()
+    except Empty:
+        return False
+    agent.name(news.ids)
+    return news.is_whole
+
+
+def _listen(door: Door, tell: Callable[[News], None], ended: threading.Event) -> None:
+    """Ask for news again and again. Another server than before, or one that was started again, says that anything may
+    have changed."""
+    cursor = ""
+    while not ended.is_set():
+        try:
+            news = door.news(cursor, WAIT)
+        except ServerError:
+            ended.wait(BEAT)  # the agent says so in its own words
+            continue
+        if news.cursor != cursor or news.is_whole:
+            tell(news)
+        elif not news.ids:
+            ended.wait(BEAT / 10)  # a server with too many who wait answers at once
+        cursor = news.cursor

@@ -1,0 +1,96 @@
+"""The agent's looks, once, at load balancers that somebody names or at all, until each of them is as it should be."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from octavia_lib.api.drivers.driver_lib import DriverLibrary
+from octavia_lib.api.drivers.exceptions import DriverAgentNotFound
+from oslo_config import cfg
+from oslo_db.exception import DBError
+
+from fairlead.octavia_plugin.agent import Agent, Conduct, Library
+from fairlead.octavia_plugin.door import Door
+from fairlead.octavia_plugin.octavia import OctaviaDatabase
+from fairlead.octavia_plugin.options import PROVIDER, make_door, sockets_of
+
+BESIDE = 120.0
+"""Seconds that it may take besides the wait for requests that may be on their way."""
+
+
+class Failed(Exception):
+    """The message says why."""
+
+
+class _Chosen:
+    """Octavia's database of these load balancers: of the others nobody asks."""
+
+    def __init__(self, database: OctaviaDatabase) -> None:
+        self.look = database.look
+
+    def pending(self) -> Sequence[str]:
+        return ()
+
+    def ids(self) -> Sequence[str]:
+        return ()
+
+
+class _Silent:
+    """Nothing is told to Octavia."""
+
+    def update_loadbalancer_status(self, _: Any) -> None: ...
+
+    def update_listener_statistics(self, _: Any) -> None: ...
+
+
+def sync(section: Any, names: Sequence[str], conduct: Conduct) -> int:
+    """How many were looked at. Raises Failed, ServerError."""
+    door, database = make_door(section), OctaviaDatabase(PROVIDER)
+    try:
+        ids = _ids(door, database, names)
+        agent = Agent(door, _Chosen(database), _Silent() if conduct.is_dry else _library(), conduct=conduct)
+        agent.name(ids)
+        _until_nobody_waits(agent, 2 * conduct.doubt + BESIDE)
+    except DBError as error:
+        raise Failed(f"Octavia's database: {error}") from None
+    return len(ids)
+
+
+def _ids(door: Door, database: OctaviaDatabase, names: Iterable[str]) -> Sequence[str]:
+    """Raises Failed for a name that nobody has, or several have."""
+    if not names:
+        return list(dict.fromkeys((*database.ids(), *door.ids())))
+    found = list[str]()
+    for name in names:
+        ids = database.named(name)
+        if not ids and door.statuses(name) is not None:
+            ids = [name]  # Octavia does not know it any more
+        if len(ids) != 1:
+            many = f"{len(ids)} load balancers are called {name}: name the id"
+            raise Failed(many if ids else f"there is no load balancer {name} of the provider {PROVIDER}")
+        found += ids
+    return found
+
+
+def _library() -> Library:
+    """Raises Failed."""
+    sockets = sockets_of(cfg.CONF)
+    for path in sockets:
+        if not os.path.exists(path):
+            raise Failed(f"octavia-driver-agent, by which Octavia is told statuses, is not here: there is no {path}")
+    try:
+        made: Library = DriverLibrary(*sockets)
+    except DriverAgentNotFound as error:
+        raise Failed(str(error)) from None
+    return made
+
+
+def _until_nobody_waits(agent: Agent, seconds: float) -> None:
+    """Raises Failed when that takes too long: the log says what is tried again."""
+    deadline = time.monotonic() + seconds
+    while (pause := agent.waits()) is not None:
+        if time.monotonic() > deadline:
+            raise Failed(f"after {seconds:.0f} s there still is something on its way, or somebody does not answer")
+        time.sleep(min(pause, 1.0))
+        agent.step()

@@ -1,0 +1,109 @@
+"""Who may call a server: what the configuration says, read when it starts and again at SIGHUP."""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
+from fairlead.api.callers import BASIC
+from fairlead.api.keystone.asking import Keystone, Misused, ServiceUser
+from fairlead.api.keystone.connection import NoAnswer, NotTrusted, Place
+from fairlead.api.keystone.remembered import Memory
+from fairlead.api.keystone.tokens import KeystoneTokens
+from fairlead.config import BadConfiguration
+from fairlead.options import Configuration, KeystoneOptions
+
+LOG = logging.getLogger(__name__)
+Replace: TypeAlias = Callable[[], Awaitable[None]]
+"""From now on it is as it was read."""
+
+
+def make_authentication(configuration: Configuration) -> Authenticate:
+    """Raises BadPasswordFile, BadConfiguration, OSError."""
+    options = configuration.server
+    if options.authentication == "none":
+        return anybody
+    passwords = HttpBasic(read_password_file(Path(options.password_file))) if options.password_file else None
+    if options.authentication == "keystone":
+        keystone = configuration.keystone
+        memory = Memory(keystone.token_cache_seconds, keystone.outage_seconds)
+        return KeystoneTokens(Keystone(*_read_keystone(keystone)), memory, passwords)
+    assert passwords is not None  # noqa: S101 - the configuration is checked
+    return passwords
+
+
+async def check_authentication(authenticate: Authenticate, configuration: Configuration) -> None:
+    """Ask Keystone whether it knows us. One that does not answer may do so later. Raises BadConfiguration."""
+    if not isinstance(authenticate, KeystoneTokens):
+        return
+    where = configuration.keystone.root
+    try:
+        await authenticate.keystone.check()
+    except (Misused, NotTrusted) as error:
+        raise BadConfiguration(f"keystone: {where}: {error}") from None
+    except NoAnswer as error:
+        LOG.error("Keystone at %s: %s; callers with tokens get 503 until it answers", where, error)
+
+
+def challenge(configuration: Configuration) -> str:
+    """What who has not said who they are is told: as Keystone's middleware does (keystonemiddleware, auth_token)."""
+    if configuration.server.authentication != "keystone":
+        return BASIC
+    options = configuration.keystone
+    return f'Keystone uri="{options.public_url.rstrip("/") or options.root}"'
+
+
+def read_again(authenticate: Authenticate, configuration: Configuration) -> Replace:
+    """Passwords and what vouches for Keystone. Raises BadPasswordFile, BadConfiguration, OSError: nothing has changed
+    then."""
+    match authenticate:
+        case HttpBasic():
+            users = read_password_file(Path(configuration.server.password_file))
+
+            async def replace_users() -> None:
+                await authenticate.replace(users)
+                LOG.info("SIGHUP: %d users; whoever was let in before is checked again", len(users))
+
+            return replace_users
+        case KeystoneTokens():
+            place, user = _read_keystone(configuration.keystone)
+            others = read_again(authenticate.others, configuration) if authenticate.others else _nothing
+
+            async def replace_keystone() -> None:
+                authenticate.keystone.replace(place, user)
+                authenticate.memory.forget()
+                LOG.info("SIGHUP: whoever was let in by a token before is checked again")
+                await others()
+
+            return replace_keystone
+    return _nothing
+
+
+async def _nothing() -> None:
+    """Nothing is read of who is not asked."""
+
+
+def _read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
+    """Raises BadConfiguration, OSError."""
+    tls = None
+    if options.url.startswith("https://"):
+        try:
+            tls = ssl.create_default_context(cafile=options.ca or None)
+        except ssl.SSLError:
+            raise BadConfiguration(f"keystone.ca: {options.ca}: there is no certificate in it") from None
+    try:
+        password = Path(options.password_file).read_text().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise BadConfiguration(f"keystone.password_file: {options.password_file}: it is not UTF-8 text") from None
+    if not password:
+        raise BadConfiguration(f"keystone.password_file: {options.password_file}: it is empty")
+    user = ServiceUser(
+        name=options.user,
+        password=password,
+        project=options.project,
+        user_domain=options.user_domain,
+        project_domain=options.project_domain,
+    )
+    return Place(url=options.root, tls=tls), user

@@ -1,0 +1,36 @@
+"""Agents' way in: the authority of nodes, and what this server shows to them. SIGHUP reads the authority again."""
+
+import ssl
+from datetime import timedelta
+from pathlib import Path
+
+from fairlead.api.enrolment import Enrolment
+from fairlead.options import Configuration, NodesOptions
+from fairlead.server.authority import OWN_FILE, Authority
+from fairlead.server.lxd import store_folder
+
+
+class NodesServer:
+    def __init__(self, configuration: Configuration) -> None:
+        """Raises OSError for a file that is no authority."""
+        self._configuration = configuration
+        self.options: NodesOptions = configuration.nodes
+        self.context: ssl.SSLContext | None = None
+        self._enrolment: Enrolment | None = None
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Raises OSError; what was read before goes on then."""
+        if not self.options.listen:
+            return
+        own = self.options.authority
+        path = Path(own) if own else store_folder(self._configuration) / OWN_FILE
+        authority = Authority(path, timedelta(days=self.options.certificate_days), make=not own)
+        self.context = authority.server_context()
+        self._enrolment = Enrolment(
+            authority=authority, addresses=self.options.reached_at, token_seconds=self.options.token_seconds
+        )
+
+    def enrolment(self) -> Enrolment | None:
+        """None where no agent comes with a certificate."""
+        return self._enrolment

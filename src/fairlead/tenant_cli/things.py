@@ -1,0 +1,121 @@
+"""What a tenant names, at the door that has it: found by id or by name, shown, changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fairlead.client import Server, ServerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort:
+    """A sort of thing, as its door calls it."""
+
+    service: str
+    path: str
+    one: str
+    """The key of an object in a body."""
+    many: str
+    title: str
+    """As sentences say it."""
+    columns: tuple[str, ...]
+    """What people are shown of it."""
+    parts: str = ""
+    """What its door has below it, and is shown with it."""
+
+
+POOL = Sort(
+    service="load_balancer",
+    path="/v2/lbaas/pools",
+    one="pool",
+    many="pools",
+    title="pool",
+    columns=(
+        "id",
+        "name",
+        "locality",
+        "down_member",
+        "protocol",
+        "lb_algorithm",
+        "provisioning_status",
+        "operating_status",
+        "loadbalancers",
+        "members",
+    ),
+)
+LOCAL_IP = Sort(
+    service="network",
+    path="/v2.0/local_ips",
+    one="local_ip",
+    many="local_ips",
+    title="Local IP",
+    columns=(
+        "id",
+        "name",
+        "local_ip_address",
+        "network_id",
+        "local_port_id",
+        "ip_mode",
+        "fallback",
+        "health_monitor",
+        "project_id",
+        "port_associations",
+    ),
+    parts="port_associations",
+)
+
+
+def find(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
+    """The one that has this id, or else this name. Raises ServerError."""
+    for key in ("id", "name"):
+        found = door.ask("GET", f"{sort.path}?{urlencode({key: wanted})}")[sort.many]
+        if len(found) > 1:
+            raise ServerError(f"several are called '{wanted}': {', '.join(each['id'] for each in found)}")
+        if found:
+            thing: Mapping[str, Any] = found[0]
+            return thing
+    raise ServerError(f"there is no {sort.title} '{wanted}'")
+
+
+def look(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
+    """The same with its parts. Raises ServerError."""
+    return _with_parts(door, sort, find(door, sort, wanted))
+
+
+def change(door: Server, sort: Sort, wanted: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What it is afterwards. Raises ServerError."""
+    identity = find(door, sort, wanted)["id"]
+    changed: Mapping[str, Any] = door.ask(
+        "PUT", f"{sort.path}/{quote(identity, safe='')}", {sort.one: dict(attributes)}
+    )[sort.one]
+    return _with_parts(door, sort, changed)
+
+
+def _with_parts(door: Server, sort: Sort, thing: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not sort.parts:
+        return thing
+    return {**thing, **door.ask("GET", f"{sort.path}/{quote(thing['id'], safe='')}/{sort.parts}")}
+
+
+def render(sort: Sort, thing: Mapping[str, Any]) -> str:
+    """A line for each column that the door has."""
+    known = [column for column in sort.columns if column in thing]
+    width = max(map(len, known), default=0)
+    return "\n".join(f"{column:<{width}}  {_text(thing[column])}".rstrip() for column in known)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case list():
+            return ", ".join(map(_one_of, value))
+        case dict():
+            return " ".join(f"{key}={_text(each)}" for key, each in value.items())
+        case _:
+            return str(value)
+
+
+def _one_of(part: Any) -> str:
+    return str(part["id"]) if isinstance(part, dict) and "id" in part else _text(part)

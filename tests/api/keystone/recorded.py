@@ -1,0 +1,136 @@
+"""Answers that Keystone 30.0.0 gave, and a server that gives them again, or fails in all the ways in which servers do.
+
+What a real Keystone says is the business of tests/keystone; here it has to fail at the right moment.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fairlead.api.keystone.asking import Keystone, ServiceUser
+from fairlead.api.keystone.connection import Place
+
+PASSWORD = "the password of our own user"
+USER = ServiceUser(
+    name="fairlead", password=PASSWORD, project="service", user_domain="Default", project_domain="Default"
+)
+DOMAIN = {"id": "default", "name": "Default"}
+ALICE = {"domain": DOMAIN, "id": "0774e14e3bce4533a031132760b7288d", "name": "alice", "password_expires_at": None}
+SHOP = {"domain": DOMAIN, "id": "6f7dc5cd3fe94936828e88c46c2cc573", "name": "shop"}
+ADMIN_ROLES = ("member", "manager", "admin", "reader")
+"""The role admin, with those that it implies."""
+NOT_FOUND = {"error": {"code": 404, "message": "Could not recognize Fernet token", "title": "Not Found"}}
+UNAUTHORIZED = {
+    "error": {
+        "code": 401,
+        "message": "The request you have made requires authentication.",
+        "title": "Unauthorized",
+    }
+}
+FORBIDDEN = {
+    "error": {
+        "code": 403,
+        "message": "You are not authorized to perform the requested action: identity:validate_token.",
+        "title": "Forbidden",
+    }
+}
+
+
+def token(*roles: str, seconds: float = 3600, **scope: Any) -> bytes:
+    """What a valid token says, which ends in so many seconds."""
+    ends = datetime.now(UTC) + timedelta(seconds=seconds)
+    said = {
+        "methods": ["password"],
+        "user": ALICE,
+        "audit_ids": ["d6RAuxiMSwObj-Dy0O67ig"],
+        "expires_at": f"{ends:%Y-%m-%dT%H:%M:%S.%fZ}",
+        "issued_at": "2026-11-22T14:33:16.000000Z",
+        **scope,
+    }
+    if roles:
+        said["roles"] = [{"id": "0fa85b96da3f4bc4bce53550fd9cb43c", "name": role} for role in roles]
+    return json.dumps({"token": said}).encode()
+
+
+OF_SHOP = {"project": SHOP, "is_domain": False}
+
+
+class Playing:
+    """Says of each token what it is told to say, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, bytes] = {}
+        """Those that are good, and what they say."""
+        self.asked: list[str] = []
+        """About which tokens."""
+        self.log_ins = 0
+        self.own = "own-token-1"
+        self.own_roles = ("service",)
+        self.answers: list[tuple[int, Any]] = []
+        """What is said next, whatever is asked."""
+        self.log_in_status = 201
+        self.status = 0
+        """What is said to all questions about tokens, if it is not 0."""
+        self.hold: Callable[[], Awaitable[object]] | None = None
+        """Awaited before each answer."""
+
+    async def answer(self, head: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        lines = head.split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+        about = headers.get("x-subject-token", "")
+        if about:
+            self.asked.append(about)
+        else:
+            self.log_ins += 1
+        if self.hold is not None:
+            await self.hold()
+        if lines[0].startswith("POST /v3/auth/tokens?nocatalog "):
+            return self._log_in(body)
+        assert lines[0].startswith("GET /v3/auth/tokens?nocatalog "), lines[0]
+        if headers["x-auth-token"] != self.own:
+            return 401, {}, json.dumps(UNAUTHORIZED).encode()
+        if self.status:
+            return self.status, {}, json.dumps(FORBIDDEN).encode()
+        if about in self.tokens:
+            return 200, {"X-Subject-Token": about}, self.tokens[about]
+        return 404, {}, json.dumps(NOT_FOUND).encode()
+
+    def _log_in(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        given = json.loads(body)["auth"]["identity"]["password"]["user"]
+        if self.log_in_status != 201:
+            return self.log_in_status, {}, json.dumps(UNAUTHORIZED).encode()
+        if given != {"name": "fairlead", "domain": {"name": "Default"}, "password": PASSWORD}:
+            return 401, {}, json.dumps(UNAUTHORIZED).encode()
+        return 201, {"X-Subject-Token": self.own}, token(*self.own_roles, project=SHOP)
+
+
+@asynccontextmanager
+async def playing(play: Playing, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[int]:
+    """Its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().removesuffix("\r\n\r\n")
+            length = [line.split()[1] for line in head.split("\r\n") if line.lower().startswith("content-length:")]
+            body = await reader.readexactly(int(length[0])) if length else b""
+            status, headers, said = await play.answer(head, body)
+            lines = {"Content-Length": str(len(said)), "Content-Type": "application/json", **headers}
+            top = f"HTTP/1.1 {status} X\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            writer.write(f"{top}\r\n".encode() + said)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # who asked has left
+        finally:
+            writer.transport.abort() if writer.is_closing() else writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def keystone_at(port: int, clock: Callable[[], float], user: ServiceUser = USER) -> Keystone:
+    return Keystone(Place(url=f"http://127.0.0.1:{port}/v3"), user, clock)

@@ -1,0 +1,513 @@
+"""Local IPs and their associations: each answer that Neutron's clients know, and better ones where Neutron fails."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from api.network.world import Door
+from fairlead.model.chassis import Chassis
+from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED
+from fairlead.model.health import Endpoint, Health
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.network import PortUse
+from fairlead.model.steps import at_once
+from harness.api import compile_anything
+
+NOBODY = "99999999-0000-4000-8000-000000000009"
+
+
+class World:
+    """A network of project one, with a subnet of each family, and ports on it."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.net = door.make("network", name="net", shared=True)["id"]
+        self.four = door.make("subnet", network_id=self.net, cidr="10.0.0.0/24")["id"]
+        self.six = door.make("subnet", network_id=self.net, cidr="fd00::/64")["id"]
+
+    def port(self, *addresses: str, caller: str = "ann", **attributes: Any) -> str:
+        fixed = [{"ip_address": address} for address in addresses]
+        port_id: str = self.door.make("port", caller, network_id=self.net, fixed_ips=fixed, **attributes)["id"]
+        return port_id
+
+    def local_ip(self, caller: str = "ann", **attributes: Any) -> dict[str, Any]:
+        asked = attributes if attributes else {"network_id": self.net}
+        return self.door.make("local_ip", caller, **asked)
+
+    def associate(self, local_ip: dict[str, Any], port_id: str, caller: str = "ann", **more: Any) -> dict[str, Any]:
+        body = {"port_association": {"fixed_port_id": port_id, **more}}
+        made: dict[str, Any] = self.door.good("POST", path(local_ip), body, caller)["port_association"]
+        return made
+
+    def refused(self, status: int, kind: str, caller: str = "ann", **attributes: Any) -> str:
+        told = self.door.refused("POST", "/local_ips", {"local_ip": attributes}, caller)
+        assert told[:2] == (status, kind)
+        return told[2]
+
+    def not_associated(self, status: int, kind: str, to: dict[str, Any], caller: str = "ann", **asked: Any) -> str:
+        told = self.door.refused("POST", path(to), {"port_association": asked}, caller)
+        assert told[:2] == (status, kind)
+        return told[2]
+
+
+def path(local_ip: dict[str, Any], port_id: str = "") -> str:
+    return f"/local_ips/{local_ip['id']}/port_associations" + (f"/{port_id}" if port_id else "")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """With a dataplane that can do all that the API has."""
+    door = Door(tmp_path, compile_anything)
+    yield World(door)
+    door.close()
+
+
+def test_a_local_ip_says_all_that_clients_show(world: World):
+    port_id = world.port("10.0.0.7")
+    monitor = {"port": 53, "type": "UDP-CONNECT"}
+    made = world.local_ip(
+        local_port_id=port_id, network_id=NOBODY, name="dns", description="d" * 1024, health_monitor=monitor
+    )
+    assert made == {
+        "id": made["id"],
+        "name": "dns",
+        "description": "d" * 1024,
+        "project_id": "one",
+        "tenant_id": "one",
+        "created_at": "2026-01-01T12:00:00Z",
+        "updated_at": "2026-01-01T12:00:00Z",
+        "revision_number": made["revision_number"],
+        "local_port_id": port_id,
+        "network_id": world.net,
+        "local_ip_address": "10.0.0.7",
+        "ip_mode": "translate",
+        "fallback": "forward",
+        "health_monitor": {
+            "type": "UDP-CONNECT",
+            "port": 53,
+            "delay": 5,
+            "timeout": 3,
+            "max_retries": 3,
+            "max_retries_down": 3,
+        },
+    }
+    assert world.door.good("GET", f"/local_ips/{made['id']}") == {"local_ip": made}
+    assert world.door.good("GET", f"/local-ips/{made['id']}") == {"local_ip": made}
+
+
+def test_a_port_is_made_for_an_address_of_a_network(world: World):
+    made = world.local_ip()
+    port = world.door.good("GET", f"/ports/{made['local_port_id']}")["port"]
+    assert port["fixed_ips"] == [{"subnet_id": world.four, "ip_address": made["local_ip_address"]}]
+    shown = ("device_owner", "device_id", "status", "port_security_enabled", "security_groups", "project_id")
+    assert [port[name] for name in shown] == ["network:local_ip", made["id"], "N/A", False, [], "one"]
+    assert world.door.call("DELETE", f"/local_ips/{made['id']}", caller="ann")[0] == 204
+    assert world.door.call("GET", f"/ports/{port['id']}")[0] == 404
+    named = world.local_ip(network_id=world.net, local_ip_address="FD00::0053", ip_mode="passthrough", fallback="drop")
+    assert [named[name] for name in ("local_ip_address", "ip_mode", "fallback")] == ["fd00::53", "passthrough", "drop"]
+
+
+def test_the_port_of_a_machine_stays(world: World):
+    port_id = world.port("10.0.0.7")
+    made = world.local_ip(local_port_id=port_id)
+    assert world.door.refused("DELETE", f"/ports/{port_id}", caller="ann") == (
+        *(409, "ServicePortInUse"),
+        f"Port {port_id} cannot be deleted directly via the port API: still referenced by Local IPs.",
+    )
+    moved = {"port": {"fixed_ips": [{"subnet_id": world.six}]}}
+    assert world.door.refused("PUT", f"/ports/{port_id}", moved, "ann") == (
+        *(409, "PortInUse"),
+        f"IP address 10.0.0.7 cannot be taken from port {port_id}: it is a Local IP.",
+    )
+    world.door.good("DELETE", f"/local_ips/{made['id']}", caller="ann")
+    world.door.good("DELETE", f"/ports/{port_id}", caller="ann")
+
+
+def test_what_neutron_says_of_what_cannot_be_made(world: World):
+    """Each is Neutron's own text."""
+    bare, several, one = world.port(), world.port("10.0.0.8", "10.0.0.9"), world.port("10.0.0.7")
+    empty = world.door.make("network", "ann")["id"]
+    said = world.refused(400, "LocalIPPortOrNetworkRequired")
+    assert said == "Either Port ID or Network ID must be specified for Local IP create."
+    assert world.refused(404, "NetworkNotFound", network_id=NOBODY) == f"Network {NOBODY} could not be found."
+    said = world.refused(400, "BadRequest", local_port_id=NOBODY)
+    assert said == f"Bad local_ip request: Port {NOBODY} not found."
+    said = world.refused(400, "BadRequest", network_id=empty)
+    assert said == f"Bad local_ip request: Network {empty} does not contain any IPv4 subnet."
+    said = world.refused(400, "InvalidIpForNetwork", network_id=world.net, local_ip_address="99.9.0.1")
+    assert said == "IP address 99.9.0.1 is not a valid IP for any of the subnets on the specified network."
+    said = world.refused(409, "IpAddressAlreadyAllocated", network_id=world.net, local_ip_address="10.0.0.7")
+    assert said == f"IP address 10.0.0.7 already allocated in subnet {world.four}"
+    said = world.refused(400, "LocalIPNoIP", local_port_id=bare)
+    assert said == f"Specified Port {bare} has no fixed IPs configured."
+    said = world.refused(400, "LocalIPRequestedIPNotFound", local_port_id=one, local_ip_address="10.0.0.9")
+    assert said == f"Specified Port {one} does not have requested IP address: 10.0.0.9."
+    said = world.refused(400, "LocalIPNoRequestedIP", local_port_id=several)
+    text = f"Specified Port {several} has several IPs, should specify exact IP address to use for Local IP."
+    assert said == text
+    said = world.refused(400, "HTTPBadRequest", network_id=world.net, ip_mode="foo")
+    assert said == "Invalid input for ip_mode. Reason: foo is not in valid_values."
+    said = world.refused(400, "HTTPBadRequest", network_id=world.net, local_ip_address="10.9.0.1/24")
+    assert said == "Invalid input for local_ip_address. Reason: '10.9.0.1/24' is not a valid IP address."
+    assert world.refused(400, "HTTPBadRequest", bogus=1) == "Unrecognized attribute(s) 'bogus'"
+    assert world.refused(400, "HTTPBadRequest", tags=["x"]) == "Unrecognized attribute(s) 'tags'"
+    told = world.door.refused("POST", "/local_ips", {"local_ips": {}}, "ann")
+    assert told == (400, "HTTPBadRequest", "Resources required")
+    told = world.door.refused("POST", "/local_ips", {"x": {}}, "ann")
+    assert told == (400, "HTTPBadRequest", "Unable to find 'local_ip' in request body")
+
+
+def test_what_is_ours_to_refuse(world: World):
+    world.local_ip(local_port_id=world.port("10.0.0.7"))
+    (same,) = (port["id"] for port in world.door.good("GET", "/ports?fixed_ips=ip_address=10.0.0.7")["ports"])
+    said = world.refused(409, "LocalIPAddressInUse", local_port_id=same)
+    assert said == f"IP address 10.0.0.7 of network {world.net} is the address of another Local IP."
+    outside = world.door.make("network", **{"router:external": True})["id"]
+    said = world.refused(400, "BadRequest", "ann", network_id=outside)
+    assert said == f"Bad local_ip request: Network {outside} is external."
+    router = world.door.make("router", "ann")
+    joined = world.door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": world.four}, "ann")
+    said = world.refused(400, "BadRequest", local_port_id=joined["port_id"])
+    assert said.endswith("has device owner network:router_interface, and is no machine's.")
+    bobs = world.port(caller="bob")
+    said = world.refused(400, "BadRequest", local_port_id=bobs)  # ann sees it: her network
+    assert said == f"Bad local_ip request: Port {bobs} is not of the project of the Local IP."
+    assert world.refused(400, "BadRequest", "admin", local_port_id=bobs) == said
+    for monitor, words in {
+        "x": "'x' is not a dictionary",
+        "port": "'port' is required",
+        "more": "Unexpected keys supplied: more",
+        "delay": "delay: Value should be greater or equal to 1",
+    }.items():
+        body = {"x": "x", "port": {}, "more": {"port": 1, "more": 1}, "delay": {"port": 1, "delay": 0}}[monitor]
+        said = world.refused(400, "HTTPBadRequest", network_id=world.net, health_monitor=body)
+        assert said == f"Invalid input for health_monitor. Reason: {words}."
+    monitor = {"type": "UDP-CONNECT", "port": 53, "delay": 2}
+    said = world.refused(400, "HTTPBadRequest", network_id=world.net, health_monitor=monitor)
+    assert said.startswith("Invalid input for health_monitor. Reason: delay '2' is too small for UDP-CONNECT")
+
+
+def test_it_changes_in_name_description_and_what_is_ours(world: World):
+    made = world.local_ip()
+    changes = {"name": "n", "description": "d", "ip_mode": "passthrough", "fallback": "reject"}
+    changes["health_monitor"] = {"port": 80, "type": "TCP"}
+    changed = world.door.set("local_ip", made, "ann", **changes)
+    assert changed["revision_number"] > made["revision_number"]
+    assert [changed[name] for name in ("name", "description", "ip_mode", "fallback")] == [*changes.values()][:4]
+    assert changed["health_monitor"]["port"] == 80
+    assert world.door.set("local_ip", made, "ann", health_monitor=None)["health_monitor"] is None
+    for name in ("network_id", "local_port_id", "local_ip_address", "project_id", "id"):
+        body = {"local_ip": {name: NOBODY}}
+        told = world.door.refused("PUT", f"/local_ips/{made['id']}", body, "ann")
+        assert told == (400, "HTTPBadRequest", f"Cannot update read-only attribute {name}")
+    old = {"If-Match": "revision_number=1"}
+    answer = world.door.send("PUT", f"/v2.0/local_ips/{made['id']}", json={"local_ip": {"name": "x"}}, headers=old)
+    assert answer.status_code == 412
+
+
+def test_a_name_and_a_description_have_an_end(world: World):
+    said = world.refused(400, "HTTPBadRequest", network_id=world.net, description="d" * 1025)
+    assert said.endswith("exceeds maximum length of 1024.")
+    said = world.refused(400, "HTTPBadRequest", network_id=world.net, name="d" * 256)
+    assert said.endswith("exceeds maximum length of 255.")
+
+
+def test_an_association_says_all_that_clients_show(world: World):
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
+    made = world.associate(local_ip, port_id)
+    assert made == {
+        "local_ip_id": local_ip["id"],
+        "local_ip_address": local_ip["local_ip_address"],
+        "fixed_port_id": port_id,
+        "fixed_ip": "10.0.0.8",
+        "host": "",
+        "operating_status": "OFFLINE",
+    }
+    shown = world.door.good("GET", path(local_ip, port_id) + f"?local_ip_id={local_ip['id']}")
+    assert shown == {"port_association": made}
+    assert world.door.good("GET", path(local_ip)) == {"port_associations": [made]}
+    assert world.door.good("GET", path(local_ip).replace("local_ips", "local-ips")) == {"port_associations": [made]}
+    world.door.good("DELETE", path(local_ip, port_id), caller="ann")
+    assert world.door.good("GET", path(local_ip)) == {"port_associations": []}
+
+
+def test_where_a_replica_is_and_whether_it_answers(world: World):
+    local_ip, ports = world.local_ip(health_monitor={"port": 80}, network_id=world.net), ["10.0.0.8", "10.0.0.9"]
+    ports = [world.port(address) for address in ports]
+    for port_id in ports:
+        world.associate(local_ip, port_id)
+    model = world.door.place.model
+    at_once(model.observe(PLUGGED, dict.fromkeys(ports, "node1")))
+    at_once(model.observe(CHASSIS, {"c1": Chassis(name="c1", host="node1", ports=Map(dict.fromkeys(ports, True)))}))
+
+    def shown() -> list[tuple[str, str]]:
+        found = world.door.good("GET", path(local_ip))["port_associations"]
+        return [(each["host"], each["operating_status"]) for each in found]
+
+    assert shown() == [("node1", "ONLINE"), ("node1", "STANDBY")]
+    endpoint = Endpoint(
+        ports[0], world.door.snapshot.local_ips[local_ip["id"]].associations[0].address, 80, Transport.TCP
+    )
+    at_once(model.observe(HEALTH, {endpoint: Health.ERROR}))
+    assert shown() == [("node1", "ERROR"), ("node1", "ONLINE")]
+
+
+def test_a_replica_gets_so_many_probes_a_second_and_no_more(world: World):
+    monitor, port_id = {"port": 80, "delay": 1}, world.port("10.0.0.8")
+    bodies = [{"network_id": world.net, "health_monitor": monitor} for _ in range(21)]
+    *made, last = world.door.good("POST", "/local-ips", {"local_ips": bodies}, "ann")["local_ips"]
+    for each in made:
+        world.associate(each, port_id)
+    said = world.not_associated(409, "OverQuota", last, fixed_port_id=port_id)
+    assert said == f"Quota exceeded for resources: ['probes per second of port {port_id} (20)']."
+    world.door.set("local_ip", made[0], "ann", health_monitor=None)
+    world.associate(last, port_id)
+    [probes] = [each for each in world.door.snapshot.ports.values() if each.use is PortUse.PROBE]
+    assert probes.network_id == world.net
+
+
+def test_associations_are_made_in_bulk_without_inner_keys(world: World):
+    local_ip, ports = world.local_ip(), [world.port("10.0.0.8"), world.port("10.0.0.9")]
+    body = {"port_associations": [{"fixed_port_id": port_id} for port_id in ports]}
+    made = world.door.good("POST", path(local_ip), body, "ann")["port_associations"]
+    assert [each["fixed_port_id"] for each in made] == ports
+    assert made[0].keys() == world.door.good("GET", path(local_ip))["port_associations"][0].keys()
+    twice = {"port_associations": [{"fixed_port_id": world.port("10.0.0.10")}] * 2}
+    assert world.door.refused("POST", path(local_ip), twice, "ann")[:2] == (409, "LocalIPPortAlreadyAssociated")
+
+
+def test_local_ips_are_made_in_bulk(world: World):
+    body = {"local_ips": [{"network_id": world.net, "name": f"n{number}"} for number in range(3)]}
+    made = world.door.good("POST", "/local-ips", body, "ann")["local_ips"]
+    assert len({each["local_ip_address"] for each in made}) == 3
+    assert [each["name"] for each in made] == ["n0", "n1", "n2"]
+
+
+def test_which_address_of_a_replica_is_meant(world: World):
+    four, six = world.local_ip(), world.local_ip(network_id=world.net, local_ip_address="fd00::53")
+    both = world.port("10.0.0.8", "fd00::8")
+    assert world.associate(four, both)["fixed_ip"] == "10.0.0.8"  # Neutron asks for one
+    assert world.associate(six, both)["fixed_ip"] == "fd00::8"
+    several, bare = world.port("10.0.0.9", "10.0.0.10"), world.port()
+    said = world.not_associated(400, "LocalIPNoRequestedIP", four, fixed_port_id=several)
+    text = f"Specified Port {several} has several IPs, should specify exact IP address to use for Local IP."
+    assert said == text
+    said = world.not_associated(400, "LocalIPNoIP", four, fixed_port_id=bare)
+    assert said == f"Specified Port {bare} has no fixed IPs configured."
+    said = world.not_associated(400, "LocalIPRequestedIPNotFound", four, fixed_port_id=several, fixed_ip="10.0.0.8")
+    assert said == f"Specified Port {several} does not have requested IP address: 10.0.0.8."
+    assert world.associate(four, several, fixed_ip="10.0.0.10")["fixed_ip"] == "10.0.0.10"
+
+
+def test_better_answers_where_neutron_fails(world: World):
+    """With 500, or not at all."""
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
+    world.associate(local_ip, port_id)
+    said = world.not_associated(409, "LocalIPPortAlreadyAssociated", local_ip, fixed_port_id=port_id)
+    assert said == f"Local IP {local_ip['id']} is already associated with port {port_id}."
+    said = world.not_associated(404, "PortNotFound", local_ip, fixed_port_id=NOBODY)
+    assert said == f"Port {NOBODY} could not be found."
+    text = f"Local IP {NOBODY} could not be found."
+    assert world.not_associated(404, "LocalIPNotFound", {"id": NOBODY}, fixed_port_id=port_id) == text
+    for method in ("GET", "DELETE"):
+        assert world.door.refused(method, path({"id": NOBODY}, port_id)) == (404, "LocalIPNotFound", text)
+    assert world.door.refused("GET", path({"id": NOBODY})) == (404, "LocalIPNotFound", text)
+    elsewhere = world.door.make("network", "ann")["id"]
+    world.door.make("subnet", "ann", network_id=elsewhere, cidr="10.1.0.0/24")
+    other = world.door.make("port", "ann", network_id=elsewhere)["id"]
+    said = world.not_associated(400, "BadRequest", local_ip, fixed_port_id=other)
+    assert said == f"Bad port_association request: Port {other} is not on network {world.net} of the Local IP."
+    six = world.port("fd00::8")
+    said = world.not_associated(400, "BadRequest", local_ip, fixed_port_id=six)
+    assert said.startswith(f"Bad port_association request: Port {six} is associated by an IPv4 address")
+    said = world.not_associated(400, "BadRequest", local_ip, fixed_port_id=local_ip["local_port_id"])
+    assert said.endswith(f"has the address of Local IP {local_ip['id']}.")
+
+
+def test_what_neutron_says_of_associations(world: World):
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
+    said = world.not_associated(400, "HTTPBadRequest", local_ip)
+    assert said == "Failed to parse request. Required attribute 'fixed_port_id' not specified"
+    text = f"Local IP {local_ip['id']} association with port {port_id} could not be found."
+    for method in ("GET", "DELETE"):
+        told = world.door.refused(method, path(local_ip, port_id), caller="ann")
+        assert told == (404, "LocalIPAssociationNotFound", text)
+    world.associate(local_ip, port_id, project_id="one")
+    for name in ("fixed_port_id", "fixed_ip", "host", "local_ip_id"):
+        told = world.door.refused("PUT", path(local_ip, port_id), {"port_association": {name: NOBODY}}, "ann")
+        assert told == (400, "HTTPBadRequest", f"Cannot update read-only attribute {name}")
+    assert world.door.good("PUT", path(local_ip, port_id), {"port_association": {}}, "ann")["port_association"]
+    said = world.not_associated(400, "HTTPBadRequest", local_ip, fixed_port_id=port_id, project_id="two")
+    assert "requires admin privileges" in said
+
+
+def test_it_goes_when_nobody_is_associated_or_by_force(world: World):
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
+    world.associate(local_ip, port_id)
+    where = f"/local_ips/{local_ip['id']}"
+    text = f"Local IP {local_ip['id']} is still associated with one or more ports."
+    for query in ("", "?force=false"):
+        assert world.door.refused("DELETE", where + query, caller="ann") == (409, "LocalIPInUse", text)
+    told = world.door.refused("DELETE", where + "?force=x", caller="ann")
+    assert told == (400, "HTTPBadRequest", "Invalid input for force. Reason: 'x' is not a valid boolean value.")
+    assert world.door.call("DELETE", where + "?force=true", caller="ann")[0] == 204
+    text = f"Local IP {local_ip['id']} could not be found."
+    assert world.door.refused("GET", where) == (404, "LocalIPNotFound", text)
+    assert world.door.call("GET", f"/ports/{local_ip['local_port_id']}")[0] == 404
+    assert world.door.call("GET", f"/ports/{port_id}")[0] == 200
+
+
+def test_a_replicas_port_takes_its_association_along(world: World):
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
+    world.associate(local_ip, port_id)
+    world.door.good("PUT", f"/ports/{port_id}", {"port": {"fixed_ips": [{"ip_address": "10.0.0.9"}]}}, "ann")
+    assert world.door.good("GET", path(local_ip)) == {"port_associations": []}
+    world.associate(local_ip, port_id)
+    world.door.good("DELETE", f"/ports/{port_id}", caller="ann")
+    assert world.door.good("GET", path(local_ip)) == {"port_associations": []}
+
+
+def test_a_list_is_filtered_sorted_and_paged(world: World):
+    ports = [world.port(f"10.0.0.{number}") for number in (7, 8, 9)]
+    made = [world.local_ip(local_port_id=port_id, name=f"n{n}") for n, port_id in enumerate(ports)]
+    ids = [each["id"] for each in made]
+
+    def found(query: str, caller: str = "ann") -> list[str]:
+        return [each["id"] for each in world.door.good("GET", f"/local_ips?{query}", caller=caller)["local_ips"]]
+
+    assert found("") == ids
+    assert found("name=n1") == [ids[1]]
+    assert found(f"local_port_id={ports[2]}") == [ids[2]]
+    assert found(f"network_id={world.net}&sort_key=name&sort_dir=desc") == ids[::-1]
+    assert found("local_ip_address=10.0.0.8") == [ids[1]]
+    assert found("ip_mode=passthrough") == []
+    assert found("fallback=forward&project_id=one&limit=2") == ids[:2]
+    assert found(f"limit=2&marker={ids[1]}") == ids[2:]
+    assert found("", "bob") == []
+    assert world.door.good("GET", "/local_ips?fields=name&limit=1", caller="ann")["local_ips"] == [{"name": "n0"}]
+    for unknown in ("bogus", "tags"):
+        text = f"['{unknown}'] is invalid attribute for filtering"
+        assert world.door.refused("GET", f"/local_ips?{unknown}=x") == (400, "HTTPBadRequest", text)
+        assert world.door.refused("GET", path(made[0]) + f"?{unknown}=x") == (400, "HTTPBadRequest", text)
+    assert world.door.call("GET", f"/local_ips/{ids[0]}/tags")[0] == 404
+
+
+def test_a_list_of_associations_is_filtered_sorted_and_paged(world: World):
+    local_ip = world.local_ip()
+    ports = [world.port(f"10.0.0.{number}") for number in (7, 8, 9)]
+    for port_id in ports:
+        world.associate(local_ip, port_id)
+    at_once(world.door.place.model.observe(PLUGGED, {ports[1]: "node1"}))
+
+    def found(query: str) -> list[str]:
+        listed = world.door.good("GET", f"{path(local_ip)}?{query}")["port_associations"]
+        return [each["fixed_port_id"] for each in listed]
+
+    assert found("host=node1") == [ports[1]]
+    assert found("host=") == [ports[0], ports[2]]
+    assert found(f"fixed_port_id={ports[2]}&local_ip_id={local_ip['id']}") == [ports[2]]
+    assert found("fixed_ip=10.0.0.7") == [ports[0]]
+    assert found("sort_key=fixed_ip&sort_dir=desc") == ports[::-1]
+    assert found(f"limit=1&marker={ports[0]}") == [ports[1]]
+    page = world.door.good("GET", f"{path(local_ip)}?limit=3&sort_key=fixed_ip")
+    assert f"marker={ports[2]}" in page["port_associations_links"][0]["href"]  # behind which there is none
+    page = world.door.good("GET", f"{path(local_ip)}?limit=1")
+    assert page["port_associations_links"][0]["href"].endswith(f"limit=1&marker={ports[0]}")
+    told = world.door.refused("GET", f"{path(local_ip)}?marker={NOBODY}")
+    assert told[:2] == (400, "HTTPBadRequest")
+
+
+def test_who_may_do_what(world: World):
+    """By Neutron's default rules; what others may not see is not there for them."""
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.8")
+    where = f"/local_ips/{local_ip['id']}"
+    for method, at, body in (
+        ("GET", where, None),
+        ("PUT", where, {"local_ip": {"name": "x"}}),
+        ("DELETE", where, None),
+        ("GET", path(local_ip), None),
+        ("POST", path(local_ip), {"port_association": {"fixed_port_id": port_id}}),
+        ("DELETE", path(local_ip, port_id), None),
+    ):
+        told = world.door.refused(method, at, body, "bob")
+        assert told == (404, "LocalIPNotFound", f"Local IP {local_ip['id']} could not be found.")
+    assert world.door.call("GET", where, caller="rita")[0] == 200
+    assert world.door.call("GET", path(local_ip), caller="rita")[0] == 200
+    for method, at, body, rule in (
+        ("POST", "/local_ips", {"local_ip": {"network_id": world.net}}, "create_local_ip"),
+        ("PUT", where, {"local_ip": {"name": "x"}}, "update_local_ip"),
+        ("DELETE", where, None, "delete_local_ip"),
+        ("POST", path(local_ip), {"port_association": {"fixed_port_id": port_id}}, "create_local_ip_port_association"),
+        ("DELETE", path(local_ip, port_id), None, "delete_local_ip_port_association"),
+    ):
+        told = world.door.refused(method, at, body, "rita")
+        assert told == (403, "PolicyNotAuthorized", f"rule:{rule} is disallowed by policy")
+    world.associate(local_ip, port_id, "admin")
+
+
+def test_a_guest_has_them_on_a_shared_network(world: World):
+    guests = world.local_ip("bob")
+    assert guests["project_id"] == "two"
+    world.associate(guests, world.door.make("port", "bob", network_id=world.net)["id"], "bob")
+    anns = world.port("10.0.0.8")
+    assert world.not_associated(404, "PortNotFound", guests, "bob", fixed_port_id=anns).startswith("Port")
+    said = world.not_associated(400, "BadRequest", guests, "admin", fixed_port_id=anns)
+    assert said.endswith("is not of the project of the Local IP.")
+    rule = "(rule:create_local_ip and (rule:create_local_ip:local_ip_address)) is disallowed by policy"
+    named = {"network_id": world.net, "local_ip_address": "10.0.0.50"}
+    assert world.refused(403, "PolicyNotAuthorized", "bob", **named) == rule
+    assert "requires admin privileges" in world.refused(
+        400, "HTTPBadRequest", "bob", network_id=world.net, project_id="one"
+    )
+    assert world.local_ip("admin", network_id=world.net, project_id="two")["project_id"] == "two"
+
+
+def test_a_network_with_local_ips_stays_internal(world: World):
+    alone = world.door.make("network", "ann")
+    world.door.make("subnet", "ann", network_id=alone["id"], cidr="10.1.0.0/24")
+    made = world.local_ip(network_id=alone["id"])
+    told = world.door.refused("PUT", f"/networks/{alone['id']}", {"network": {"router:external": True}})
+    text = f"Network {alone['id']} cannot be made external: Local IPs are on it."
+    assert told == (409, "NetworkInUse", text)
+    assert world.door.refused("DELETE", f"/networks/{alone['id']}")[:2] == (409, "NetworkInUse")
+    world.door.good("DELETE", f"/local_ips/{made['id']}", caller="ann")
+    world.door.good("DELETE", f"/networks/{alone['id']}", caller="ann")
+
+
+def test_there_are_quotas(world: World):
+    limits = {"local_ip": 1, "local_ip_association": 1}
+    assert world.door.good("PUT", "/quotas/one", {"quota": limits})["quota"].items() >= limits.items()
+    local_ip = world.local_ip()
+    said = world.refused(409, "OverQuota", network_id=world.net)
+    assert said == "Quota exceeded for resources: ['local_ip']."
+    world.associate(local_ip, world.port("10.0.0.8"))
+    said = world.not_associated(409, "OverQuota", local_ip, fixed_port_id=world.port("10.0.0.9"))
+    assert said == "Quota exceeded for resources: ['local_ip_association']."
+    details = world.door.good("GET", "/quotas/one/details")["quota"]
+    assert details["local_ip"] == {"limit": 1, "used": 1, "reserved": 0}
+    assert details["local_ip_association"] == {"limit": 1, "used": 1, "reserved": 0}
+
+
+def test_what_the_dataplane_cannot_do_is_not_stored(door: Door):
+    net = door.make("network")["id"]
+    door.make("subnet", network_id=net, cidr="10.0.0.0/31", gateway_ip=None, enable_dhcp=False)
+    told = door.refused("POST", "/local_ips", {"local_ip": {"network_id": net}})
+    text = "This is not supported: ovn does not support a Local IP in a subnet of so few addresses (10.0.0.0/31)"
+    assert told == (501, "HTTPNotImplemented", text)
+
+
+def test_the_extensions_are_listed(door: Door):
+    found = {each["alias"]: each for each in door.good("GET", "/extensions")["extensions"]}
+    assert (found["local_ip"]["name"], found["local_ip"]["updated"]) == ("Local IP", "2021-07-26T10:00:00-00:00")
+    assert "local-ip-fairlead" in found
+    assert door.good("GET", "/extensions/local_ip")["extension"] == found["local_ip"]
+
+
+def test_who_administers_the_system_associates_without_saying_for_whom(world: World):
+    local_ip, port_id = world.local_ip(), world.port("10.0.0.7")
+    told = world.door.refused("POST", path(local_ip), {"port_association": {"fixed_port_id": port_id}}, "sam")
+    assert told[:2] == (403, "PolicyNotAuthorized")
+    assert world.associate(local_ip, port_id, "root")["fixed_port_id"] == port_id

@@ -1,0 +1,58 @@
+"""The addresses from which agents probe whoever is on another node, or nobody's port, as the door makes them."""
+
+import asyncio
+from dataclasses import replace
+
+from api.octavia.test_octavia import LBS, NET, SUBNET
+from api.octavia.test_probing import door, probing, tree
+from fairlead.model.addresses import parse_address
+from fairlead.model.network import AllocationPool
+from fairlead.model.probes import cover_port_id, probe_port_id
+from fairlead.model.writing import Changes
+from fairlead.server.upkeep import provide_covers
+from harness.api import Inside
+
+__all__ = ["door"]
+
+
+def test_where_agents_probe_another_node_has_an_address_too_and_members_may_be_nobodys_port(door):
+    async def story(place: Inside) -> None:
+        assert (await place.call("POST", LBS, tree("10.0.0.99"))).status_code == 501
+        place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
+        await place.good("POST", LBS, tree("10.0.0.99"))
+        assert [each.id for each in probing(place)] == [cover_port_id(SUBNET)]
+        await place.good("POST", LBS, tree("10.0.0.11"))
+        assert {each.id for each in probing(place)} == {cover_port_id(SUBNET), probe_port_id(SUBNET)}
+        await place.good("POST", LBS, tree("10.0.0.11", "10.0.0.99"))
+        assert len(probing(place)) == 2
+
+    door(story)
+
+
+def test_a_subnet_that_is_full_refuses_no_monitor_for_want_of_a_second_address(door):
+    async def story(place: Inside) -> None:
+        place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
+        (subnet, *more) = place.model.snapshot.networks[NET].subnets
+        vip = parse_address("10.0.0.200")
+        pools = tuple(AllocationPool(start=each, end=each) for each in (vip, parse_address("10.0.0.201")))
+        small = replace(place.model.snapshot.networks[NET], subnets=(replace(subnet, allocation_pools=pools), *more))
+        await place.model.write(lambda _: Changes(puts=(small,)))
+        await place.good("POST", LBS, tree("10.0.0.11", vip_address=str(vip)))
+        assert [each.id for each in probing(place)] == [probe_port_id(SUBNET)]
+
+    door(story)
+
+
+def test_monitors_of_before_get_the_second_address_when_a_server_begins(door):
+    async def story(place: Inside) -> None:
+        await place.good("POST", LBS, tree("10.0.0.11"))
+        assert [each.id for each in probing(place)] == [probe_port_id(SUBNET)]
+        place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
+        working = asyncio.create_task(provide_covers(place.model))
+        async with asyncio.timeout(5):
+            while len(probing(place)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        working.cancel()
+        assert {each.id for each in probing(place)} == {cover_port_id(SUBNET), probe_port_id(SUBNET)}
+
+    door(story)

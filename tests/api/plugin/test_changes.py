@@ -1,0 +1,320 @@
+"""The door for plug-ins: what a service gives is written under its ids, or refused with nothing written."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.api import plugin
+from fairlead.changes.identity import Identity
+from fairlead.model.addresses import parse_address
+from fairlead.model.loadbalancer import Kept, Takeover
+from fairlead.model.network import FixedIP, Port
+from fairlead.model.quota import Quota
+from fairlead.model.writing import Changes
+from harness.api import NOON, Inside, play
+from harness.octavia import NET, SUBNET, network
+
+LB, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "aaaaaaaa-0000-4000-8000-000000000002"
+LISTENER, SECOND = "bbbbbbbb-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
+POOL = "cccccccc-0000-4000-8000-000000000001"
+ONE, TWO = "dddddddd-0000-4000-8000-000000000001", "dddddddd-0000-4000-8000-000000000002"
+MONITOR = "eeeeeeee-0000-4000-8000-000000000001"
+PORT = "ffffffff-0000-4000-8000-000000000001"
+VIP = parse_address("10.0.0.50")
+Story = Callable[[Inside], Awaitable[None]]
+
+WHOLE: dict[str, Any] = {
+    "id": LB,
+    "project_id": "tenant",
+    "name": "web",
+    "description": None,
+    "admin_state_up": True,
+    "vip_port_id": PORT,
+    "vip_subnet_id": SUBNET,
+    "vip_network_id": NET,
+    "vip_address": "10.0.0.50",
+    "vip_qos_policy_id": None,
+    "vip_sg_ids": [],
+    "additional_vips": [],
+    "flavor": {},
+    "availability_zone": {},
+    "listeners": [
+        {"id": LISTENER, "name": "l", "protocol": "TCP", "protocol_port": 80, "default_pool_id": POOL, "l7policies": []}
+    ],
+    "pools": [
+        {
+            "id": POOL,
+            "name": "",
+            "protocol": "TCP",
+            "lb_algorithm": "ROUND_ROBIN",
+            "session_persistence": None,
+            "members": [{"id": ONE, "address": "10.0.0.11", "protocol_port": 8080, "weight": 2, "subnet_id": SUBNET}],
+            "healthmonitor": {"id": MONITOR, "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2},
+        }
+    ],
+}
+
+
+def vip_port(**changes: Any) -> Port:
+    """As Octavia makes one in Neutron before it asks its provider's driver."""
+    port = Port(
+        id=PORT,
+        project_id="tenant",
+        created_at=NOON,
+        name=f"octavia-lb-{LB}",
+        network_id=NET,
+        mac_address="02:00:00:00:00:50",
+        fixed_ips=(FixedIP(subnet_id=SUBNET, address=VIP),),
+        device_id=f"lb-{LB}",
+        device_owner="Octavia",
+    )
+    return replace(port, **changes)
+
+
+def machine(number: int) -> Port:
+    """Of a workload of the tenant: a monitor probes no address that is no port's."""
+    address = parse_address(f"10.0.0.{number}")
+    fixed = (FixedIP(subnet_id=SUBNET, address=address),)
+    return replace(
+        vip_port(device_id="", device_owner=""), id=f"vm{number}", mac_address=f"02::{number}", fixed_ips=fixed
+    )
+
+
+def play_plugin(folder: Path, story: Story, port: Port | None = None) -> None:
+    async def with_network(place: Inside) -> None:
+        await place.model.write(lambda _: Changes(puts=(network(), port or vip_port(), *map(machine, (11, 12, 13)))))
+        await place.rest()
+        await story(place)
+
+    play(plugin.make_door, folder, with_network, "/plugin")
+
+
+async def refused(place: Inside, method: str, path: str, body: object = None) -> tuple[int, str]:
+    before = place.model.snapshot.revision
+    answer = await place.call(method, path, body)
+    assert place.model.snapshot.revision == before, "a refusal writes nothing"
+    return answer.status_code, answer.json()["error"]
+
+
+def test_a_whole_tree_is_made_under_the_ids_that_are_given_and_belongs_to_the_project(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        told = (await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE}))["loadbalancer"]
+        made = place.model.snapshot.load_balancers[LB]
+        assert (made.project_id, made.name, made.kept) == ("tenant", "web", Kept(made_port=True))
+        assert (made.vip.port_id, made.vip.address, made.owns_vip_port) == (PORT, VIP, False)
+        assert [(each.id, each.default_pool_id, each.project_id) for each in made.listeners] == [
+            (LISTENER, POOL, "tenant")
+        ]
+        (pool,) = made.pools
+        assert (pool.id, pool.health_monitor and pool.health_monitor.id) == (POOL, MONITOR)
+        assert [(member.id, member.weight, member.ordinal) for member in pool.members] == [(ONE, 2, 0)]
+        assert told["provisioning_status"] == "PENDING_CREATE"
+        assert {kind: [each["id"] for each in told[kind]] for kind in ("listeners", "pools", "members")} == {
+            "listeners": [LISTENER],
+            "pools": [POOL],
+            "members": [ONE],
+        }
+
+    play_plugin(tmp_path, story)
+
+
+def test_parts_are_made_changed_and_deleted_under_their_ids(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        listener = {"id": SECOND, "loadbalancer_id": LB, "protocol": "UDP", "protocol_port": 53}
+        await place.good("POST", "/listeners", {"listener": listener})
+        member = {"id": TWO, "address": "10.0.0.12", "protocol_port": 8080}
+        await place.good("POST", f"/pools/{POOL}/members", {"member": member})
+        await place.good("PUT", f"/pools/{POOL}/members/{TWO}", {"member": {"weight": 7}})
+        await place.good("PUT", f"/healthmonitors/{MONITOR}", {"healthmonitor": {"delay": 9, "timeout": 4}})
+        await place.good("PUT", f"/pools/{POOL}", {"pool": {"session_persistence": {"type": "SOURCE_IP"}}})
+        await place.good("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new", "admin_state_up": False}})
+        made = place.model.snapshot.load_balancers[LB]
+        assert [each.id for each in made.listeners] == [LISTENER, SECOND]
+        assert [(each.id, each.weight) for each in made.pools[0].members] == [(ONE, 2), (TWO, 7)]
+        assert made.pools[0].health_monitor is not None
+        assert (made.pools[0].health_monitor.delay, made.name, made.admin_state_up) == (9, "new", False)
+        assert made.kept == Kept(made_port=True)
+        batch = [{**member, "weight": 1}, {"id": OTHER, "address": "10.0.0.13", "protocol_port": 8080}]
+        await place.good("PUT", f"/pools/{POOL}/members", {"members": batch})
+        left = place.model.snapshot.load_balancers[LB].pools[0].members
+        assert [(each.id, each.weight) for each in left] == [(TWO, 1), (OTHER, 1)]
+        for path in (
+            f"healthmonitors/{MONITOR}",
+            f"listeners/{SECOND}",
+            f"pools/{POOL}/members/{TWO}",
+            f"pools/{POOL}",
+        ):
+            await place.good("DELETE", f"/{path}")
+        made = place.model.snapshot.load_balancers[LB]
+        assert (made.pools, [each.id for each in made.listeners]) == ((), [LISTENER])
+        assert await refused(place, "DELETE", f"/pools/{POOL}") == (404, f"Pool {POOL} not found.")
+        await place.good("PUT", f"/loadbalancers/{LB}/failover")
+
+    play_plugin(tmp_path, story)
+
+
+def test_what_the_compiler_refuses_is_named_and_nothing_is_written(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        async def without(part: str, **changes: Any) -> tuple[int, str]:
+            whole = {**WHOLE, part: [{**WHOLE[part][0], **changes}]} if part else {**WHOLE, **changes}
+            return await refused(place, "POST", "/loadbalancers", {"loadbalancer": whole})
+
+        assert await without("listeners", connection_limit=5) == (501, "connection_limit")
+        assert await without("listeners", protocol="HTTP", default_pool_id=None) == (501, "protocol HTTP")
+        assert await without("pools", lb_algorithm="LEAST_CONNECTIONS") == (501, "lb_algorithm LEAST_CONNECTIONS")
+        assert await without("", vip_qos_policy_id=OTHER) == (501, "vip_qos_policy_id")
+        assert await without("", flavor={"size": "xl"}) == (501, "flavor_data size")
+        elsewhere = {"valid_vip_networks": [OTHER]}
+        assert (await without("", availability_zone=elsewhere))[0] == 400
+        assert await without("pools", id="x") == (
+            400,
+            "Invalid input for field/attribute id. Value: 'x'. Value should be UUID format",
+        )
+        assert (await without("", vip_address="10.0.0.51"))[0] == 400
+        del (no_project := dict(WHOLE))["project_id"]
+        assert (await refused(place, "POST", "/loadbalancers", {"loadbalancer": no_project}))[0] == 400
+        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        limit = {"listener": {"connection_limit": 9}}
+        assert await refused(place, "PUT", f"/listeners/{LISTENER}", limit) == (501, "connection_limit")
+        policy = {"id": OTHER, "listener_id": LISTENER, "action": "REJECT"}
+        assert (await refused(place, "POST", "/l7policies", {"l7policy": policy}))[0] == 501
+
+    play_plugin(tmp_path, story)
+
+
+@pytest.mark.parametrize(("path", "body"), [("loadbalancers", {"loadbalancer": WHOLE}), ("listeners", None)])
+def test_an_id_that_is_taken_stays_what_it_is(tmp_path: Path, path: str, body: Any):
+    async def story(place: Inside) -> None:
+        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        again = body or {"listener": {"id": LISTENER, "loadbalancer_id": LB, "protocol": "TCP", "protocol_port": 81}}
+        assert (await refused(place, "POST", f"/{path}", again))[0] in (400, 409)
+
+    play_plugin(tmp_path, story)
+
+
+def test_a_port_that_the_service_made_is_left_for_it_to_delete(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        assert (await refused(place, "DELETE", f"/loadbalancers/{LB}"))[0] == 400
+        await place.good("DELETE", f"/loadbalancers/{LB}?cascade=true")
+        assert LB not in place.model.snapshot.load_balancers
+        assert place.model.snapshot.ports[PORT] == vip_port()
+        assert (await refused(place, "DELETE", f"/loadbalancers/{LB}"))[0] == 404
+
+    play_plugin(tmp_path, story)
+
+
+def test_a_port_of_the_tenant_is_given_back(tmp_path: Path):
+    own = vip_port(device_id="", device_owner="", name="mine")
+
+    async def story(place: Inside) -> None:
+        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        assert place.model.snapshot.load_balancers[LB].kept == Kept(made_port=False)
+        assert place.model.snapshot.ports[PORT].device_owner == "Octavia"
+        await place.good("DELETE", f"/loadbalancers/{LB}?cascade=true")
+        assert place.model.snapshot.ports[PORT] == own
+
+    play_plugin(tmp_path, story, own)
+
+
+def test_a_port_that_is_reserved_for_another_load_balancer_is_not_taken(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        status, said = await refused(place, "POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        assert (status, f"lb-{OTHER}" in said) == (400, True)
+
+    play_plugin(tmp_path, story, vip_port(device_id=f"lb-{OTHER}"))
+
+
+def test_addresses_on_several_ports_are_refused_by_name(tmp_path: Path):
+    """As another provider of the service may have made them: one load balancer's are on one port."""
+
+    async def story(place: Inside) -> None:
+        more = [{"subnet_id": SUBNET, "port_id": OTHER, "ip_address": "10.0.0.51"}]
+        for path in ("/trials", "/loadbalancers"):
+            asked = {"loadbalancer": {**WHOLE, "additional_vips": more, "takeover": True}}
+            status, said = await refused(place, "POST", path, asked)
+            assert (status, said) == (
+                400,
+                "Validation failure: port_id of additional_vips: all VIPs are on one port; name it as vip_port_id.",
+            )
+        assert LB not in place.model.snapshot.load_balancers
+
+    play_plugin(tmp_path, story)
+
+
+def test_a_quota_that_is_met_is_said_of_the_project_and_not_of_the_service(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await place.model.write(lambda _: Changes(puts=(Quota(project_id="tenant", pool=0),)))
+        asked = {"loadbalancer": WHOLE}
+        assert await refused(place, "POST", "/loadbalancers", asked) == (413, "Quota has been met for resources: Pool")
+        assert LB not in place.model.snapshot.load_balancers
+
+    play_plugin(tmp_path, story)
+
+
+def test_profiles_are_checked_by_what_the_provider_knows(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        assert (await place.good("GET", "/profiles"))["availability_zone"].keys() == {"valid_vip_networks"}
+        zone = {"profiles": {"availability_zone": {"valid_vip_networks": [NET]}}}
+        assert (await place.call("POST", "/profiles", zone)).status_code == 204
+        wrong = {"profiles": {"availability_zone": {"compute_zone": "x"}}}
+        assert await refused(place, "POST", "/profiles", wrong) == (501, "availability_zone_data compute_zone")
+
+    play_plugin(tmp_path, story)
+
+
+def test_only_administrators_come_in(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        place.caller = Identity(user="u", project_id="tenant", roles=frozenset({"member", "load-balancer_admin"}))
+        for method, path in (("POST", "/loadbalancers"), ("GET", "/statuses"), ("GET", "/news")):
+            assert (await place.call(method, path, {"loadbalancer": WHOLE})).status_code == 403
+
+    play_plugin(tmp_path, story)
+
+
+def test_what_another_provider_of_the_service_has_is_prepared_and_then_taken(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await place.good("POST", "/loadbalancers", {"loadbalancer": {**WHOLE, "takeover": True}})
+        prepared = place.model.snapshot.load_balancers[LB]
+        assert prepared.kept == Kept(made_port=True, takeover=Takeover.PREPARED)
+        told = (await place.good("GET", f"/statuses/{LB}"))["loadbalancer"]
+        assert told["takeover"] == "prepared"
+        for _ in range(2):
+            await place.good("PUT", f"/loadbalancers/{LB}/takeover")
+        taken = place.model.snapshot.load_balancers[LB]
+        assert taken.kept == Kept(made_port=True, takeover=Takeover.TAKEN)
+        assert (taken.listeners, taken.pools) == (prepared.listeners, prepared.pools)
+        assert (await place.good("GET", f"/statuses/{LB}"))["loadbalancer"]["takeover"] == "taken"
+        await place.good("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new"}})
+        assert place.model.snapshot.load_balancers[LB].kept == taken.kept
+
+    play_plugin(tmp_path, story, vip_port(name=f"ovn-lb-vip-{LB}", device_owner="ovn-lb:vip"))
+
+
+def test_what_cannot_be_had_is_refused_before_it_is_taken(tmp_path: Path):
+    lacking = {**WHOLE, "listeners": [{**WHOLE["listeners"][0], "connection_limit": 5}], "takeover": True}
+
+    async def story(place: Inside) -> None:
+        for path in ("/trials", "/loadbalancers"):
+            assert await refused(place, "POST", path, {"loadbalancer": lacking}) == (501, "connection_limit")
+        before = place.model.snapshot.revision
+        answer = await place.call("POST", "/trials", {"loadbalancer": {**WHOLE, "takeover": True}})
+        assert (answer.status_code, place.model.snapshot.revision) == (204, before)
+        status, _ = await refused(place, "PUT", f"/loadbalancers/{LB}/takeover")
+        assert status == 404
+
+    play_plugin(tmp_path, story)
+
+
+def test_what_no_other_provider_had_is_not_taken(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        before = place.model.snapshot.revision
+        await place.good("PUT", f"/loadbalancers/{LB}/takeover")
+        assert place.model.snapshot.revision == before
+
+    play_plugin(tmp_path, story)

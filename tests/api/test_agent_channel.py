@@ -1,0 +1,230 @@
+"""The channel: whatever happens, what an agent was told is the slice that the model gives."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import thread_time
+
+import pytest
+from immutables import Map
+
+from fairlead.api import agent_channel
+from fairlead.api.agent_channel import Channel, Watch
+from fairlead.api.agent_lines import Slice, read_line
+from fairlead.api.agent_texts import PIECE
+from fairlead.api.loop_lag import LONG
+from fairlead.model.addresses import parse_address
+from fairlead.model.chassis import Chassis
+from fairlead.model.facts import CHASSIS, FOREIGN, PLUGGED
+from fairlead.model.foreign import is_foreign
+from fairlead.model.kinds import KINDS
+from fairlead.model.network import PortUse
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.slices import slice_of
+from fairlead.model.snapshot import Aggregate, Snapshot, map_name
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.story import State, Story, parse_model, read_story
+from harness.walk import foreign_documents
+
+CASES = sorted(Path(__file__).parent.parent.glob("cases/*.txt"))
+CHASSIS_NAMES = ("one", "two", "three")
+
+
+@dataclass
+class Listener:
+    """An agent at the end of the line."""
+
+    channel: Channel
+    slice: Slice
+    watch: Watch | None = None
+    concerned: list[Owner] = field(default_factory=list)
+    lists: int = 0
+    received: int = 0
+
+    def listen(self) -> None:
+        self.watch = self.channel.follow(self.slice.name)
+        missed = self.channel.missed(self.slice.name, self.slice.cursor)
+        pieces = [missed] if missed is not None else self.channel.whole(self.slice.name)
+        for piece in (*pieces, *self.watch.waiting):
+            self.take(piece)
+        self.watch.waiting.clear()
+        self.watch.write = self.take
+
+    def hang_up(self) -> None:
+        self.channel.leave(self.watch)
+        self.slice.interrupted()
+
+    def take(self, message: bytes) -> None:
+        self.received += len(message)
+        for text in message.splitlines():
+            line = read_line(text)
+            self.lists += line.list is not None
+            self.concerned += at_once(self.slice.take(line))
+
+
+@dataclass
+class Scene:
+    model: Model
+    channel: Channel
+    listeners: dict[str, Listener]
+
+    async def put(self, *documents: object, deletes: tuple[Owner, ...] = ()) -> None:
+        await self.model.write(lambda _: Changes(puts=documents, deletes=deletes))
+
+    def observe(self, fact: object, news: object) -> None:
+        at_once(self.model.observe(fact, news))
+
+    async def settle(self) -> None:
+        at_once(self.channel.looking())
+        while self.channel.writing:  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0)
+
+    async def check(self) -> None:
+        await self.settle()
+        for name, listener in self.listeners.items():
+            same(listener.slice.snapshot, slice_of(self.model.snapshot, name))
+
+
+def same(told: Snapshot, wanted: Snapshot) -> None:
+    for kind in KINDS:
+        assert dict(told.documents(kind)) == dict(wanted.documents(kind)), map_name(kind)
+    for name in ("generations", "down", "online", "chassis", "covered", "revision"):
+        assert getattr(told, name) == getattr(wanted, name), name
+
+
+@asynccontextmanager
+async def scene(folder: Path, *names: str) -> AsyncIterator[Scene]:
+    store = await SqliteStore.open(folder / "store.db")
+    model = await Model.load(store, check=lambda snapshot, owner: None)
+    channel = Channel(model, "epoch", frame=bytes)
+    listeners = {name: Listener(channel, Slice(name)) for name in names}
+    try:
+        yield Scene(model, channel, listeners)
+    finally:
+        await store.close()
+
+
+def spread(state: State) -> dict[str, Chassis]:
+    """The machines and gateways of a state, on three chassis."""
+    found: dict[str, dict[str, bool]] = {name: {} for name in CHASSIS_NAMES}
+    for document in state.documents.values():
+        use = getattr(document, "use", None)
+        if use in (PortUse.MACHINE, PortUse.ROUTER_GATEWAY):
+            number = sum(map(ord, document.id + state.name))
+            found[CHASSIS_NAMES[number % 3]][document.id] = number % 5 > 0
+    return {name: Chassis(name=name, host=f"{name}.example", ports=Map(ports)) for name, ports in found.items()}
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_what_an_agent_was_told_is_its_slice_after_each_state_of_each_story(path: Path, tmp_path: Path):
+    asyncio.run(walk(read_story(path), tmp_path))
+
+
+async def walk(story: Story, tmp_path: Path) -> None:
+    async with scene(tmp_path, *CHASSIS_NAMES) as stage:
+        for state in (*story.states, *reversed(story.states)):
+            chassis = spread(state)
+            stage.listeners["two"].listen()
+            stored = [each for each in state.documents.values() if not is_foreign(each)]
+            gone = [owner for owner in stage.model.snapshot.generations if owner not in state.documents]
+            stage.observe(FOREIGN, {**dict.fromkeys(foreign_documents(stage.model.snapshot)), **state.foreign})
+            await stage.put(*stored, deletes=tuple(gone))
+            stage.observe(PLUGGED, {port: node.host for node in chassis.values() for port in node.ports})
+            stage.listeners["one"].listen()
+            stage.observe(CHASSIS, chassis)
+            await stage.settle()
+            stage.listeners["three"].listen()
+            await stage.check()
+            stage.listeners["one"].hang_up()
+        lists = [listener.lists for listener in stage.listeners.values()]
+        assert lists == [1, 1, 1]  # whoever came again was told what it had missed
+
+
+MODEL = """\
+network net1 10.1.0.0/24
+network net2 10.2.0.0/16
+port vm net1 10.1.0.11
+"""
+JOINED = "router r1 net1=10.1.0.1 net2=10.2.0.1\n"
+
+
+def documents(text: str) -> dict[Owner, Aggregate]:
+    return parse_model(text, {})[0]
+
+
+def ports(number: int) -> str:
+    return "".join(f"port p{each} net2 10.2.{each // 200 + 1}.{each % 200 + 2}\n" for each in range(number))
+
+
+def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One that is larger than all that is kept, and one of several that bear a number."""
+    monkeypatch.setattr(agent_channel, "LARGEST_LOG", 500)
+
+    async def story() -> None:
+        async with scene(tmp_path, "one", "two") as stage:
+            await stage.put(*documents(MODEL).values())
+            for name, listener in stage.listeners.items():
+                stage.observe(CHASSIS, {name: Chassis(name=name, ports=Map({"vm": True}))})
+                listener.listen()
+            await stage.check()
+            for listener in stage.listeners.values():
+                listener.hang_up()
+            stage.observe(
+                CHASSIS, {name: Chassis(name=name, host="x" * 300, ports=Map({"vm": True})) for name in stage.listeners}
+            )
+            for listener in stage.listeners.values():
+                listener.listen()
+            await stage.check()
+            for listener in stage.listeners.values():
+                listener.hang_up()
+            big = Chassis(name="one", host="y" * 600, ports=Map({"vm": True}))
+            stage.observe(CHASSIS, {"one": big})
+            stage.listeners["one"].listen()
+            await stage.check()
+
+    asyncio.run(story())
+
+
+def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_change_it(tmp_path: Path):
+    async def story() -> None:
+        async with scene(tmp_path, "one") as stage:
+            there = documents(MODEL + ports(3000))
+            await stage.put(*there.values())
+            stage.observe(CHASSIS, {"one": Chassis(name="one", ports=Map({"vm": True}))})
+            listener = stage.listeners["one"]
+            listener.listen()
+            await stage.check()
+            router = documents(MODEL + JOINED)
+            joined = [each for owner, each in router.items() if owner not in there]
+            for joins in (True, False):
+                if joins:
+                    await stage.put(*joined)
+                else:
+                    await stage.put(deletes=tuple(owner for owner in router if owner not in there))
+                longest, began, told = 0.0, thread_time(), list[bytes]()
+                listener.watch.write = told.append
+                for number, _ in enumerate(stage.channel.looking()):
+                    longest = max(longest, thread_time() - began)
+                    if number % 500 == 250:  # one goes, one comes, one changes
+                        port = stage.model.snapshot.ports[f"p{number + 1}"]
+                        unique = number // 100 + 30 * joins
+                        mac, address = f"02:00:00:00:00:{unique:02x}", f"10.2.99.{unique}"
+                        fixed = (replace(port.fixed_ips[0], address=parse_address(address)),)
+                        comes = replace(port, id=f"q{number}{joins}", mac_address=mac, fixed_ips=fixed)
+                        goes = Owner(Kind.PORT, f"p{number + joins * 2}")
+                        await stage.put(comes, replace(port, name=f"changed {joins}"), deletes=(goes,))
+                    began = thread_time()
+                assert longest < LONG
+                assert max(map(len, told)) < 2 * PIECE
+                for message in told:
+                    listener.take(message)
+                listener.watch.write = listener.take
+                await stage.check()
+                assert (len(listener.slice.snapshot.ports) > 2000) is joins
+
+    asyncio.run(story())

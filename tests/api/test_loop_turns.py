@@ -1,0 +1,42 @@
+"""Costly work that many want at once is done by one in a turn of the loop."""
+
+import asyncio
+
+from fairlead.api.loop_turns import LoopTurns
+
+
+def test_each_turn_of_the_loop_is_for_one():
+    async def run() -> list[int]:
+        turns, loop, done = LoopTurns(), asyncio.get_running_loop(), []
+        passed = 0
+
+        def count() -> None:
+            nonlocal passed
+            passed += 1
+            if len(done) < 10:
+                loop.call_soon(count)
+
+        async def work() -> None:
+            await turns.take()
+            done.append(passed)
+
+        loop.call_soon(count)
+        await asyncio.gather(*(work() for _ in range(10)))
+        return done
+
+    found = asyncio.run(run())
+    assert len(set(found)) == 10, "two worked in the same turn"
+
+
+def test_who_has_hung_up_has_no_turn():
+    async def run() -> None:
+        turns = LoopTurns()
+        gone = [asyncio.create_task(turns.take()) for _ in range(100)]
+        await asyncio.sleep(0)
+        for each in gone:
+            each.cancel()
+        async with asyncio.timeout(5):
+            await turns.take()
+            await turns.take()
+
+    asyncio.run(run())

@@ -1,0 +1,128 @@
+"""Load balancers on networks of others: their addresses are theirs to give, and nothing of theirs is written."""
+
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from changes.balancing import ASKER, after, member, pool, refusal_of, stored
+from changes.world import GUEST, OWNERS, fixed, refusal, subnet
+from fairlead.changes.access import NotFound, find_network, find_port, find_subnet
+from fairlead.changes.balancers import create_load_balancer, delete_load_balancer
+from fairlead.changes.vips import AlsoAsked, AskedVip, PortHasDevice, VipNeedsPort, choose_vip
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.addresses import parse_address
+from fairlead.model.chassis import Chassis
+from fairlead.model.facts import FOREIGN, with_facts
+from fairlead.model.foreign import ForeignNetwork, ForeignPort, Writer
+from fairlead.model.kinds import owner_of
+from fairlead.model.loadbalancer import Kept, LoadBalancer, MonitorType, PlainMonitor
+from fairlead.model.network import Network, Port, Subnet
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.slices import slice_of
+from fairlead.model.snapshot import Snapshot, member_network
+from fairlead.model.steps import Steps, at_once
+from fairlead.model.writing import Changes
+
+THEIRS = {"writer": Writer.NEUTRON, "row": "neutron-net@0b6f1a1c-7e11-4c0e-9d5e-0b6f1a1c7e11"}
+NETWORK = ForeignNetwork(id="net", mtu=1442, subnets=(subnet("four", "10.0.0.0/24"),), **THEIRS, **OWNERS)
+PORT = ForeignPort(
+    id="theirs",
+    network_id="net",
+    mac_address="fa:16:3e:00:00:01",
+    fixed_ips=(fixed("four", "10.0.0.7"),),
+    **THEIRS,
+    **OWNERS,
+)
+MONITOR = PlainMonitor(id="m", type=MonitorType.TCP, delay=5, timeout=3, max_retries=2, **OWNERS)
+
+
+def cloud(*ports: ForeignPort) -> Snapshot:
+    return with_facts(Snapshot(), FOREIGN, {owner_of(each): each for each in (NETWORK, *ports)})
+
+
+def asked(identity: str = "lb", **said: str) -> AskedVip:
+    return AskedVip(balancer_id=identity, project_id="owner", new_port_id=f"vip-{identity}", **said)  # type: ignore[arg-type]
+
+
+def balanced(snapshot: Snapshot, identity: str = "lb", **fields: object) -> Steps[Changes]:
+    vip = choose_vip(snapshot, ASKER, asked(identity, port_id="theirs"))
+    wanted = LoadBalancer(id=identity, provider="fairlead", vip=vip.vips[0], **OWNERS, **fields)  # type: ignore[arg-type]
+    return create_load_balancer(snapshot, ASKER, wanted, vip)
+
+
+@pytest.mark.parametrize("said", [{"subnet_id": "four"}, {"network_id": "net"}])
+def test_no_address_of_theirs_is_given_out(said: dict[str, str]):
+    why = refusal(choose_vip, cloud(), ASKER, asked(**said))
+    assert why == VipNeedsPort(network_id="net", writer=Writer.NEUTRON)
+
+
+def test_a_port_of_theirs_is_used_as_it_is():
+    snapshot = cloud(PORT)
+    changes = at_once(balanced(snapshot))
+    assert [put.id for put in changes.puts] == ["lb"]
+    made = stored(after(snapshot, balanced(snapshot)))
+    assert (made.vip.port_id, made.vip.subnet_id, made.owns_vip_port) == ("theirs", "four", False)
+    gone = delete_load_balancer(after(snapshot, balanced(snapshot)), ASKER, "lb", cascade=True)
+    assert gone == Changes(deletes=(Owner(Kind.LOAD_BALANCER, "lb"),))
+
+
+def test_a_port_that_octavia_made_for_it_may_be_on_no_host():
+    given = replace(PORT, device_owner="Octavia", device_id="lb-lb", host="compute1")
+    assert at_once(balanced(cloud(given))).puts
+
+
+def test_a_port_of_theirs_serves_one_load_balancer():
+    once = after(cloud(PORT), balanced(cloud(PORT)))
+    why = refusal(choose_vip, once, ASKER, asked("other", port_id="theirs"))
+    assert why == PortHasDevice(port_id="theirs", device_id="lb-lb")
+
+
+def test_a_port_of_another_project_is_not_there():
+    strange = replace(ASKER, identity=GUEST)
+    assert refusal(choose_vip, cloud(PORT), strange, asked(port_id="theirs")) == NotFound(what=Port, id="theirs")
+
+
+def test_a_subnet_of_which_ovn_says_nothing_is_who_keeps_the_load_balancers_to_know():
+    elsewhere = pool("app", member("a", 11, subnet_id="unnamed"))
+    assert refusal_of(balanced, cloud(PORT), pools=(elsewhere,)) == NotFound(what=Subnet, id="unnamed")
+    made = stored(after(cloud(PORT), balanced(cloud(PORT), pools=(elsewhere,), kept=Kept(made_port=True))))
+    assert member_network(cloud(PORT), made, made.pools[0].members[0]) == "net"
+    vip = choose_vip(cloud(PORT), ASKER, asked(port_id="theirs", subnet_id="unnamed"))
+    assert [each.subnet_id for each in vip.vips] == ["four"]
+
+
+def test_further_addresses_of_a_port_of_theirs():
+    network = replace(NETWORK, subnets=(*NETWORK.subnets, subnet("six", "fd00::/64")))
+    given = replace(PORT, fixed_ips=(*PORT.fixed_ips, fixed("six", "fd00::7")))
+    snapshot = with_facts(Snapshot(), FOREIGN, {owner_of(each): each for each in (network, given)})
+    six = AlsoAsked(subnet_id="unnamed", address=parse_address("fd00::7"))
+    first = replace(asked(port_id="theirs", subnet_id="four"), more=(six,))
+    vip = choose_vip(snapshot, ASKER, first)
+    assert [(each.subnet_id, str(each.address)) for each in vip.vips] == [("four", "10.0.0.7"), ("six", "fd00::7")]
+
+
+def test_monitors_wait_for_a_port_that_who_keeps_the_load_balancer_makes():
+    watched = pool("app", member("a", 11), health_monitor=MONITOR)
+    machine = replace(PORT, id="vm", fixed_ips=(fixed("four", "10.0.0.11"),))
+    with pytest.raises(Unsupported, match="health monitors of IPv4 members on network net, which is neutron's"):
+        at_once(balanced(cloud(PORT, machine), pools=(watched,)))
+    changes = at_once(balanced(cloud(PORT, machine), pools=(watched,), kept=Kept(made_port=True)))
+    assert [put.id for put in changes.puts] == ["lb"], "no port is made here"
+    nobodys = {owner_of(each): each for each in (replace(NETWORK, project_id=""), PORT, machine)}
+    with pytest.raises(Unsupported, match="network net, of which the Northbound database does not say whose it is"):
+        at_once(balanced(with_facts(Snapshot(), FOREIGN, nobodys), pools=(watched,), kept=Kept(made_port=True)))
+
+
+def test_a_chassis_is_given_them_too():
+    node = Chassis(name="node", host="node", ports=Map({"theirs": True}))
+    view = slice_of(replace(cloud(PORT), chassis=Map({"node": node})), "node")
+    assert (set(view.networks), set(view.ports), dict(view.generations)) == ({"net"}, {"theirs"}, {})
+
+
+def test_no_door_shows_them():
+    snapshot = cloud(PORT)
+    who = ASKER.identity
+    assert refusal(find_network, snapshot, who, "net") == NotFound(what=Network, id="net")
+    assert refusal(find_subnet, snapshot, who, "four") == NotFound(what=Subnet, id="four")
+    assert refusal(find_port, snapshot, who, "theirs") == NotFound(what=Port, id="theirs")

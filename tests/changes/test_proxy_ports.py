@@ -1,0 +1,84 @@
+"""Ports of proxies: each listener that leads to proxies has one of its own on the VIP's network, and keeps it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from changes.balancing import ASKER, after, built, listener, pool
+from changes.world import NETWORK, having, refusal
+from fairlead.changes import proxy_ports
+from fairlead.changes.balancers import replace_load_balancer
+from fairlead.changes.proxy_ports import NoProxyPort, with_proxy_ports
+from fairlead.model.kinds import claims
+from fairlead.model.loadbalancer import Algorithm, ListenerProtocol, LoadBalancer
+from fairlead.model.proxies import FIRST_PORT, LAST_PORT
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+
+HTTP: dict[str, Any] = {"protocol": ListenerProtocol.HTTP}
+
+
+def world() -> Snapshot:
+    return replace(having(NETWORK), proxied_providers=frozenset({"fairlead"}))
+
+
+def stored(snapshot: Snapshot, identity: str, *listeners: Any, **fields: Any) -> LoadBalancer:
+    """As it would be written; its compiler refuses an HTTP listener while no provider has proxies."""
+    made = after(snapshot, built(snapshot, identity, **fields)).load_balancers[identity]
+    return with_proxy_ports(snapshot, None, replace(made, listeners=listeners))
+
+
+def numbers(balancer: LoadBalancer) -> list[int]:
+    return [each.proxy_port for each in balancer.listeners]
+
+
+def test_only_what_takes_that_path_has_one():
+    asking = pool("asking", algorithm=Algorithm.LEAST_CONNECTIONS)
+    web, ssh = listener("web", 80, **HTTP), listener("ssh", 22)
+    counted = listener("counted", 25, default_pool_id="asking")
+    made = stored(world(), "lb", web, ssh, counted, pools=(asking,))
+    first, none, second = numbers(made)
+    assert none == 0
+    assert FIRST_PORT <= first <= LAST_PORT
+    assert FIRST_PORT <= second <= LAST_PORT
+    assert first != second
+    assert {f"proxy-port/net/{first}", f"proxy-port/net/{second}"} <= claims(made)
+
+
+def test_where_providers_have_no_proxies_nobody_has_one():
+    assert numbers(stored(having(NETWORK), "lb", listener("web", 80, **HTTP))) == [0]
+
+
+def test_a_listener_keeps_its_port_whoever_says_it_again_and_loses_it_with_the_path():
+    snapshot = world()
+    made = stored(snapshot, "lb", listener("web", 80, **HTTP))
+    snapshot = having_too(snapshot, made)
+    again = replace(made, listeners=(listener("web", 8080, **HTTP), listener("new", 81, **HTTP)))
+    changed = with_proxy_ports(snapshot, made, again)
+    assert numbers(changed)[0] == numbers(made)[0] != numbers(changed)[1]
+    assert with_proxy_ports(snapshot, made, changed) == changed
+    assert numbers(with_proxy_ports(snapshot, made, replace(made, listeners=(listener("web", 80),)))) == [0]
+
+
+def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proxy_ports, "NUMBER", 3)
+    snapshot, seen = world(), set[int]()
+    for name in ("one", "two", "three"):
+        made = stored(snapshot, name, listener(f"web-{name}", 80, **HTTP))
+        snapshot = having_too(snapshot, made)
+        seen.update(numbers(made))
+    assert seen == {FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 2}
+    late = replace(snapshot.load_balancers["one"], id="late", listeners=(listener("late", 80, **HTTP),))
+    assert refusal(with_proxy_ports, snapshot, None, late) == NoProxyPort(network_id="net", most=3)
+
+
+def test_every_change_of_a_load_balancer_comes_by_here():
+    snapshot = after(world(), built(world(), listeners=(listener("web", 80),)))
+    limited = replace(snapshot.load_balancers["lb"], listeners=(listener("web", 80, connection_limit=5),))
+    [given] = numbers(after(snapshot, replace_load_balancer(snapshot, ASKER, limited)).load_balancers["lb"])
+    assert FIRST_PORT <= given <= LAST_PORT
+
+
+def having_too(snapshot: Snapshot, balancer: LoadBalancer) -> Snapshot:
+    return apply_changes(snapshot, Changes(puts=(balancer,)), snapshot.revision + 1)

@@ -1,0 +1,72 @@
+"""Of a proxy whose agent is silent nobody knows whether it serves: clients there are led to others if there are any."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from fairlead.model.agent import Agent
+from fairlead.model.chassis import Chassis
+from fairlead.model.observed_proxy import Proxy
+from fairlead.model.proxies import absent_proxies, led_by_proxies, proxies_near, proxy_port_id, untold_proxies
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+from harness.api import NOON
+from harness.language import parse_model
+
+MODEL = """network net1 10.0.0.0/24
+proxy one net1 10.0.0.61
+proxy two net1 10.0.0.62
+web vip=10.0.0.10 on=net1 provider=fairlead http:80{proxy=2000}=a/10.0.0.11:8080"""
+NAMES = ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("serving", "silent", "absent"),
+    [
+        (NAMES, [], []),
+        (NAMES, ["one"], ["one"]),
+        (NAMES, NAMES, []),
+        (["one"], ["one"], ["two"]),
+        (["one"], ["two"], ["two"]),
+        ([], ["one"], NAMES),
+    ],
+)
+def test_it_comes_after_those_of_which_something_is_known(
+    serving: Collection[str], silent: Collection[str], absent: Collection[str]
+):
+    documents, _ = parse_model(MODEL, {})
+    snapshot = replace(
+        apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1),
+        chassis=Map({name: Chassis(name=name, alive=True) for name in NAMES}),
+        agents=Map({name: Agent(name=name, since=NOON, heartbeat=5.0, heard=name not in silent) for name in NAMES}),
+        proxies=Map({proxy_port_id("net1", name): Proxy(serving=frozenset({2000})) for name in serving}),
+    )
+    balancer = snapshot.load_balancers["web"]
+    found = {each.partition("/")[2] for each in absent_proxies(snapshot, balancer)}
+    assert found == {proxy_port_id("net1", name) for name in absent}
+
+
+def test_at_the_start_those_are_waited_for_of_which_nothing_was_told_on_nodes_that_live():
+    documents, _ = parse_model(MODEL, {})
+    bare = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    assert [*untold_proxies(bare)] == []  # nobody has said which nodes there are
+    known = replace(bare, chassis=Map({"one": Chassis(name="one"), "two": Chassis(name="two", alive=False)}))
+    assert [*untold_proxies(known)] == [proxy_port_id("net1", "one")]
+    told = replace(known, proxies=Map({proxy_port_id("net1", "one"): Proxy()}))
+    assert [*untold_proxies(told)] == []
+
+
+def test_chassis_that_have_the_same_near_have_one_value():
+    """A thousand of them in a zone are one table."""
+    documents, _ = parse_model(MODEL, {})
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    names = ["one", *(f"other{number}" for number in range(10))]
+    zones = {name: Chassis(name=name, zones=frozenset({"az"})) for name in names}
+    snapshot = replace(snapshot, chassis=Map({**zones, "far": Chassis(name="far")}))
+    balancer = led_by_proxies(snapshot, snapshot.load_balancers["web"])
+    found = {chassis: tiers for chassis, _, tiers in proxies_near(snapshot, balancer)}
+    assert found.keys() == set(names)
+    assert [len(tiers) for tiers in found.values()].count(2) == 1  # its own one before that of the zone
+    assert len({id(tiers) for name, tiers in found.items() if name != "one"}) == 1

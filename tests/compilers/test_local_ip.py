@@ -1,0 +1,64 @@
+"""What OVN cannot have of a Local IP is refused, and what is at most asked of it is compiled in one step."""
+
+from dataclasses import replace
+from time import process_time
+
+import pytest
+
+from fairlead.compilers.ovn import compile_owner
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.ovn_chassis import ChassisVariable
+from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy
+from fairlead.model.local_ip import Fallback, Mode
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.sizes import ASSOCIATIONS
+from fairlead.model.snapshot import Snapshot
+from harness.story import State, parse_chassis, parse_model, parse_plugged
+
+LIP = Owner(Kind.LOCAL_IP, "lip")
+LONGEST_STEP_SECONDS = 0.05
+
+
+def snapshot_of(model: str) -> Snapshot:
+    documents, down = parse_model(model, {})
+    known = {"down": down, "plugged": parse_plugged(model), "chassis": parse_chassis(model)}
+    return State(name="state", model=model, expected={}, documents=documents, **known).snapshot()
+
+
+def many(replicas: int) -> Snapshot:
+    """Two on each chassis."""
+    lines = ["network net1 10.0.0.0/16", "port owner net1 10.0.255.1"]
+    lines += [f"port vm{number} net1 10.0.{number >> 7}.{10 + (number & 127)}" for number in range(replicas)]
+    lines.append(f"local-ip lip net1 10.0.255.1 port=owner {' '.join(f'+vm{number}' for number in range(replicas))}")
+    lines += [f"plugged chassis{number // 2} vm{number} vm{number + 1}" for number in range(0, replicas - 1, 2)]
+    return snapshot_of("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("network", "address", "why"),
+    [
+        ("net1 external 10.0.0.0/24", "10.0.0.200", "Local IPs on an external network"),
+        ("net1 10.0.0.0/31", "10.0.0.1", r"a Local IP in a subnet of so few addresses \(10\.0\.0\.0/31\)"),
+        ("net1 fd00::/127", "fd00::1", "of so few addresses"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(network: str, address: str, why: str) -> None:
+    with pytest.raises(Unsupported, match=why):
+        compile_owner(snapshot_of(f"network {network}\nlocal-ip lip net1 {address}"), LIP)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("fallback", [Fallback.FORWARD, Fallback.REJECT])
+def test_the_largest_is_compiled_in_one_step(mode: Mode, fallback: Fallback) -> None:
+    """In the processor's time."""
+    snapshot = many(ASSOCIATIONS)
+    local_ip = replace(snapshot.local_ips["lip"], mode=mode, fallback=fallback)
+    snapshot = replace(snapshot, local_ips=snapshot.local_ips.set("lip", local_ip))
+    before = process_time()
+    rows = list(compile_owner(snapshot, LIP).values())
+    assert process_time() - before < LONGEST_STEP_SECONDS
+    if mode is Mode.TRANSLATE:
+        assert sum(isinstance(row, ChassisVariable) for row in rows) == ASSOCIATIONS  # two for each chassis
+    else:
+        assert sum(isinstance(row, LogicalRouterPolicy) for row in rows) == ASSOCIATIONS
+    assert all(len(row.match) < 20_000 for row in rows if isinstance(row, Acl))

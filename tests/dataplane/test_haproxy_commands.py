@@ -1,0 +1,113 @@
+"""What a process is told in place of a reload, and what only a reload does."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Role, Secret, Server
+from fairlead.dataplane.haproxy_commands import Command, commands, renewal
+from fairlead.dataplane.rows import Rows, diff
+
+FOUR, SIX = ip_address("10.0.0.11"), ip_address("fd00::11")
+SERVER = Server(backend="b", name="s", number=1, address=FOUR, port=80, weight=1)
+SHOWN = Certificate(frontend="f", reference="ref")
+FRONTEND = Frontend(name="f", process="net", connections=10, lines=(("mode", "http"),))
+PROCESS = Process(network="net", port="p", mac="m", mtu=1400, addresses=(), connections=1, threads=1)
+PATH = Secret(role=Role.CERTIFICATE, reference="ref").path
+
+
+def rows(*found: HAProxyRow) -> Rows:
+    return {row.key: row for row in found}
+
+
+def texts(after: Rows, before: Rows) -> list[str] | None:
+    told = commands(diff(after, before))
+    return None if told is None else [command.text for command in told]
+
+
+@pytest.mark.parametrize(
+    ("server", "wanted"),
+    [
+        (SERVER, ["add server b/s 10.0.0.11:80 id 1 weight 1", "enable server b/s"]),
+        (replace(SERVER, address=SIX, maintained=True), ["add server b/s [fd00::11]:80 id 1 weight 1"]),
+        (
+            replace(SERVER, cookie_key="p", options=("backup", "send-proxy-v2")),
+            [
+                "add server b/s 10.0.0.11:80 id 1 weight 1 backup send-proxy-v2",
+                "set dynamic-cookie-key backend b p",
+                "enable server b/s",
+            ],
+        ),
+    ],
+)
+def test_a_server_comes_in_maintenance_and_is_let_in_last(server: Server, wanted: list[str]) -> None:
+    assert wanted == texts(rows(server), {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({"weight": 0}, ["set server b/s weight 0"]),
+        ({"maintained": True}, ["set server b/s state maint"]),
+        ({"address": SIX, "port": 81}, ["set server b/s addr fd00::11 port 81"]),
+        ({"options": ("backup",)}, None),
+        ({"number": 2}, None),
+    ],
+)
+def test_a_server_changes_as_far_as_it_can(changed: dict[str, object], wanted: list[str] | None) -> None:
+    after = replace(SERVER, **changed)  # type: ignore[arg-type]
+    assert wanted == texts(rows(after), rows(SERVER))
+
+
+def test_a_server_goes_as_soon_as_it_has_no_connections() -> None:
+    told = commands(diff({}, rows(SERVER)))
+    assert (Command(text="set server b/s state maint"), Command(text="del server b/s", may_fail=True)) == told
+
+
+def test_who_comes_comes_before_who_goes() -> None:
+    other = replace(SERVER, name="t", number=2)
+    found = texts(rows(other), rows(SERVER))
+    assert found is not None
+    assert [1, 3] == [found.index("enable server b/t"), found.index("del server b/s")]
+
+
+def test_a_certificate_comes_with_its_secret_and_goes() -> None:
+    secret = Secret(role=Role.CERTIFICATE, reference="ref")
+    assert (
+        Command(text=f"new ssl cert {PATH}", may_fail=True),
+        Command(text=f"set ssl cert {PATH}", secret=secret),
+        Command(text=f"commit ssl cert {PATH}"),
+        Command(text=f"add ssl crt-list lists/f {PATH}"),
+    ) == commands(diff(rows(SHOWN), {}))
+    assert [f"del ssl crt-list lists/f {PATH}", f"del ssl cert {PATH}"] == texts({}, rows(SHOWN))
+    assert texts(rows(replace(SHOWN, is_default=True)), rows(SHOWN)) is None
+
+
+@pytest.mark.parametrize(("role", "kind"), [(Role.AUTHORITY, "ca-file"), (Role.REVOCATIONS, "crl-file")])
+def test_every_secret_is_renewed_by_its_kind(role: Role, kind: str) -> None:
+    secret = Secret(role=role, reference="ref")
+    wanted = [f"set ssl {kind} {secret.path}", f"commit ssl {kind} {secret.path}"]
+    assert wanted == [command.text for command in renewal(secret)]
+
+
+@pytest.mark.parametrize(
+    "row", [PROCESS, FRONTEND, Backend(name="b", process="net", lines=()), replace(SHOWN, is_default=True)]
+)
+def test_sections_come_change_and_go_with_a_reload(row: HAProxyRow) -> None:
+    assert texts(rows(row), {}) is None
+    assert texts({}, rows(row)) is None
+
+
+def test_a_limit_changes_with_a_reload() -> None:
+    assert texts(rows(replace(FRONTEND, connections=20)), rows(FRONTEND)) is None
+
+
+def test_one_change_that_needs_a_reload_is_enough() -> None:
+    assert texts(rows(SERVER, FRONTEND), {}) is None
+    assert texts({}, {}) == []
+
+
+def test_what_the_socket_would_take_for_another_command_needs_a_reload() -> None:
+    assert texts(rows(replace(SERVER, options=("ciphers", "a;b"))), {}) is None
+    assert texts(rows(replace(SERVER, options=("ciphers", "a b"))), {}) is None

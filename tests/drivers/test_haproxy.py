@@ -1,0 +1,179 @@
+"""HAProxy as it is driven on a node: real processes on loopback, told and replaced under requests, killed and found."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.dataplane.haproxy import Frontend, Server
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.haproxy.process import Program
+from fairlead.drivers.interface import DriverError
+from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, free_port, get, rows, until
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
+
+pytestmark = [needs_haproxy]
+
+
+@at_work
+async def test_members_change_in_the_process_that_runs(site: Site, machines: tuple[int, int]):
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    assert site.said == []  # nobody to serve: no process
+    await site.put(WEB, rows(port, member("m1", one)))
+    assert site.said == [frozenset({port})]
+    assert await asyncio.to_thread(get, port) == "m1"
+    first = site.pid
+    with Asking(port) as asking:
+        await site.put(WEB, rows(port, member("m1", one), member("m2", two)))
+        await until(lambda: "m2" in asking.answers)
+        await site.put(WEB, rows(port, member("m2", two, weight=7)))
+        seen = len(asking.answers)
+        await until(lambda: len(asking.answers) > seen + 5)
+    assert set(asking.answers) == {"m1", "m2"}
+    assert set(asking.answers[seen + 2 :]) == {"m2"}
+    assert site.pid == first
+
+
+@at_work
+async def test_what_no_command_does_a_new_process_does_without_a_lost_request(site: Site, machines: tuple[int, int]):
+    port, other, (one, _) = free_port(), free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", one)))
+    first = site.pid
+    with Asking(port) as asking:
+        for limit in (100, 200, 300):
+            more = [listener("two", other, pool("web"), connection_limit=limit)]
+            await site.put(WEB, rows(port, member("m1", one), more=more))
+        seen = len(asking.answers)
+        await until(lambda: len(asking.answers) > seen + 5)
+    assert set(asking.answers) == {"m1"}
+    assert await asyncio.to_thread(get, other) == "m1"
+    assert site.pid != first
+    assert None not in site.said  # who is replaced has not ended
+    assert site.said[-1] == {port, other}
+
+
+@at_work
+async def test_a_process_that_is_killed_is_there_again(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    os.kill(site.pid, signal.SIGKILL)
+    await until(lambda: site.said[-2:] == [None, {port}])
+    assert await asyncio.to_thread(get, port) == "m1"
+
+
+@at_work
+async def test_it_outlives_its_agent_and_the_next_one_goes_on_with_it(site: Site, machines: tuple[int, int]):
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", one)))
+    first, before = site.pid, await site.driver.read_all()
+    await site.driver.close()
+    site.driver = site.new()
+    await site.driver.open()
+    assert (site.pid, await site.driver.read_all()) == (first, before)
+    assert site.said[-1] == {port}
+    await site.put(WEB, rows(port, member("m2", two)))
+    assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m2")
+
+
+@at_work
+async def test_what_an_agent_had_not_finished_the_next_one_does(site: Site, machines: tuple[int, int]):
+    """It was killed when the files were written and the process was not told."""
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", one)))
+    await site.driver.close()
+    [network] = site.driver._networks.values()
+    network.kept.owners[WEB] = {row.key: row for row in _ours(rows(port, member("m2", two)))}
+    network.kept.write(settled=False)
+    site.driver = site.new()
+    await site.driver.open()
+    assert await asyncio.to_thread(get, port) == "m2"
+
+
+@at_work
+async def test_one_that_died_while_nobody_looked_is_started(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    await site.driver.close()
+    os.kill(site.pid, signal.SIGKILL)
+    site.driver = site.new()
+    await site.driver.open()
+    await until(lambda: get(port) == "m1")
+
+
+@at_work
+async def test_what_the_program_does_not_take_changes_nothing(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    good = rows(port, member("m1", machines[0]))
+    await site.put(WEB, good)
+    first = site.pid
+    bad = {
+        key: replace(row, lines=(("balance", "nonsense"), *row.lines)) if isinstance(row, Frontend) else row
+        for key, row in rows(port, member("m1", machines[0])).items()
+    }
+    with pytest.raises(DriverError, match=r"does not take the configuration: .*balance"):
+        await site.put(WEB, bad)
+    assert (site.pid, await site.driver.read(WEB)) == (first, good)
+    assert await asyncio.to_thread(get, port) == "m1"
+    await site.put(WEB, rows(port, member("m1", machines[0], weight=3)))
+    assert await asyncio.to_thread(get, port) == "m1"
+
+
+@at_work
+async def test_with_the_last_listener_the_process_ends_and_with_the_port_its_place(site: Site):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port))
+    assert not [row for row in (await site.driver.read(WEB)).values() if isinstance(row, Server)]
+    await site.put(WEB, {})
+    assert site.said[-1] is None
+    assert site.places.removed == []
+    await site.put(NET, {})
+    assert site.places.removed == ["net1"]
+    assert list(site.folder.iterdir()) == []
+
+
+@at_work
+async def test_in_any_order(site: Site, machines: tuple[int, int]):
+    """A load balancer may be applied before its network, and outlive it."""
+    port = free_port()
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    assert site.said == []
+    await site.put(NET, NETWORK)
+    assert await asyncio.to_thread(get, port) == "m1"
+    await site.put(NET, {})
+    assert site.said[-1] is None
+    assert await asyncio.to_thread(get, port) == ""
+
+
+@at_work
+async def test_a_node_that_never_had_one_has_nothing_of_it(site: Site):
+    assert not site.folder.exists()
+    await site.put(NET, NETWORK)
+    assert (await site.driver.read_all()).keys() == {NET}
+
+
+@at_work
+async def test_without_the_program_or_its_user_the_owner_is_told(site: Site):
+    await site.put(NET, NETWORK)
+    for program, said in (
+        (Program(path="/nowhere/haproxy", user=""), "No such file"),
+        (Program(path=PROGRAM, user="nobody-there"), "nobody-there"),
+    ):
+        site.driver._program = program
+        with pytest.raises(DriverError, match=said):
+            await site.put(WEB, rows(free_port()))
+    assert await site.driver.read(WEB) == {}
+
+
+def _ours(found: Rows) -> list[Any]:
+    return list(found.values())

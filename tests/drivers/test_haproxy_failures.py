@@ -1,0 +1,191 @@
+"""HAProxy on a node where something fails: nothing stays wrong for ever, and who serves has no rights of the agent."""
+
+import asyncio
+import errno
+import os
+import pwd
+import shutil
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy import driver as driving
+from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, Program, Running, all_running
+from fairlead.drivers.interface import DriverError
+from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, free_port, get, rows, until
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
+
+pytestmark = [needs_haproxy]
+
+
+@at_work
+async def test_an_agent_that_begins_while_the_switch_is_away_goes_on_when_it_is_back(
+    site: Site, machines: tuple[int, int]
+):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    first = site.pid
+    await site.driver.close()
+    site.said.clear()
+    site.places.refusals = 2
+    site.driver = site.new()
+    await site.driver.open()
+    assert site.said == []
+    await until(lambda: site.said == [{port}])
+    assert site.pid == first
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: site.said == [{port}, None, {port}])
+
+
+@at_work
+async def test_a_process_that_no_agent_has_written_down_is_found_and_replaced(site: Site, machines: tuple[int, int]):
+    """It was started by an agent that was killed in that moment."""
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", one)))
+    first, [folder] = site.pid, site.folder.iterdir()
+    await site.driver.close()
+    (folder / PID).unlink()
+    site.driver = site.new()
+    with Asking(port) as asking:
+        await site.driver.open()
+        await site.put(WEB, rows(port, member("m2", two)))
+        await until(lambda: [each.pid for each in all_running(folder)] == [site.pid])
+    assert site.pid != first
+    assert set(asking.answers) <= {"m1", "m2"}
+    assert await asyncio.to_thread(get, port) == "m2"
+
+
+def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """So often no process can be started: the folder is full."""
+    left, start = [None] * times, driving.start
+
+    async def fail(*known: Any) -> Running:
+        if left:
+            left.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await start(*known)
+
+    monkeypatch.setattr(driving, "start", fail)
+
+
+@at_work
+async def test_a_full_disk_ends_no_watch(site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    breaks_off(monkeypatch, 2)
+    os.kill(site.pid, signal.SIGKILL)
+    await until(lambda: get(port) == "m1")
+
+
+@at_work
+async def test_a_change_that_was_begun_and_failed_is_undone(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever has been written for it by then."""
+    port, other, (one, two) = free_port(), free_port(), machines
+    await site.put(NET, NETWORK)
+    good = rows(port, member("m1", one))
+    await site.put(WEB, good)
+    breaks_off(monkeypatch, 1)
+    with pytest.raises(DriverError, match="No space left"):
+        await site.put(WEB, rows(other, member("m2", two)))
+    assert await site.driver.read(WEB) == good
+    [folder] = site.folder.iterdir()
+    await until(lambda: f":{port}" in (folder / "haproxy.cfg").read_text())
+    os.kill(site.pid, signal.SIGKILL)
+    await until(lambda: get(port) == "m1")
+    assert site.said[-1] == {port}
+
+
+@at_work
+async def test_of_those_that_were_replaced_only_so_many_go_on(site: Site):
+    """Their clients keep them alive, who wait for an answer."""
+    port, held = free_port(), ExitStack()
+    await site.put(NET, NETWORK)
+    with held, socket.create_server(("127.0.0.1", 0)) as silent:
+        web = pool("web", member("m1", silent.getsockname()[1]))
+        for limit in range(100, 100 + MOST_REPLACED + 3):
+            await site.put(WEB, HAPROXY.compile(view([listener("one", port, web, connection_limit=limit)], [web]), WEB))
+            client = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            held.enter_context((await asyncio.to_thread(silent.accept))[0])
+        [folder] = site.folder.iterdir()
+        await until(lambda: len(all_running(folder)) == MOST_REPLACED + 1)
+    await until(lambda: len(all_running(folder)) == 1)
+
+
+@at_work
+async def test_members_that_come_and_go_fill_no_file(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    first, [folder] = site.pid, site.folder.iterdir()
+    for up in (False, True, False):
+        await site.put(WEB, rows(port, member("m1", machines[0], admin_state_up=up)))
+    assert site.pid == first
+    assert {each.name for each in folder.iterdir()} == {"draft", "haproxy.cfg", "pid", "rows.json", "sockets"}
+
+
+@at_work
+async def test_why_one_does_not_start_is_said(site: Site):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        await site.put(NET, NETWORK)
+        with pytest.raises(DriverError, match=r"HAProxy has ended: .*[Cc]annot bind"):
+            await site.put(WEB, rows(taken.getsockname()[1]))
+
+
+@at_work
+async def test_folders_of_others_stay(site: Site):
+    theirs = site.folder / "mail" / "letter"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    await site.driver.open()
+    assert theirs.exists()
+    shutil.rmtree(theirs.parent)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_who_serves_may_write_nothing_but_its_sockets(machines: tuple[int, int]):
+    """Or whoever gets hold of it would have the agent follow its links, and end processes that it names."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        before = os.umask(0o077)
+        try:
+            asyncio.run(_serve_as_another(Path(name) / "run" / "p", machines[0]))
+        finally:
+            os.umask(before)
+
+
+def check_rights(site: Site) -> None:
+    [own] = site.folder.iterdir()
+    sockets, user = (own / CONTROL).parent, pwd.getpwnam("haproxy").pw_uid
+    assert Path(f"/proc/{site.pid}").stat().st_uid == user
+    assert (sockets.stat().st_uid, sockets.stat().st_mode & 0o777) == (user, 0o700)
+    for each in (own, *own.rglob("*")):
+        if each != sockets and sockets not in each.parents and not each.is_symlink():
+            assert (each.stat().st_uid, each.stat().st_mode & 0o027) == (0, 0), each
+
+
+async def _serve_as_another(folder: Path, member_port: int) -> None:
+    port, site = free_port(), Site(folder)
+    site.driver = HAProxy(folder, site.places, lambda *_: None, Program(path=PROGRAM))
+    await site.driver.open()
+    try:
+        await site.put(NET, NETWORK)
+        await site.put(WEB, rows(port, member("m1", member_port)))
+        assert await asyncio.to_thread(get, port) == "m1"
+        check_rights(site)
+    finally:
+        await site.put(WEB, {})
+        await site.put(NET, {})
+        await site.driver.close()

@@ -1,0 +1,226 @@
+"""A server's OVN with networks that Neutron writes: what it writes there follows what becomes of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.conftest import DATABASE, Server
+from drivers.test_ovn_topology import QUICK
+from fairlead.compilers.ovn import OVN, compile_owner
+from fairlead.drivers.ovn import topology
+from fairlead.drivers.ovsdb.client import Client, Settings
+from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.values import Json, decode_map, decode_uuids
+from fairlead.model.facts import FOREIGN, Fact
+from fairlead.model.loadbalancer import LoadBalancer, Vip
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+from fairlead.options import Configuration, OvnOptions
+from fairlead.server import ovn
+from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_UNTOLD, OvnControl
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.neutron import Net, Rtr, delete, insert
+from harness.story import parse_model
+
+N1, N2, N3, R1 = Net(name="n1"), Net(name="n2"), Net(name="n3"), Rtr(name="r1")
+PATIENCE_SECONDS = 15.0
+
+
+def cloud() -> Iterator[Json]:
+    """N1 and N2 on a router, N3 on none; the port of a VIP as Octavia makes it."""
+    yield insert("NB_Global", {})
+    for number, net in enumerate((N1, N2, N3), 1):
+        yield from net.make()
+        yield net.subnet(f"10.{number}.0.0/24", f"10.{number}.0.1")
+    yield from R1.make()
+    yield from R1.join(N1, "10.1.0.1/24")
+    yield from R1.join(N2, "10.2.0.1/24")
+    yield from N1.port("vip", "10.1.0.200/24", owner="Octavia", device="lb-web", enabled=False)
+    yield from N1.port("vm1", "10.1.0.11/24", device="vm1")
+    yield from N2.port("vm2", "10.2.0.11/24", device="vm2")
+
+
+def balancer() -> LoadBalancer:
+    """As Octavia gives it."""
+    text = "network n1 10.1.0.0/24\nweb vip=10.1.0.200 on=n1 project=a tcp:80=a/10.1.0.11:80,b/10.2.0.11:80"
+    documents, _ = parse_model(text, {})
+    (found,) = (document for document in documents.values() if isinstance(document, LoadBalancer))
+    vip = Vip(
+        address=found.vip.address,
+        port_id=N1.port_id("vip"),
+        subnet_id=N1.subnet_id("10.1.0.0/24"),
+        network_id=N1.id,
+    )
+    return replace(found, vip=vip)
+
+
+class Slow:
+    """A model that takes in no router of others before it is let."""
+
+    def __init__(self, model: Model) -> None:
+        self._observe = model.observe
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def observe(self, fact: Fact[Any], news: Any) -> Steps[None]:
+        if fact is FOREIGN and any(owner.kind is Kind.ROUTER for owner in news):
+            self.reached.set()
+            while not self.go_on.is_set():
+                yield
+        yield from self._observe(fact, news)
+
+
+class Cloud:
+    """The database, and a server at it."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        remotes = parse_remotes(server.remote)
+        self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
+        self.configuration = Configuration(
+            ovn=OvnOptions(northbound=server.remote, southbound=f"unix:{folder}/nothing.sock", mark="test")
+        )
+        self.folder = folder
+
+    @asynccontextmanager
+    async def serving(self, *, slowly: bool = False) -> AsyncIterator[OvnControl]:
+        store = await SqliteStore.open(self.folder / "store.db")
+        model = self.model = await Model.load(store, compile_owner)
+        if slowly:
+            self.slow = Slow(model)
+            model.observe = self.slow.observe  # type: ignore[method-assign]
+        control = OvnControl(OVN, model, self.configuration)
+        control.connect()
+        async with control:
+            if balancer().id not in model.snapshot.load_balancers:
+                await control.topology.wait_connected(PATIENCE_SECONDS)  # type: ignore[union-attr]
+                await model.write(lambda _: Changes(puts=(balancer(),)))
+            await control.central.wait_synced(PATIENCE_SECONDS)
+            yield control
+        await store.close()
+
+    async def find(self, table: str, name: str) -> str:
+        rows = await self.select(table, "_uuid", "name")
+        uuid: str = next((row["_uuid"][1] for row in rows if row["name"] == name), "")
+        return uuid
+
+    def removal(self, table: str, uuid: str) -> list[Json]:
+        gone = ["ports", "delete", ["set", [["uuid", uuid]]]]
+        return [{"op": "mutate", "table": table, "where": [], "mutations": [gone]}]
+
+    async def select(self, table: str, *columns: str) -> list[dict[str, Json]]:
+        operation = {"op": "select", "table": table, "where": [], **({"columns": [*columns]} if columns else {})}
+        rows: list[dict[str, Json]] = (await self.client.transact([operation], 10))[0]["rows"]
+        return rows
+
+    async def carried(self) -> set[str]:
+        """The names of Neutron's switches and routers that have a group of load balancers."""
+        return {
+            row["name"]
+            for table in ("Logical_Switch", "Logical_Router")
+            for row in await self.select(table, "name", "load_balancer_group")
+            if decode_uuids(row["load_balancer_group"]) and row["name"].startswith("neutron-")
+        }
+
+    async def carries(self, *names: str) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await self.carried() != set(names):  # noqa: ASYNC110 - another task of the server is at work
+                await asyncio.sleep(0.02)
+
+    async def theirs(self) -> dict[str, list[Json]]:
+        """What Neutron wrote, without what is ours."""
+        found = {
+            table: await self.select(table) for table in ("Logical_Switch", "Logical_Router", "Logical_Switch_Port")
+        }
+        ours = {
+            row["_uuid"][1]
+            for rows in found.values()
+            for row in rows
+            if decode_map(row["external_ids"]).get("fairlead") == "test"
+        }
+        return {
+            table: sorted(
+                (_without(row, ours) for row in rows if row["_uuid"][1] not in ours), key=lambda row: str(row["name"])
+            )
+            for table, rows in found.items()
+        }
+
+
+def _without(row: dict[str, Json], ours: set[str]) -> dict[str, Json]:
+    left = {column: value for column, value in row.items() if column not in ("_version", "load_balancer_group")}
+    if "ports" in left:
+        left["ports"] = sorted(set(decode_uuids(left["ports"])) - ours)
+    return left
+
+
+def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> None:
+    """A VIP on N1, members on N1 and N2; the router gains N3 and loses N2, and in the end N1 goes with all."""
+
+    async def story() -> None:
+        world = Cloud(server, tmp_path)
+        async with world.client:
+            await world.client.wait_connected(10)
+            await world.client.transact([*cloud()], 10)
+            before = await world.theirs()
+            async with world.serving() as control:
+                await world.carries(N1.switch, N2.switch, R1.row)
+                assert before == await world.theirs()
+                assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
+                await world.client.transact([*R1.join(N3, "10.3.0.1/24")], 10)
+                await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
+                port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))
+                end = await world.find("Logical_Router_Port", f"lrp-{port}")
+                await world.client.transact(world.removal("Logical_Router", end), 10)
+                await world.carries(N1.switch, N3.switch, R1.row)
+                assert (control.condition().follows, control.condition().followed["neutron", "network"]) == (True, 3)
+            after = await world.theirs()
+            async with world.serving() as control:  # which finds all as it should be
+                await world.carries(N1.switch, N3.switch, R1.row)
+                assert control.central.reconciler.statistics.applied == 0
+                assert after == await world.theirs()
+                await world.client.transact([delete("Logical_Switch", "name", N1.switch)], 10)
+                await world.carries(N3.switch, R1.row)
+
+    asyncio.run(story())
+
+
+def test_a_slow_follower_takes_nothing_away(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look at everything comes while only networks were told, as after a long wait. What rests on networks
+    of others stays as it is until all of them were told; what does not is looked at."""
+    monkeypatch.setattr(topology, "SOME", 1)
+
+    async def story() -> None:
+        world = Cloud(server, tmp_path)
+        async with world.client:
+            await world.client.wait_connected(10)
+            await world.client.transact([*cloud()], 10)
+            async with world.serving():
+                await world.carries(N1.switch, N2.switch, R1.row)
+            before = await world.theirs()
+            monkeypatch.setattr(ovn, "TOPOLOGY_PATIENCE", 0.05)
+            async with world.serving(slowly=True) as control:
+                await world.slow.reached.wait()
+                reconciler = control.central.reconciler
+                assert reconciler.statistics.resyncs == 1
+                network = parse_model("network own 10.9.0.0/24", {})[0]
+                await world.model.write(lambda _: Changes(puts=tuple(network.values())))
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while not await world.find("Logical_Switch", "own"):  # noqa: ASYNC110 - another task is at work
+                        await asyncio.sleep(0.02)
+                assert await world.carried() == {N1.switch, N2.switch, R1.row}
+                known = reconciler.applied(Owner(Kind.LOAD_BALANCER, balancer().id))
+                assert (known.error, reconciler.statistics.applied) == (NETWORKS_UNTOLD, 1)
+                world.slow.go_on.set()
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while len(reconciler):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                assert await world.carried() == {N1.switch, N2.switch, R1.row}
+                assert reconciler.statistics.applied == 1
+                assert before == await world.theirs()
+
+    asyncio.run(story())

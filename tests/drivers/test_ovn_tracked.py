@@ -1,0 +1,166 @@
+"""What is asked of Open vSwitch about connections, and how its answers are read: these are its own words, of 3.1."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.drivers.ovn.control import Control
+from fairlead.drivers.ovn.tracked import Tracked, render_tuples
+from fairlead.drivers.ovn.vswitch import SwitchError, Tools
+from fairlead.model.addresses import parse_address
+from fairlead.model.cutting import Cut
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import CountedService, Datapath
+
+FLOWS = """OFPST_FLOW reply (OF1.5) (xid=0x2):
+ cookie=0xeed36f7f, duration=4.001s, table=14, n_packets=3, n_bytes=222, idle_age=2, \
+priority=120,ct_state=+new+trk,tcp,metadata=0x1,nw_dst=10.0.0.150,tp_dst=80 actions=set_field:0/0x2->xreg4,group:5
+ cookie=0xeed36f80, duration=4.001s, table=14, n_packets=0, n_bytes=0, idle_age=4, \
+priority=120,ct_state=+new+trk,udp,metadata=0x2,nw_dst=10.0.0.150,tp_dst=53 \
+actions=ct(commit,table=15,zone=NXM_NX_REG13[0..15],nat(dst=10.0.0.12:5353),exec(set_field:0x2/0x2->ct_mark))
+"""
+FLOWS_6 = """OFPST_FLOW reply (OF1.5) (xid=0x2):
+ cookie=0x1, duration=4.001s, table=14, n_packets=3, n_bytes=222, idle_age=2, \
+priority=120,ct_state=+new+trk,tcp6,metadata=0x1,ipv6_dst=fd00:a::150,tp_dst=80 actions=group:6
+"""
+BUCKET = "bucket=bucket_id:{0},weight:100,actions=ct(commit,table=15,zone=NXM_NX_REG13[0..15],nat(dst={1}),exec())"
+GROUPS = {
+    "5": ("10.0.0.11:8080", "10.0.0.12:8080"),
+    "6": ("[fd00:a::11]:8080", "[fd00:a::12]:8080"),
+}
+ZONES = [["ct-zone-p1", "7"], ["ct-zone-6ad7_dnat", "9"], ["ovn-nb-cfg", "4"]]
+
+
+class Told(Tools):
+    """It answers as the tools have."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    async def ask(self, *words: str, said: str = "") -> str:
+        self.asked.append(words)
+        if "dump-groups" in words:
+            buckets = ",".join(BUCKET.format(number, each) for number, each in enumerate(GROUPS[words[-1]]))
+            return f"OFPST_GROUP_DESC reply (OF1.5) (xid=0x2):\n group_id={words[-1]},type=select,{buckets}\n"
+        if "dump-flows" in words:
+            return FLOWS_6 if "ipv6" in words[-1] else FLOWS
+        return json.dumps({"data": [[["map", ZONES]]], "headings": ["external_ids"]})
+
+
+def service(key: int, transport: Transport, address: str, port: int) -> CountedService:
+    return CountedService(place=Datapath(key), transport=transport, address=parse_address(address), port=port)
+
+
+def test_where_new_connections_are_led_is_read_of_flows_and_groups():
+    tools, addresses = Told(), [parse_address("10.0.0.150"), parse_address("fd00:a::150")]
+    found = asyncio.run(Tracked("br-int", tools, Path()).leading(addresses))
+    assert {each.service: each.backends for each in found} == {
+        service(1, Transport.TCP, "10.0.0.150", 80): {"10.0.0.11:8080", "10.0.0.12:8080"},
+        service(2, Transport.UDP, "10.0.0.150", 53): {"10.0.0.12:5353"},
+        service(1, Transport.TCP, "fd00:a::150", 80): {"[fd00:a::11]:8080", "[fd00:a::12]:8080"},
+    }
+    assert [words[-1] for words in tools.asked if "dump-flows" in words] == [
+        "ip,ct_state=+new+trk,nw_dst=10.0.0.150",
+        "ipv6,ct_state=+new+trk,ipv6_dst=fd00:a::150",
+    ]
+
+
+def test_zones_are_those_of_the_bridge():
+    assert asyncio.run(Tracked("br-int", Told(), Path()).zones()) == {"p1": 7, "6ad7_dnat": 9}
+
+
+def cut(address: str, member: str, transport: Transport = Transport.TCP) -> Cut:
+    return Cut(transport, parse_address(address), 80, parse_address(member), 8080)
+
+
+FOUR, SIX = cut("10.0.0.150", "10.0.0.11"), cut("fd00:a::150", "fd00:a::11", Transport.UDP)
+
+
+def test_a_cut_is_told_by_both_ends():
+    assert render_tuples(FOUR) == (
+        "ct_nw_dst=10.0.0.150,ct_nw_proto=6,ct_tp_dst=80",
+        "ct_nw_src=10.0.0.11,ct_nw_proto=6,ct_tp_src=8080",
+    )
+    assert render_tuples(SIX) == (
+        "ct_ipv6_dst=fd00:a::150,ct_nw_proto=17,ct_tp_dst=80",
+        "ct_ipv6_src=fd00:a::11,ct_nw_proto=17,ct_tp_src=8080",
+    )
+
+
+async def with_switch(
+    folder: Path, answers: Mapping[str, Any], story: Callable[[Tracked], Awaitable[None]]
+) -> list[dict[str, Any]]:
+    """Beside a daemon that answers each method so, in two parts; what it was asked."""
+    asked: list[dict[str, Any]] = []
+    answering = set[asyncio.Task[Any] | None]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.current_task())
+        while octets := await reader.read(65536):
+            asked.append(json.loads(octets))
+            told = {"id": 0, "result": None, "error": None, **answers[asked[-1]["method"]]}
+            text = json.dumps(told).encode()
+            writer.write(text[:9])
+            await writer.drain()
+            writer.write(text[9:])
+        writer.close()
+        await writer.wait_closed()
+
+    (folder / "ovs-vswitchd.pid").write_text("77\n")
+    async with await asyncio.start_unix_server(answer, folder / "ovs-vswitchd.77.ctl"):
+        await story(Tracked("br-int", Told(), folder))
+        await asyncio.gather(*(each for each in answering if each is not None))
+    return asked
+
+
+def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
+    async def story(tracked: Tracked) -> None:
+        await tracked.cut([(7, FOUR), (9, SIX)])
+        await tracked.settled()
+
+    answers = {"dpctl/flush-conntrack": {"result": ""}, "revalidator/wait": {"result": ""}}
+    asked = asyncio.run(with_switch(tmp_path, answers, story))
+    assert [(each["method"], each["params"]) for each in asked] == [
+        ("dpctl/flush-conntrack", ["zone=7", *render_tuples(FOUR)]),
+        ("dpctl/flush-conntrack", ["zone=9", *render_tuples(SIX)]),
+        ("revalidator/wait", []),
+    ]
+
+
+def test_what_the_switch_refuses_is_said_and_so_is_its_absence(tmp_path: Path):
+    async def refused(tracked: Tracked) -> None:
+        with pytest.raises(SwitchError, match="bad tuple"):
+            await tracked.cut([(7, FOUR)])
+
+    asyncio.run(with_switch(tmp_path, {"dpctl/flush-conntrack": {"error": "bad tuple"}}, refused))
+
+    async def nobody() -> None:
+        async with Control(tmp_path / "nowhere"):
+            pass
+
+    with pytest.raises(SwitchError, match="cannot be spoken to"):
+        asyncio.run(nobody())
+
+
+def test_the_switch_has_three_quarters_of_the_time_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rests, real = list[float](), asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    async def slow(control: Control, method: str, *words: str) -> str:
+        await real(0.02)
+        return ""
+
+    async def story(tracked: Tracked) -> None:
+        monkeypatch.setattr(Control, "ask", slow)
+        monkeypatch.setattr(asyncio, "sleep", rest)
+        await tracked.cut([(7, FOUR), (9, SIX)])
+
+    asyncio.run(with_switch(tmp_path, {}, story))
+    assert len(rests) == 2
+    assert all(each >= 0.06 for each in rests)

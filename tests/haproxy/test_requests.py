@@ -1,0 +1,260 @@
+"""Real requests through a real HAProxy, started on loopback from the text that rows are written as."""
+
+import re
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPException
+
+import pytest
+
+from fairlead.dataplane.haproxy_commands import commands
+from fairlead.dataplane.rows import Rows, diff
+from fairlead.model.addresses import parse_network
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    AppCookiePersistence,
+    Http,
+    HttpCookiePersistence,
+    ListenerProtocol,
+    PoolProtocol,
+    SourceIpPersistence,
+)
+from harness.machines import as_member, ask, greeted, machine, machines, names, served
+from harness.proxied import (
+    Running,
+    free_port,
+    listener,
+    member,
+    needs_haproxy,
+    pool,
+    rows_of,
+    until,
+    view,
+    written,
+)
+
+pytestmark = [needs_haproxy, pytest.mark.client]
+HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
+
+
+def change(proxy: Running, before: Rows, after: Rows) -> list[str]:
+    """At run time: what the process answers."""
+    written(after, proxy.folder)
+    told = commands(diff(after, before))
+    assert told is not None
+    return [proxy.tell(each.text) for each in told]
+
+
+def test_members_of_both_ip_versions_get_requests_of_clients_of_both() -> None:
+    with machine("m1") as four, machine("m2", family=socket.AF_INET6) as six:
+        its = pool("p", as_member(four), as_member(six, address="::1"))
+        headers = Http(insert_headers=tuple((name, "true") for name in HEADERS))
+        one = listener("l", free_port(), its, http=headers)
+        with served(one, its):
+            assert {"m1", "m2"} == set(names(one.proxy_port))
+            assert {"m1", "m2"} == set(names(one.proxy_port, host="::1"))
+        assert {"127.0.0.1", "::1"} == {seen["X-Forwarded-For"] for seen in four.seen}
+        assert {("80", "http")} == {(seen["X-Forwarded-Port"], seen["X-Forwarded-Proto"]) for seen in six.seen}
+
+
+def test_a_client_cannot_say_what_the_proxy_says() -> None:
+    with machine("m1") as one_machine:
+        its = pool("p", as_member(one_machine))
+        one = listener("l", free_port(), its, http=Http(insert_headers=tuple((name, "true") for name in HEADERS)))
+        with served(one, its):
+            ask(one.proxy_port, X_Forwarded_Proto="https", X_Forwarded_Port="443", X_Forwarded_For="192.0.2.1")
+        (seen,) = one_machine.seen
+        assert ("http", "80") == (seen["X-Forwarded-Proto"], seen["X-Forwarded-Port"])
+        assert "127.0.0.1" == seen["X-Forwarded-For"]  # the last of the two, which is the proxy's
+
+
+def test_who_is_off_down_drained_or_a_backup_gets_nothing() -> None:
+    with machines("m1", "m2", "m3", "m4", "m5") as found:
+        up, off, down, drained, backup = found
+        its = pool(
+            "p",
+            as_member(up),
+            as_member(off, admin_state_up=False),
+            as_member(down),
+            as_member(drained, weight=0),
+            as_member(backup, backup=True),
+        )
+        one = listener("l", free_port(), its)
+        with served(one, its, down=["m3"]) as (proxy, before):
+            assert {"m1"} == set(names(one.proxy_port))
+            after = rows_of(view([one], [its], down=["m1", "m3"]))
+            assert [""] == change(proxy, before, after)
+            assert {"m5"} == set(names(one.proxy_port))
+            change(proxy, after, rows_of(view([one], [its], down=["m1", "m3", "m5"])))
+            assert 503 == ask(one.proxy_port)[0]
+
+
+def test_weights_decide_the_shares() -> None:
+    with machines("m1", "m2") as (first, second):
+        its = pool("p", as_member(first, weight=30), as_member(second, weight=10))
+        one = listener("l", free_port(), its)
+        with served(one, its):
+            assert 30 == names(one.proxy_port, 40).count("m1")
+
+
+def test_a_pool_that_is_off_and_one_without_members_answer_503() -> None:
+    for its in (pool("p", admin_state_up=False), pool("p")):
+        one = listener("l", free_port(), its)
+        with served(one, its):
+            assert 503 == ask(one.proxy_port)[0]
+
+
+def test_a_cookie_of_the_proxy_keeps_the_client_and_is_the_same_on_every_node() -> None:
+    with machines("m1", "m2", "m3") as found:
+        its = pool("p", *map(as_member, found), persistence=HttpCookiePersistence())
+        one = listener("l", free_port(), its)
+        other = replace(one, proxy_port=free_port())
+        with served(one, its), served(other, its):
+            _, name, answer = ask(one.proxy_port)
+            cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
+            assert cookie.startswith("SRV=")
+            assert {name} == {*names(one.proxy_port, Cookie=cookie), *names(other.proxy_port, Cookie=cookie)}
+
+
+def test_a_cookie_of_the_member_keeps_the_client_and_survives_a_reload() -> None:
+    with machines("m1", "m2", cookie="APP=one") as found:
+        its = pool("p", *map(as_member, found), persistence=AppCookiePersistence(cookie_name="APP"))
+        one = listener("l", free_port(), its)
+        with served(one, its) as (proxy, _):
+            name = ask(one.proxy_port)[1]
+            assert {name} == set(names(one.proxy_port, Cookie="APP=one"))
+            proxy.reload()
+            assert {name} == set(names(one.proxy_port, Cookie="APP=one"))
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.ROUND_ROBIN, Algorithm.LEAST_CONNECTIONS])
+def test_persistence_by_the_address_of_the_client(algorithm: Algorithm) -> None:
+    with machines("m1", "m2", "m3") as found:
+        its = pool("p", *map(as_member, found), persistence=SourceIpPersistence(), algorithm=algorithm)
+        one = listener("l", free_port(), its)
+        with served(one, its):
+            assert 1 == len(set(names(one.proxy_port)))
+            assert 1 == len(set(names(one.proxy_port, host="::1")))
+
+
+def test_the_algorithm_source_ip_chooses_the_same_on_every_node_and_whoever_came_first() -> None:
+    with machines("m1", "m2", "m3") as found:
+        its = pool("p", *map(as_member, found), algorithm=Algorithm.SOURCE_IP)
+        turned = replace(its, members=tuple(reversed(its.members)))
+        one = listener("l", free_port(), its)
+        other = replace(one, proxy_port=free_port())
+        with served(one, its), served(other, turned):
+            assert 1 == len({*names(one.proxy_port), *names(other.proxy_port)})
+
+
+def test_who_is_not_allowed_is_cut_off() -> None:
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = listener("l", free_port(), its, allowed_cidrs=(parse_network("::1/128"), parse_network("127.0.0.2/32")))
+        with served(one, its):
+            assert "m1" == ask(one.proxy_port, host="::1")[1]
+            with pytest.raises((OSError, HTTPException)):
+                ask(one.proxy_port)
+
+
+# TCP, PROXY protocol, metrics
+
+
+@pytest.mark.parametrize(
+    ("protocol", "begins"),
+    [(PoolProtocol.PROXY, b"PROXY TCP4 127.0.0.1 127.0.0.1 "), (PoolProtocol.PROXYV2, b"\r\n\r\n\0\r\nQUIT\n\x21\x11")],
+)
+def test_a_member_is_told_the_client_by_the_proxy_protocol(protocol: PoolProtocol, begins: bytes) -> None:
+    with greeted() as port:
+        its = pool("p", member("m1", port), protocol=protocol)
+        one = listener("l", free_port(), its, protocol=ListenerProtocol.HTTPS)
+        with served(one, its), socket.create_connection(("127.0.0.1", one.proxy_port), 5) as client:
+            client.sendall(b"hello")
+            assert client.recv(1000).startswith(begins.hex().encode())
+
+
+def test_no_more_connections_than_the_limit() -> None:
+    with greeted() as port:
+        its = pool("p", member("m1", port), protocol=PoolProtocol.TCP, algorithm=Algorithm.LEAST_CONNECTIONS)
+        one = listener("l", free_port(), its, protocol=ListenerProtocol.TCP, connection_limit=2)
+        with served(one, its), ExitStack() as stack:
+            clients = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", one.proxy_port), 5)) for _ in range(3)
+            ]
+            for client in clients:
+                client.sendall(b"a")
+            assert [b"61", b"61"] == [client.recv(10) for client in clients[:2]]
+            clients[2].settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                clients[2].recv(10)
+            clients[0].close()
+            clients[2].settimeout(5)
+            assert b"61" == clients[2].recv(10)
+
+
+def test_nobody_comes_in_with_a_limit_of_none() -> None:
+    its = pool("p")
+    one = listener("l", free_port(), its, connection_limit=0)
+    with served(one, its), pytest.raises((OSError, HTTPException)):
+        ask(one.proxy_port)
+
+
+def test_metrics() -> None:
+    one = listener("l", free_port(), protocol=ListenerProtocol.PROMETHEUS)
+    with served(one):
+        status, text, _ = ask(one.proxy_port, "/metrics")
+        assert (200, True) == (status, 'haproxy_frontend_bytes_in_total{proxy="l"}' in text)
+        assert 404 == ask(one.proxy_port, "/other")[0]
+
+
+# At run time
+
+
+DONE = re.compile(r"^New server registered|^Server deleted|changed from|^no need to change")
+
+
+def test_members_come_change_and_go_without_a_reload() -> None:
+    with machines("m1", "m2") as (first, second):
+        persistence = HttpCookiePersistence()
+        its = pool("p", as_member(first), persistence=persistence)
+        one = listener("l", free_port(), its)
+        steps = [
+            (pool("p", as_member(first), as_member(second), persistence=persistence), {"m1", "m2"}),
+            (pool("p", as_member(first), as_member(second, weight=0), persistence=persistence), {"m1"}),
+            (pool("p", as_member(first, admin_state_up=False), as_member(second), persistence=persistence), {"m2"}),
+            (pool("p", as_member(first), persistence=persistence), {"m1"}),
+            (pool("p", member("m1", second.port), persistence=persistence), {"m2"}),
+        ]
+        with served(one, its) as (proxy, before):
+            process, known = proxy.process.pid, before
+            for changed, serving in steps:
+                after = rows_of(view([one], [changed]))
+                assert {text for text in change(proxy, known, after) if not DONE.search(text)} <= {""}
+                known = after
+                assert serving == set(names(one.proxy_port))
+                answer = ask(one.proxy_port)[2]
+                assert "SRV=" in (answer.getheader("Set-Cookie") or "")
+            assert (process, None) == (proxy.process.pid, proxy.process.poll())
+
+
+def test_who_came_at_run_time_is_chosen_by_the_same_hash_as_after_a_reload() -> None:
+    with machines("m1", "m2", "m3", "m4") as found:
+        few = pool("p", *map(as_member, found[:2]), algorithm=Algorithm.SOURCE_IP)
+        all_of_them = replace(few, members=tuple(map(as_member, found)))
+        one = listener("l", free_port(), few)
+        with served(one, few) as (proxy, before):
+            change(proxy, before, rows_of(view([one], [all_of_them])))
+            clients = [f"127.0.0.{number}" for number in range(2, 40)]
+            chosen = [_from(client, one.proxy_port) for client in clients]
+            assert len(set(chosen)) > 1
+            proxy.reload()
+            until(lambda: chosen == [_from(client, one.proxy_port) for client in clients])
+
+
+def _from(client: str, port: int) -> str:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5, source_address=(client, 0))
+    connection.request("GET", "/")
+    name = connection.getresponse().read().decode()
+    connection.close()
+    return name

@@ -1,0 +1,23 @@
+"""Stories of the rows of HAProxy, which no provider of the product leads to: each is walked in every way."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from harness.story import Story, read_story
+from harness.walk import check_goldens, walk_every_way
+
+STORIES = [read_story(path, (HAPROXY,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+
+pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
+
+
+def test_the_rows_are_those_of_the_story(story: Story) -> None:
+    check_goldens(story)
+
+
+@pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("seed", [None, 1], ids=["calm", "faults"])
+def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
+    walk_every_way(story, seed=seed, restarting=restarting)

@@ -1,0 +1,261 @@
+"""TLS of listeners and pools, with a real HAProxy: certificates, versions, clients' own, and changes at run time."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from http.client import HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy import Frontend, Role, Secret
+from fairlead.dataplane.haproxy_commands import Command, commands, renewal
+from fairlead.dataplane.rows import Rows, diff
+from fairlead.model.loadbalancer import (
+    ClientAuthentication,
+    Http,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    PoolTls,
+    Timeouts,
+)
+from harness.machines import as_member, ask, machine
+from harness.proxied import (
+    Running,
+    free_port,
+    listener,
+    member,
+    needs_haproxy,
+    pool,
+    refusal,
+    rows_of,
+    running,
+    view,
+    written,
+)
+
+pytestmark = [needs_haproxy, pytest.mark.client]
+CERTIFICATE, AUTHORITY, REVOCATIONS = Role.CERTIFICATE, Role.AUTHORITY, Role.REVOCATIONS
+
+
+def _openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An authority, certificates of it with their keys, a list that revokes `gone`, and one of nobody's."""
+    folder = tmp_path_factory.mktemp("pems")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    _openssl(folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+    (folder / "index").write_text("")
+    (folder / "number").write_text("01\n")
+    settings = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=number\ndefault_md=sha256\ndefault_crl_days=2\n"
+    (folder / "ca.cnf").write_text(settings)
+    for name in ("a.example", "b.example", "c.example", "client", "gone"):
+        _openssl(folder, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/O=city/CN={name}")
+        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{name},IP:127.0.0.1\n")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext")
+        _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *signed)
+    by_authority = ("-config", "ca.cnf", "-cert", "ca.pem", "-keyfile", "ca.key")
+    _openssl(folder, "ca", *by_authority, "-revoke", "gone.crt")
+    _openssl(folder, "ca", *by_authority, "-gencrl", "-out", "crl.pem")
+    found = {name: (folder / f"{name}.pem").read_text() for name in ("ca", "crl")}
+    for path in folder.glob("*.crt"):
+        found[path.stem] = path.read_text() + path.with_suffix(".key").read_text()
+        (folder / f"{path.stem}.pem").write_text(found[path.stem])
+    return {**found, "folder": str(folder)}
+
+
+def secrets(pems: Mapping[str, str], *named: tuple[Role, str]) -> dict[str, str]:
+    """The files that somebody has put there: a reference is called as the PEM that it names."""
+    return {Secret(role=role, reference=name).path: pems[name] for role, name in named}
+
+
+def secure(tls: ListenerTls, *pools: Any, **known: Any) -> Listener:
+    return listener("l", free_port(), *pools, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls, **known)
+
+
+def context(pems: Mapping[str, str], client: str = "") -> ssl.SSLContext:
+    found = ssl.create_default_context(cadata=pems["ca"])
+    if client:
+        found.load_cert_chain(f"{pems['folder']}/{client}.pem")
+    return found
+
+
+def shown(pems: Mapping[str, str], port: int, name: str = "127.0.0.1", *offers: str, **known: Any) -> tuple[str, Any]:
+    """The name in the certificate, and the protocol that was agreed."""
+    with_offers = context(pems, **known)
+    with_offers.check_hostname = False
+    with_offers.set_alpn_protocols(list(offers))
+    with (
+        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        with_offers.wrap_socket(plain, server_hostname=name) as client,
+    ):
+        client.settimeout(5)
+        subject = dict(pair for pairs in client.getpeercert()["subject"] for pair in pairs)  # type: ignore[index]
+        return subject["commonName"], client.selected_alpn_protocol()
+
+
+def fetch(pems: Mapping[str, str], port: int, client: str = "") -> tuple[str, Mapping[str, str]]:
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=5, context=context(pems, client))) as connection:
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        return answer.read().decode(), {name.title(): value for name, value in answer.getheaders()}
+
+
+def tell(proxy: Running, pems: Mapping[str, str], told: tuple[Command, ...] | None) -> list[str]:
+    assert told is not None
+    return [
+        proxy.tell(each.text if each.secret is None else f"{each.text} <<\n{pems[each.secret.reference]}\n")
+        for each in told
+    ]
+
+
+def test_a_listener_ends_tls_and_says_so(pems: Mapping[str, str]) -> None:
+    headers = (("X-Forwarded-Proto", "true"), ("X-Forwarded-Port", "true"))
+    http = Http(insert_headers=headers, hsts_max_age=300, hsts_include_subdomains=True, hsts_preload=True)
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = secure(ListenerTls(container_ref="a.example"), its, http=http)
+        with running(rows_of(view([one], [its])), secrets(pems, (CERTIFICATE, "a.example"))):
+            text, told = fetch(pems, one.proxy_port)
+            assert ("m1", "max-age=300; includeSubDomains; preload") == (text, told["Strict-Transport-Security"])
+        assert ("https", "80") == (found.seen[0]["X-Forwarded-Proto"], found.seen[0]["X-Forwarded-Port"])
+
+
+def test_the_certificate_of_the_name_and_the_protocol_that_both_know(pems: Mapping[str, str]) -> None:
+    tls = ListenerTls(container_ref="a.example", sni_container_refs=("b.example",), alpn_protocols=("h2", "http/1.1"))
+    one = secure(tls)
+    files = secrets(pems, (CERTIFICATE, "a.example"), (CERTIFICATE, "b.example"))
+    with running(rows_of(view([one], [])), files):
+        assert ("a.example", None) == shown(pems, one.proxy_port)
+        assert ("a.example", "h2") == shown(pems, one.proxy_port, "other.example", "h2")
+        assert ("b.example", "http/1.1") == shown(pems, one.proxy_port, "b.example", "http/1.1")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+@pytest.mark.parametrize(("option", "version"), [("--http2", "2"), ("--http1.1", "1.1")])
+def test_requests_of_either_version_of_http(pems: Mapping[str, str], option: str, version: str) -> None:
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = secure(ListenerTls(container_ref="a.example"), its)
+        with running(rows_of(view([one], [its])), secrets(pems, (CERTIFICATE, "a.example"))):
+            url, ca = f"https://127.0.0.1:{one.proxy_port}/", f"{pems['folder']}/ca.pem"
+            command = ["curl", "-s", option, "--cacert", ca, "-w", " %{http_version}", url]
+            told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+            assert f"m1 {version}" == told.stdout
+
+
+def test_versions_and_ciphers_are_those_that_are_named(pems: Mapping[str, str]) -> None:
+    tls = ListenerTls(container_ref="a.example", versions=("TLSv1.2",), ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    one = secure(tls)
+    with running(rows_of(view([one], [])), secrets(pems, (CERTIFICATE, "a.example"))):
+        with (
+            socket.create_connection(("127.0.0.1", one.proxy_port), 5) as plain,
+            context(pems).wrap_socket(plain, server_hostname="a.example") as client,
+        ):
+            assert ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384") == (client.version(), (client.cipher() or ("",))[0])
+        newest = context(pems)
+        newest.minimum_version = ssl.TLSVersion.TLSv1_3
+        with (
+            socket.create_connection(("127.0.0.1", one.proxy_port), 5) as plain,
+            pytest.raises((ssl.SSLError, OSError)),
+        ):
+            newest.wrap_socket(plain, server_hostname="a.example")
+
+
+def test_clients_show_who_they_are(pems: Mapping[str, str]) -> None:
+    names = ("X-SSL-Client-CN", "X-SSL-Client-Has-Cert", "X-SSL-Client-Verify", "X-SSL-Issuer", "X-SSL-Client-SHA1")
+    tls = ListenerTls(
+        container_ref="a.example",
+        client_authentication=ClientAuthentication.MANDATORY,
+        client_ca_container_ref="ca",
+        client_crl_container_ref="crl",
+    )
+    files = secrets(pems, (CERTIFICATE, "a.example"), (AUTHORITY, "ca"), (REVOCATIONS, "crl"))
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = secure(tls, its, http=Http(insert_headers=tuple((name, "true") for name in names)))
+        with running(rows_of(view([one], [its])), files):
+            assert "m1" == fetch(pems, one.proxy_port, "client")[0]
+            for refused in ("", "gone"):
+                with pytest.raises((ssl.SSLError, OSError)):
+                    fetch(pems, one.proxy_port, refused)
+        (seen,) = found.seen
+        assert ("client", "1", "0") == tuple(seen[name.title()] for name in names[:3])
+        assert "/CN=authority" == seen["X-Ssl-Issuer"]
+
+
+@pytest.mark.parametrize(("authority", "status"), [("ca", 200), ("client", 503)])
+def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(
+    pems: Mapping[str, str], authority: str, status: int
+) -> None:
+    with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
+        its = pool("p", as_member(found), tls=PoolTls(enabled=True, ca_container_ref=authority))
+        one = listener("l", free_port(), its, timeouts=Timeouts(member_connect=100))
+        with running(rows_of(view([one], [its])), secrets(pems, (AUTHORITY, authority))):
+            assert status == ask(one.proxy_port)[0]
+
+
+def test_certificates_come_are_renewed_and_go_while_it_runs(pems: Mapping[str, str]) -> None:
+    one = secure(ListenerTls(container_ref="a.example", sni_container_refs=("b.example",)))
+    more = replace(one, tls=ListenerTls(container_ref="a.example", sni_container_refs=("b.example", "c.example")))
+    files = secrets(pems, (CERTIFICATE, "a.example"), (CERTIFICATE, "b.example"))
+    before, after = rows_of(view([one], [])), rows_of(view([more], []))
+    with running(before, files) as proxy:
+        assert "a.example" == shown(pems, one.proxy_port, "c.example")[0]
+        tell(proxy, pems, commands(diff(after, before)))
+        assert "c.example" == shown(pems, one.proxy_port, "c.example")[0]
+        renewed = {**pems, "c.example": pems["client"]}
+        tell(proxy, renewed, renewal(Secret(role=CERTIFICATE, reference="c.example")))
+        assert "client" in {shown(pems, one.proxy_port, name)[0] for name in ("client", "c.example")}
+        tell(proxy, pems, commands(diff(before, after)))
+        assert "a.example" == shown(pems, one.proxy_port, "c.example")[0]
+        assert proxy.process.poll() is None
+
+
+def test_what_lacks_a_secret_is_left_out_and_the_rest_serves(pems: Mapping[str, str], tmp_path: Path) -> None:
+    its, other = (
+        pool("p", member("m1", 9)),
+        pool("q", member("m1", 9), tls=PoolTls(enabled=True, ca_container_ref="ca")),
+    )
+    listeners = [
+        secure(ListenerTls(container_ref="a.example"), its),
+        replace(secure(ListenerTls(container_ref="b.example"), its), id="l2"),
+        replace(listener("l3", 2000, other), id="l3"),
+    ]
+    rows: Rows = rows_of(view(listeners, [its, other]))
+    (tmp_path / "secrets").mkdir()
+    for path, text in secrets(pems, (CERTIFICATE, "a.example")).items():
+        (tmp_path / path).write_text(text)
+    missing = [Secret(role=CERTIFICATE, reference="b.example"), Secret(role=AUTHORITY, reference="ca")]
+    texts = written(rows, tmp_path, missing)
+    assert "" == refusal(tmp_path)
+    assert ["haproxy.cfg", "lists/l"] == sorted(texts)
+    assert 3 == sum(isinstance(row, Frontend) for row in rows.values())
+    assert 1 == texts["haproxy.cfg"].count("frontend ")
+
+
+@pytest.mark.parametrize(
+    "tls",
+    [
+        None,
+        ListenerTls(),
+        ListenerTls(container_ref="c", client_authentication=ClientAuthentication.OPTIONAL),
+        ListenerTls(container_ref="c", versions=("SSLv3",)),
+        ListenerTls(container_ref="c", ciphers="NOTHING"),
+        ListenerTls(container_ref="c", ciphers="TLS_FOO"),
+        ListenerTls(container_ref="c", alpn_protocols=("spdy/3",)),
+    ],
+)
+def test_what_cannot_be_had_is_refused(tls: ListenerTls | None) -> None:
+    with pytest.raises(Unsupported):
+        rows_of(view([replace(secure(ListenerTls()), tls=tls)], []))

@@ -1,0 +1,193 @@
+"""Whatever tenants type, past all doors: it is refused, or HAProxy takes the configuration, in which nothing else is.
+
+Of the class of CVE-2026-94571, CVE-2026-94572 and CVE-2026-1784: directives in URLs, lists of ciphers, values of rules.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.haproxy_text import CONFIGURATION, read_sections
+from fairlead.model.l7 import (
+    L7Comparison,
+    L7Policy,
+    L7Rule,
+    L7RuleType,
+    RedirectPrefix,
+    RedirectToPool,
+    RedirectToUrl,
+    Reject,
+)
+from fairlead.model.loadbalancer import (
+    AppCookiePersistence,
+    Http,
+    Listener,
+    ListenerProtocol,
+    ListenerTls,
+    Pool,
+    PoolTls,
+)
+from harness.language import COMMON
+from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, view, written
+from harness.values import FEW
+
+EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
+"""Each example is a process."""
+PIECES = [
+    "'", '"', "\\", "\n", "\r\n", "\0", "\t", " ", "#", "$", "${HOME}", "%[src]", "%", "%%", "{", "}", "(", ")", "[",
+    "]", ",", ";", ":", "|", "*", "+", "?", "^", "-", "--", "-f", "-i", "-m", "if", "or", "unless", "!", "/etc/passwd",
+    "é", "\U0001f4a9", "\ud800", "\x7f", "\x1b", "\u2028", "global\n", "\nfrontend evil\n    bind :1\n", "lua-load /x",
+    "a", "b", "0", "99999", "example.com", "https://x/", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256",
+    "@SECLEVEL=0", "<< EOF", "res.cook", "x" * 300,
+]  # fmt: skip
+TYPED = st.one_of(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join), st.text(max_size=10))
+URLS = st.one_of(TYPED, TYPED.map("https://example.com/{}".format))
+NAMES = st.one_of(TYPED, st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True))
+CIPHERS = st.one_of(
+    TYPED,
+    st.lists(st.sampled_from(["!", "-", "+", ":", "AES128-SHA", "ALL", "kRSA", "TLS_X", "@STRENGTH"])).map(":".join),
+)
+EXPRESSIONS = st.one_of(
+    TYPED, st.lists(st.sampled_from([*PIECES[20:40], "\\d", "\\", "(?", "(?:", "[[:x:]]", "{2}"])).map("".join)
+)
+ACTIONS = st.one_of(
+    st.builds(Reject),
+    st.builds(RedirectToUrl, url=URLS, code=st.sampled_from([None, 301, 308])),
+    st.builds(RedirectPrefix, prefix=URLS),
+    st.just(RedirectToPool(pool_id="p")),
+)
+
+
+@st.composite
+def rules(draw: Any) -> L7Rule:
+    compared = draw(st.sampled_from(L7Comparison))
+    value = draw(EXPRESSIONS if compared is L7Comparison.REGEX else TYPED)
+    known = {"type": draw(st.sampled_from(L7RuleType)), "compare_type": compared, "value": value}
+    return L7Rule(id=f"r{draw(st.integers(0, 9))}", key=draw(NAMES), invert=draw(st.booleans()), **known, **COMMON)
+
+
+@st.composite
+def balancers(draw: Any) -> tuple[Listener, Pool]:
+    persistence = draw(st.none() | st.builds(AppCookiePersistence, cookie_name=NAMES))
+    tls = PoolTls(enabled=True, ciphers=draw(st.none() | CIPHERS))
+    one = pool("p", member("m1", 9), persistence=persistence, tls=draw(st.sampled_from([None, tls])))
+    several = draw(st.lists(rules(), max_size=3, unique_by=lambda rule: rule.id))
+    policy = L7Policy(id="l", action=draw(ACTIONS), rules=tuple(several), **COMMON)
+    headers = draw(st.just([]) | st.lists(st.tuples(NAMES, st.sampled_from(["true", "x"])), max_size=1))
+    http = Http(insert_headers=tuple(headers))
+    return listener("l", 2000, one, l7policies=(policy,), http=http), one
+
+
+@needs_haproxy
+@EACH
+@given(balancers())
+def test_a_configuration_of_anything_is_refused_or_taken(asked: tuple[Listener, Pool]) -> None:
+    one, its_pool = asked
+    check(one, its_pool)
+
+
+def check(one: Listener, its_pool: Pool) -> None:
+    try:
+        rows = rows_of(view([one], [its_pool]))
+    except Unsupported:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        text = written(rows, Path(name))[CONFIGURATION]
+        assert refusal(Path(name)) == ""
+    sections = [section[0][0] for section in read_sections(text)]
+    assert ["global", "defaults", "peers", "frontend", "backend"] == sections
+
+
+@needs_haproxy
+@EACH
+@given(CIPHERS, st.lists(st.sampled_from(["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "SSLv3"]), unique=True))
+@example("a\nfrontend evil", [])
+@example("ECDHE-RSA-AES128-GCM-SHA256:!ALL", [])
+def test_ciphers_of_a_pool_are_refused_or_taken(ciphers: str, versions: list[str]) -> None:
+    tls = PoolTls(enabled=True, ciphers=ciphers, versions=tuple(versions))
+    check(listener("l", 2000, one := pool("p", member("m1", 9), tls=tls)), one)
+
+
+URL = "https://example.com/"
+WRONG = "a\n    http-request use-service lua.evil"
+
+
+def policy(action: Any, **known: Any) -> L7Policy:
+    known = {"type": L7RuleType.PATH, "compare_type": L7Comparison.EQUAL_TO, "value": "/"} | known
+    return L7Policy(id="l", action=action, rules=(L7Rule(id="r", **known, **COMMON),), **COMMON)
+
+
+@pytest.mark.parametrize("text", ["a b", "a'", "a/b", "é", ""])
+def test_names_that_haproxy_does_not_take_are_refused(text: str) -> None:
+    it, rejected = pool("p", member("m1", 9)), policy(Reject())
+    plain = listener("l", 2000, it)
+    asked = [
+        (replace(plain, id=text), it),
+        (plain, replace(it, members=(replace(it.members[0], id=text),))),
+        (replace(plain, l7policies=(replace(rejected, rules=(replace(rejected.rules[0], id=text or " "),)),)), it),
+    ]
+    for one, its_pool in asked:
+        with pytest.raises(Unsupported):
+            rows_of(view([one], [its_pool]))
+
+
+@pytest.mark.parametrize("text", [WRONG, "a\0", "a\rb"])
+def test_a_second_line_is_refused_in_every_field(text: str) -> None:
+    it = pool("p", member("m1", 9))
+    plain = listener("l", 2000, it)
+    rejected = policy(Reject())
+    secure = replace(plain, protocol=ListenerProtocol.TERMINATED_HTTPS)
+    asked: list[tuple[Listener, Pool]] = [
+        *((replace(plain, l7policies=(policy(action),)), it) for action in (RedirectToUrl(url=URL + text),)),
+        (replace(plain, l7policies=(policy(RedirectPrefix(prefix=URL + text)),)), it),
+        *(
+            (replace(plain, l7policies=(policy(Reject(), type=each, compare_type=how, value=text, key="k"),)), it)
+            for each in (
+                L7RuleType.PATH,
+                L7RuleType.COOKIE,
+                L7RuleType.HEADER,
+                L7RuleType.HOST_NAME,
+                L7RuleType.SSL_DN_FIELD,
+            )
+            for how in (L7Comparison.EQUAL_TO, L7Comparison.REGEX)
+        ),
+        (replace(plain, l7policies=(policy(Reject(), type=L7RuleType.HEADER, key=text),)), it),
+        (replace(plain, l7policies=(policy(Reject(), type=L7RuleType.SSL_VERIFY_RESULT, value=text),)), it),
+        (replace(plain, http=Http(insert_headers=((text, "true"),))), it),
+        (plain, replace(it, persistence=AppCookiePersistence(cookie_name=text))),
+        (plain, replace(it, tls=PoolTls(enabled=True, ciphers=f"AES128-SHA:{text}"))),
+        (plain, replace(it, tls=PoolTls(enabled=True, versions=(text,)))),
+        (plain, replace(it, tls=PoolTls(enabled=True, alpn_protocols=(text,)))),
+        (replace(secure, tls=ListenerTls(container_ref="c", ciphers=f"AES128-SHA:{text}")), it),
+        (replace(secure, tls=ListenerTls(container_ref="c", alpn_protocols=(text,))), it),
+        (replace(plain, id=text), it),
+        (replace(plain, default_pool_id=text), replace(it, id=text)),
+        (replace(plain, l7policies=(replace(rejected, rules=(replace(rejected.rules[0], id=text),)),)), it),
+        (plain, replace(it, members=(replace(it.members[0], id=text),))),
+    ]
+    for one, its_pool in asked:
+        with pytest.raises(Unsupported):
+            rows_of(view([one], [its_pool]))
+
+
+def test_names_and_descriptions_are_nowhere() -> None:
+    known = {"name": WRONG, "description": WRONG, "tags": (WRONG,)}
+    it = replace(pool("p", replace(member("m1", 9), **known)), **known)
+    one = replace(listener("l", 2000, it, l7policies=(replace(policy(Reject()), **known),)), **known)
+    assert not any("lua.evil" in str(row) for row in rows_of(view([one], [it], **known)).values())
+
+
+def test_a_reference_to_a_secret_is_a_digest() -> None:
+    it = pool("p", member("m1", 9))
+    tls = ListenerTls(container_ref=WRONG, sni_container_refs=("../../etc/passwd",))
+    one = listener("l", 2000, it, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+    with tempfile.TemporaryDirectory() as name:
+        texts = written(rows_of(view([one], [it])), Path(name))
+    assert ["haproxy.cfg", "lists/l"] == sorted(texts)
+    assert not any("evil" in text or "passwd" in text for text in texts.values())

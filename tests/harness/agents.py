@@ -1,0 +1,94 @@
+"""Servers for agents on loopback, with the connections that strangers meet, and agents that listen to them."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from fairlead.api.acceptor import Acceptor, ClientConnections
+from fairlead.api.auth import Authenticate, anybody
+from fairlead.api.door import Services
+from fairlead.api.network import make_door
+from fairlead.api.wire import BoundedHttp
+from fairlead.model.owner import Owner
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes
+from fairlead.store.model import Model
+from harness.api import inside
+from harness.served import make_whole
+
+
+@dataclass
+class Served:
+    """A server that can go away and come back."""
+
+    services: Services
+    model: Model
+    url: str
+    acceptor: Acceptor | None
+
+    async def put(self, *documents: object, deletes: tuple[Owner, ...] = ()) -> None:
+        await self.model.write(lambda _: Changes(puts=documents, deletes=deletes))  # type: ignore[arg-type]
+
+    def observe(self, fact: object, news: object) -> None:
+        at_once(self.model.observe(fact, news))  # type: ignore[arg-type]
+
+    async def hang_up(self) -> None:
+        """On everybody; who comes again is let in."""
+        for client in self.acceptor.clients.all():
+            client.drop()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def serving(folder: Path, authenticate: Authenticate = anybody) -> AsyncIterator[Served]:
+    folder.mkdir(exist_ok=True)  # noqa: ASYNC240
+    async with inside(make_door, folder, "/network", lambda snapshot, owner: {}) as place:
+        services, app = make_whole(place, authenticate)
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        settings = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, ws="none")
+        server = uvicorn.Server(settings)
+        settings.load()
+        acceptor = Acceptor(
+            listener,
+            lambda: BoundedHttp(settings, server.server_state, {}),
+            ClientConnections(most=5000, most_of_one=5000),
+        )
+        acceptor.start()
+        tasks = [asyncio.create_task(services.nodes.channel.run()), asyncio.create_task(services.nodes.look())]
+        try:
+            yield Served(services, place.model, f"http://127.0.0.1:{listener.getsockname()[1]}", acceptor)
+        finally:
+            for task in tasks:
+                task.cancel()
+            acceptor.close()
+            listener.close()
+            await acceptor.wait_closed()
+            while acceptor.clients.count:  # noqa: ASYNC110 - transports end in the loop
+                await asyncio.sleep(0)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens elsewhere
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(*works: Callable[[], object]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(work()) for work in works]  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

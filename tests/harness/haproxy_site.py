@@ -1,0 +1,143 @@
+"""A driver of HAProxy with real processes on loopback, and clients of theirs."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.haproxy import Process
+from fairlead.dataplane.rows import Rows, diff
+from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.process import Program, read_running
+from fairlead.drivers.interface import DriverError
+from fairlead.model.owner import Kind, Owner
+from harness.proxied import PROGRAM, WEB, listener, pool, view
+
+NET = Owner(Kind.NETWORK, "net1")
+
+
+@dataclass
+class Here:
+    """No namespace: loopback has the proxy's addresses."""
+
+    made: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    refusals: int = 0
+    """How often it will not be made."""
+
+    async def make(self, process: Process) -> Sequence[str]:
+        if self.refusals:
+            self.refusals -= 1
+            raise DriverError("the switch is away")
+        self.made.append(process.network)
+        return ()
+
+    async def remove(self, network_id: str) -> None:
+        self.removed.append(network_id)
+
+
+@dataclass
+class Site:
+    """A driver, and what it says of serving."""
+
+    folder: Path
+    places: Here = field(default_factory=Here)
+    said: list[frozenset[int] | None] = field(default_factory=list)
+    driver: HAProxy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver = self.new()
+
+    def new(self) -> HAProxy:
+        program = Program(path=PROGRAM, user="")
+        return HAProxy(self.folder, self.places, lambda _, ports: self.said.append(ports), program)
+
+    async def put(self, owner: Owner, rows: Rows) -> None:
+        await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))
+
+    @property
+    def pid(self) -> int:
+        [folder] = self.folder.iterdir()
+        running = read_running(folder)
+        assert running is not None
+        return running.pid
+
+
+def at_work(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """In an event loop, with the driver open; in the end no process is left."""
+
+    @wraps(test)
+    def run(site: Site, **known: Any) -> None:
+        asyncio.run(_at_work(site, test(site, **known)))
+
+    return run
+
+
+async def _at_work(site: Site, test: Awaitable[None]) -> None:
+    await site.driver.open()
+    try:
+        await test
+    finally:
+        for owner in [WEB, NET]:
+            await site.put(owner, {})
+        await site.driver.close()
+    assert not [each for each in site.folder.glob("*") if read_running(each)]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def rows(port: int, *members: Any, more: Sequence[Any] = ()) -> Rows:
+    web = pool("web", *members)
+    return HAPROXY.compile(view([listener("one", port, web), *more], [web]), WEB)
+
+
+NETWORK = HAPROXY.compile(view([], []), NET)
+
+
+def get(port: int) -> str:
+    """The name of the machine that answers; empty where nobody does."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            answer = b"".join(iter(lambda: client.recv(4096), b""))
+    except OSError:
+        return ""
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    return body.split()[0] if " 200 " in head.splitlines()[0] + " " and body else ""
+
+
+@dataclass
+class Asking:
+    """Somebody asks again and again."""
+
+    port: int
+    answers: list[str] = field(default_factory=list)
+    _ended: Event = field(default_factory=Event)
+
+    def __enter__(self) -> "Asking":
+        self._thread = Thread(target=self._ask)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            self.answers.append(get(self.port))
+
+
+async def until(check: Any, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(check):  # noqa: ASYNC110 - other processes and threads do it
+            await asyncio.sleep(0.02)

@@ -1,0 +1,117 @@
+"""Machines behind a real HAProxy on loopback, and who asks them something through it."""
+
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fairlead.dataplane.rows import Rows
+from fairlead.model.loadbalancer import Listener, Member, Pool
+from harness.proxied import Running, member, rows_of, running, view
+
+
+@dataclass
+class Machine:
+    """A member that says its name and what it was told."""
+
+    name: str
+    port: int
+    seen: list[dict[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def machine(
+    name: str, *, cookie: str = "", family: socket.AddressFamily = socket.AF_INET, tls: str = ""
+) -> Iterator[Machine]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            it.seen.append({name.title(): text for name, text in self.headers.items()})
+            self.send_response(200)
+            if cookie:
+                self.send_header("Set-Cookie", cookie)
+            self.send_header("Content-Length", str(len(name)))
+            self.end_headers()
+            self.wfile.write(name.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        address_family = family
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # a client has hung up
+
+    host = "127.0.0.1" if family is socket.AF_INET else "::1"
+    with Server((host, 0), Handler) as server:
+        if tls:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(tls)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        it = Machine(name, server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield it
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def machines(*names: str, **known: Any) -> Iterator[list[Machine]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(machine(name, **known)) for name in names]
+
+
+def as_member(found: Machine, **known: Any) -> Member:
+    return member(found.name, found.port, **known)
+
+
+def ask(port: int, path: str = "/", *, host: str = "127.0.0.1", **headers: str) -> tuple[int, str, HTTPResponse]:
+    connection = HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer
+    finally:
+        connection.close()
+
+
+def names(port: int, times: int = 8, **known: Any) -> list[str]:
+    return [ask(port, **known)[1] for _ in range(times)]
+
+
+@contextmanager
+def served(one: Listener, *pools: Pool, **known: Any) -> Iterator[tuple[Running, Rows]]:
+    rows = rows_of(view([one], pools, **known))
+    with running(rows) as proxy:
+        yield proxy, rows
+
+
+class Greeted(socketserver.ThreadingTCPServer):
+    """It answers with the first bytes that it is sent, and keeps the connection."""
+
+    daemon_threads, allow_reuse_address = True, True
+
+
+@contextmanager
+def greeted() -> Iterator[int]:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                while text := self.request.recv(100):
+                    self.request.sendall(text.hex().encode())
+
+    with Greeted(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()

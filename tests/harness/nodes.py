@@ -1,0 +1,121 @@
+"""A server with agents' own way in, as it is deployed: TLS by its own authority, and nodes that enrol."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from immutables import Map
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.api.door import Services
+from fairlead.api.enrolment import read_token
+from fairlead.api.network import make_door
+from fairlead.api.node_identity import issue
+from fairlead.model.chassis import Chassis
+from fairlead.model.facts import CHASSIS, PLUGGED
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes
+from fairlead.node.connection import Connection, Remote
+from fairlead.node.identity import NodeIdentity, enrol
+from fairlead.options import Configuration, NodesOptions, ServerOptions, StoreOptions
+from fairlead.server.listening import listen
+from fairlead.server.lxd import LxdServer
+from fairlead.server.nodes import NodesServer
+from harness.agents import until
+from harness.api import inside, kept_by
+from harness.language import parse_model
+from model.test_probes import MODEL
+
+DOCUMENTS = tuple(parse_model(MODEL.strip(), {})[0].values())
+
+
+@dataclass
+class Deployed:
+    services: Services
+    folder: Path
+    url: str
+    nodes: NodesServer
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.services.model.snapshot
+
+    async def token(self, chassis: str) -> str:
+        enrolment = self.nodes.enrolment()
+        assert enrolment is not None
+        return (await issue(self.services, enrolment, chassis))[0]
+
+    async def enrol(self, chassis: str) -> NodeIdentity:
+        return await enrol(read_token(await self.token(chassis)), self.folder / f"{chassis}.pem")
+
+    def connection(self, identity: NodeIdentity) -> Connection:
+        return Connection(self.remote(identity), 5.0)
+
+    def remote(self, identity: NodeIdentity) -> Remote:
+        return Remote(url=self.url, tls=identity.tls())
+
+    def operator(self) -> Connection:
+        return Connection(Remote(url=f"unix:{self.folder}/main.socket"), 5.0)
+
+    def observe(self, fact: Any, news: Any) -> None:
+        at_once(self.services.model.observe(fact, news))
+
+
+@asynccontextmanager
+async def deployed(folder: Path) -> AsyncIterator[Deployed]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{probe.getsockname()[1]}"
+    configuration = Configuration(
+        server=ServerOptions(listen=f"unix:{folder}/main.socket"),
+        store=StoreOptions(path=str(folder / "store.db")),
+        nodes=NodesOptions(listen=where, socket=f"unix:{folder}/agent.socket", socket_chassis="one"),
+    )
+    nodes, lxd = NodesServer(configuration), LxdServer(configuration)
+    async with inside(make_door, folder, "/network", lambda snapshot, owner: {}) as place:
+        own = {"enrolment": nodes.enrolment, "socket_chassis": nodes.options.of_socket}
+        services = replace(place.services, now=lambda: datetime.now(UTC), **own)
+        apps = make_app(services, kept_by(place.reconciler), anybody)
+        works = (listen(apps, configuration, anybody, lxd, nodes), services.nodes.channel.run(), services.nodes.look())
+        tasks = [asyncio.create_task(work) for work in works]
+        stage = Deployed(services, folder, f"https://{where}", nodes)
+        await until(lambda: _listens(where))
+        await services.model.write(lambda _: Changes(puts=DOCUMENTS))
+        chassis = {name: Chassis(name=name, host=name, ports=Map({port: True})) for name, port in PLACES.items()}
+        stage.observe(CHASSIS, chassis)
+        stage.observe(PLUGGED, {port: name for name, port in PLACES.items()})
+        try:
+            yield stage
+        finally:
+            await asyncio.sleep(0.05)  # who has hung up is seen to have
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+PLACES = {"one": "vm1", "two": "vm2"}
+"""Chassis -> the machine that is there."""
+
+
+def _listens(where: str) -> bool:
+    host, _, port = where.partition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def play(folder: Path, story: Callable[[Deployed], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with asyncio.timeout(30), deployed(folder) as stage:
+            await story(stage)
+
+    asyncio.run(told())

@@ -1,0 +1,182 @@
+"""Load balancers that lead to an HAProxy, their configuration, and the real program with it on loopback."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.haproxy import Process
+from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, files
+from fairlead.dataplane.rows import Rows
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.chassis import Chassis
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    Pool,
+    PoolProtocol,
+    Vip,
+)
+from fairlead.model.network import FixedIP, Network, Port, PortUse, Subnet
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.port_ranges import one_port
+from fairlead.model.proxies import proxy_port_id
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+from harness.language import COMMON
+
+PROGRAM = shutil.which("haproxy") or "/usr/sbin/haproxy"
+needs_haproxy = pytest.mark.skipif(not Path(PROGRAM).exists(), reason="HAProxy is not installed here")
+WEB = Owner(Kind.LOAD_BALANCER, "web")
+CIDRS = ("127.0.0.0/24", "::/120")
+ADDRESSES = ("127.0.0.1", "::1")
+
+
+def member(name: str, port: int, address: str = "127.0.0.1", **known: Any) -> Member:
+    number = int("".join(filter(str.isdecimal, name)) or 0)
+    known = {"ordinal": number} | known
+    return Member(id=name, address=parse_address(address), port=port, **known, **COMMON)
+
+
+def pool(name: str, *members: Member, **known: Any) -> Pool:
+    known = {"protocol": PoolProtocol.HTTP, "algorithm": Algorithm.ROUND_ROBIN} | known
+    return Pool(id=name, members=members, **known, **COMMON)
+
+
+def listener(name: str, proxy_port: int, default: Pool | None = None, **known: Any) -> Listener:
+    known = {"protocol": ListenerProtocol.HTTP, "ports": one_port(80)} | known
+    default_id = default.id if default is not None else None
+    return Listener(id=name, default_pool_id=default_id, proxy_port=proxy_port, **known, **COMMON)
+
+
+def view(listeners: Iterable[Listener], pools: Iterable[Pool], *, down: Iterable[str] = (), **known: Any) -> Snapshot:
+    """A node's slice in which it has a proxy on loopback."""
+    subnets = tuple(
+        Subnet(id=cidr, cidr=parse_network(cidr), gateway=None, allocation_pools=(), **COMMON) for cidr in CIDRS
+    )
+    network = Network(id="net1", mtu=1442, subnets=subnets, **COMMON)
+    fixed = tuple(FixedIP(subnet_id=c, address=parse_address(a)) for c, a in zip(CIDRS, ADDRESSES, strict=True))
+    proxy = Port(
+        id=proxy_port_id("net1", "node"),
+        network_id="net1",
+        mac_address="02:00:00:00:00:01",
+        fixed_ips=fixed,
+        device_owner=PortUse.PROXY,
+        device_id="net1",
+        host="node",
+        **COMMON,
+    )
+    vips = [Vip(address=parse_address(a), port_id="vip", subnet_id=c, network_id="net1") for c, a in VIPS]
+    balancer = LoadBalancer(
+        id="web",
+        provider="fairlead",
+        vip=vips[0],
+        additional_vips=tuple(vips[1:]),
+        listeners=tuple(listeners),
+        pools=tuple(pools),
+        **{**COMMON, **known},
+    )
+    facts = Snapshot(chassis=Map({"node": Chassis(name="node")}), down=Map({"web": frozenset(down)}))
+    return apply_changes(facts, Changes(puts=(network, proxy, balancer)), 1)
+
+
+VIPS = (("127.0.0.0/24", "127.0.0.10"), ("::/120", "::10"))
+
+
+def rows_of(snapshot: Snapshot) -> Rows:
+    return {**HAPROXY.compile(snapshot, Owner(Kind.NETWORK, "net1")), **HAPROXY.compile(snapshot, WEB)}
+
+
+def written(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[str, str]:
+    """The files of the one process, put into the folder."""
+    process = next(row for row in rows.values() if isinstance(row, Process))
+    sockets = Sockets(control=f"{folder}/control", peers=f"{folder}/peers")
+    texts = files(process, rows.values(), sockets, tuple(missing))
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return texts
+
+
+def refusal(folder: Path) -> str:
+    """What the program says of a configuration that it does not take; nothing of one that it does."""
+    command = [PROGRAM, "-c", "-q", "-f", str(folder / CONFIGURATION)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout + done.stderr if done.returncode else done.stderr
+
+
+@dataclass
+class Running:
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def tell(self, command: str) -> str:
+        """Of the runtime API."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(f"{self.folder}/control")
+            client.sendall(command.encode() + b"\n")
+            client.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+        return answer.decode().strip()
+
+    def reload(self) -> None:
+        """A new process takes over the sockets and the tables of the old one."""
+        old, before = self.process, self._arguments()
+        more = ["-x", f"{self.folder}/control", "-sf", str(old.pid)]
+        self.process = subprocess.Popen([*before, *more])
+        until(lambda: old.poll() is not None)
+
+    def _arguments(self) -> list[str]:
+        return [PROGRAM, "-db", "-q", "-f", str(self.folder / CONFIGURATION)]
+
+
+@contextlib.contextmanager
+def running(rows: Rows, prepared: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """`prepared`: further files, as secrets are."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path, text in (prepared or {}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        written(rows, folder)
+        assert refusal(folder) == ""
+        it = Running(folder, subprocess.Popen([PROGRAM, "-db", "-q", "-f", str(folder / CONFIGURATION)]))
+        try:
+            until(lambda: (folder / "control").exists() and bool(it.tell("show info")))
+            yield it
+        finally:
+            it.process.terminate()
+            it.process.wait(10)
+
+
+def until(true: Any, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not _holds(true):
+        assert time.monotonic() < end, "never came true"
+        time.sleep(0.01)
+
+
+def _holds(true: Any) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(true())
+    return False
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        found: int = one.getsockname()[1]
+    return found

@@ -1,0 +1,68 @@
+"""A process of Fairlead's own that tells its supervisor when it is ready, as systemd starts it."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+PATIENCE = 60.0
+"""Seconds: a machine that has much else to do is no defect."""
+LOOK = 0.1
+
+
+@dataclass(frozen=True)
+class Supervised:
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    _hears: socket.socket
+
+    def wait_for(self, words: str) -> None:
+        """Until the process has said it."""
+        deadline = monotonic() + PATIENCE
+        while monotonic() < deadline:
+            if select.select([self._hears], [], [], LOOK)[0]:
+                if words in self._hears.recv(4096).decode().splitlines():
+                    return
+            elif self.process.poll() is not None:
+                break
+        raise AssertionError(f"it did not say {words}; its log:\n{self.log.read_text()}")
+
+    def end(self) -> int:
+        """Its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def supervised(
+    folder: Path, command: Sequence[str], environment: Mapping[str, str], through: Sequence[str] = ()
+) -> Iterator[Supervised]:
+    """`fairlead command...`, when it is ready. `through` is what starts it, with less than this process may do."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
+        where = folder / f"{command[0]}.notify"
+        where.unlink(missing_ok=True)
+        hears.bind(str(where))
+        where.chmod(0o777)  # it may be started as somebody else
+        log = folder / f"{command[0]}.log"
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                [*through, sys.executable, "-m", "fairlead.cli", *command],
+                env={**os.environ, **environment, "NOTIFY_SOCKET": str(where)},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        try:
+            made = Supervised(process, log, hears)
+            made.wait_for("READY=1")
+            yield made
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,61 @@
+"""A machine with a server for each way in which one may be ill: a program of a workload.
+
+    ill_servers.py ill|well CERTIFICATE
+
+The servers are those of `node.test_prober`, each on a port of its own from `FIRST`, in both families. `well`: on the
+same ports are servers of the same kinds with which nothing is wrong.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import sys
+from dataclasses import replace
+
+from fairlead.model.checks import HttpCheck
+from fairlead.node.sctp import ABORT, INIT_ACK
+from node.test_prober import CASES, GOOD, HELLO, Case, nothing
+from node.test_sctp import speaking_sctp
+
+AT = ("10.0.0.11", "fd00:a::11")
+"""Of the machine."""
+FIRST = 9000
+SCTP = {"ill": {7001: INIT_ACK, 7002: ABORT}, "well": dict.fromkeys((7001, 7002, 7004), INIT_ACK)}
+"""What is answered at which port."""
+
+
+def well(case: Case) -> Case:
+    """The same question, and the answer that it wants."""
+    if isinstance(case.check, HttpCheck):
+        answer = replace(case, serve=GOOD, tls=case.check.is_tls, error="")
+        return answer if 200 in case.check.codes else replace(case, error="")
+    return replace(case, serve=nothing, tls=case.check == HELLO, error="")
+
+
+async def main(words: list[str]) -> None:
+    kind, certificate = words
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    async with contextlib.AsyncExitStack() as stack:
+        for port, case in enumerate(CASES.values(), FIRST):
+            each = case if kind == "ill" else well(case)
+            server = await asyncio.start_server(_bounded(each), None, port, ssl=context if each.tls else None)
+            await stack.enter_async_context(server)
+        for address in AT:
+            stack.enter_context(speaking_sctp(address, SCTP[kind]))
+        print("listening", flush=True)
+        await asyncio.Event().wait()
+
+
+def _bounded(case: Case):  # type: ignore[no-untyped-def]
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await case.serve(reader, writer)
+        with contextlib.suppress(OSError):
+            writer.close()
+
+    return serve
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

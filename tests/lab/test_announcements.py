@@ -1,0 +1,145 @@
+"""End to end: machines that know an address by the MAC of a port find the way when it becomes a Local IP, and back.
+
+Each has learned the MAC just before. Of itself Linux asks again after 15 s at the earliest (arp(7), half of
+base_reachable_time), so what happens within PATIENCE is the agents' doing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic, agents
+from fairlead.lab.databases import until
+from fairlead.model.addresses import derive_mac
+from lab.site import PATIENCE, PORT, Site, open_site
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+BOTH = pytest.mark.parametrize("version", [4, 6])
+CLIENTS = ("near", "far")
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """The owner is on chassis1, a replica and a client on each."""
+    site = open_site(lab)
+    site.network("sepia", "10.0.0.0/24", "fd00:a::/64")
+    site.machines("sepia", {"holder": "chassis1", "copy1": "chassis1", "copy2": "chassis2"}, serve=[PORT])
+    site.machines("sepia", {"near": "chassis1", "far": "chassis2"})
+    yield site
+    for name in ("holder", "copy1", "copy2", "near", "far"):
+        lab.remove_workload(name)
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+    with site.counting() as found:
+        yield found
+
+
+def port(site: Site, name: str) -> Any:
+    return site.cloud.network.find_port(name, ignore_missing=False)
+
+
+@contextmanager
+def local_ip(site: Site, version: int, *replicas: str) -> Iterator[Callable[[], None]]:
+    """The address of the holder; what is given deletes it."""
+    address, made = site.address("holder", version), list[Any]()
+
+    def delete() -> None:
+        for each in made:
+            for name in replicas:
+                site.cloud.network.delete_local_ip_association(each, port(site, name).id)
+            site.cloud.network.delete_local_ip(each)
+        made.clear()
+
+    made.append(site.cloud.network.create_local_ip(local_port_id=port(site, "holder").id, local_ip_address=address))
+    try:
+        for name in replicas:
+            fixed = site.address(name, version)
+            site.cloud.network.create_local_ip_association(made[0], fixed_port_id=port(site, name).id, fixed_ip=fixed)
+        yield delete
+    finally:
+        delete()
+
+
+def learn(site: Site, client: str, version: int) -> None:
+    """Anew, and not from what was said before."""
+    address = site.address("holder", version)
+    site.lab.exec(client, ["ip", "neigh", "flush", "to", address])
+    assert ask(site, client, version) == {"holder"}
+
+
+def known(site: Site, client: str, version: int) -> str:
+    found = site.lab.exec(client, ["ip", "neigh", "show", "to", site.address("holder", version)]).split()
+    return found[found.index("lladdr") + 1] if "lladdr" in found else ""
+
+
+def ask(site: Site, client: str, version: int, protocol: Protocol = Protocol.TCP) -> set[str]:
+    """Who answers ten connections to the holder's address."""
+    traffic = Traffic(to=site.address("holder", version), port=PORT, count=10, concurrency=5, protocol=protocol)
+    result = site.lab.traffic(client, traffic)
+    assert result.errors == {}
+    return set(result.answers)
+
+
+def all_know(site: Site, version: int, mac: str) -> None:
+    for client in CLIENTS:
+        until(PATIENCE, f"{client} knows {mac}", lambda client=client: known(site, client, version) == mac)
+
+
+@BOTH
+def test_machines_follow_when_an_address_becomes_a_local_ip_and_when_it_is_a_ports_again(
+    site: Site, nodes: dict[str, agents.Agent], version: int
+):
+    owner = port(site, "holder")
+    for client in CLIENTS:
+        learn(site, client, version)
+    all_know(site, version, owner.mac_address)
+    with local_ip(site, version) as delete:
+        all_know(site, version, derive_mac(owner.network_id))
+        for client in CLIENTS:
+            assert ask(site, client, version) == ask(site, client, version, Protocol.UDP) == {"holder"}
+        assert known(site, "holder", version) == "", "who has the address is told nothing"
+        delete()
+        all_know(site, version, owner.mac_address)
+        site.lab.wait_synced()
+        for client in CLIENTS:
+            assert ask(site, client, version) == {"holder"}
+
+
+@BOTH
+def test_machines_that_knew_the_owner_are_led_to_the_replica_on_their_node(
+    site: Site, nodes: dict[str, agents.Agent], version: int
+):
+    owner = port(site, "holder")
+    for client in CLIENTS:
+        learn(site, client, version)
+    with local_ip(site, version, "copy1", "copy2"):
+        all_know(site, version, derive_mac(owner.network_id))
+        site.lab.wait_synced()
+        for client, replica in zip(CLIENTS, ("copy1", "copy2"), strict=True):
+            until(PATIENCE, f"{client} is led to {replica}", lambda c=client, r=replica: ask(site, c, version) == {r})
+
+
+@BOTH
+def test_what_happens_while_no_agent_is_there_is_said_later(site: Site, nodes: dict[str, agents.Agent], version: int):
+    """It comes, and it goes."""
+    owner = port(site, "holder")
+    for client in CLIENTS:
+        learn(site, client, version)
+    for agent in nodes.values():
+        agent.stop()
+    with local_ip(site, version) as delete:
+        site.lab.wait_synced()
+        assert known(site, "near", version) == owner.mac_address
+        nodes.update({each.chassis: each for each in agents.start(site.lab.layout, site.url)})
+        all_know(site, version, derive_mac(owner.network_id))
+        for agent in nodes.values():
+            agent.stop()
+        delete()
+        nodes.update({each.chassis: each for each in agents.start(site.lab.layout, site.url)})
+        all_know(site, version, owner.mac_address)

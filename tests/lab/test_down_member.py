@@ -1,0 +1,182 @@
+"""End to end, with an agent on each chassis: what becomes of the connections of a member that dies."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, Traffic, agents
+from fairlead.lab.databases import until
+from lab.site import Balancer, Site, open_site
+from lab.speaker import Speaker, Speech, speaking
+from lab.test_gateway import lead_out, ping
+from lab.test_health import cut_cable, mend_cable, wait_members
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+QUICK = {"type": "TCP", "delay": 1, "delay_ms": 200, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+OPEN = 12
+"""Connections of each client."""
+AT = {4: "10.0.0.", 6: "fd00:a::"}
+TENANTS = ("acacia", "juniper")
+"""Each has a network with machines, and both have the same addresses."""
+HEARD = 2.0
+"""Seconds in which whoever is led anywhere is answered, on a busy machine too."""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    for tenant in TENANTS:
+        site.network(tenant, "10.0.0.0/24", "fd00:a::/64")
+        names = {f"{tenant}-1": "chassis2", f"{tenant}-2": "chassis1"}
+        hosts = {name: tuple(AT[version] + f"1{name[-1]}" for version in (4, 6)) for name in names}
+        site.machines(tenant, names, serve=[8080], at=hosts)
+        client = {f"{tenant}-client": ("10.0.0.20", "fd00:a::20")}
+        site.machines(tenant, dict.fromkeys(client, "chassis1"), at=client)
+    router = site.router("acacia", "acacia-v4", "acacia-v6")
+    lead_out(site, router, site.outside(), snat=False)
+    for host in ("203.0.113.1", "2001:db8::1"):
+        ping(site, "acacia-client", host)
+    yield site
+    for tenant in TENANTS:
+        for machine in ("1", "2", "client"):
+            lab.remove_workload(f"{tenant}-{machine}")
+    site.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(site: Site) -> Iterator[None]:
+    started = agents.start(site.lab.layout, site.url)
+    yield
+    for agent in started:
+        agent.stop()
+
+
+@contextmanager
+def balanced(site: Site, tenant: str, version: int, protocol: Protocol, down_member: str) -> Iterator[Balancer]:
+    """Both tenants' load balancers have the same address."""
+    with site.balancer(
+        f"{tenant}-v{version}",
+        (f"{tenant}-1", f"{tenant}-2"),
+        protocol=protocol.value.upper(),
+        version=version,
+        vip_address=f"{AT[version]}50",
+        healthmonitor=QUICK,
+        down_member=down_member,
+    ) as balancer:
+        yield balancer
+
+
+@contextmanager
+def talking(site: Site, place: str, balancer: Balancer, protocol: Protocol) -> Iterator[Speaker]:
+    """All are answered."""
+    with speaking(site.lab, place, balancer.vip, protocol) as speaker:
+        speaker.open(OPEN)
+        until(10, "all are answered", lambda: all(each.last for each in speaker.look().values()))
+        yield speaker
+
+
+def of(speeches: Mapping[int, Speech], name: str) -> list[Speech]:
+    return [each for each in speeches.values() if each.first == name]
+
+
+@contextmanager
+def dead(site: Site, *names: str) -> Iterator[float]:
+    """Their machines are cut off: nobody answers any more. Gives when they were seen to be down."""
+    for name in names:
+        cut_cable(site, name)
+    try:
+        wait_members(site, ERROR=len(names), ONLINE=4 - len(names))
+        yield time.time()
+    finally:
+        for name in names:
+            mend_cable(site, name)
+        wait_members(site, ONLINE=4)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("protocol", list(Protocol)[:2])
+def test_connections_of_a_dead_member_are_cut_and_nobody_elses(site: Site, protocol: Protocol, version: int):
+    """Another tenant has the same addresses everywhere, and a member there that lives."""
+    with ExitStack() as stack:
+        mine, theirs = (stack.enter_context(balanced(site, each, version, protocol, "RESET")) for each in TENANTS)
+        assert mine.vip == theirs.vip
+        wait_members(site, ONLINE=4)
+        speaker = stack.enter_context(talking(site, "acacia-client", mine, protocol))
+        others = stack.enter_context(talking(site, "juniper-client", theirs, protocol))
+        outside = stack.enter_context(talking(site, "outside", mine, protocol))
+        for each in (speaker, others, outside):
+            assert of(each.look(), "acacia-1") or of(each.look(), "juniper-1")
+        died = time.time()
+        with dead(site, "acacia-1") as seen:
+            for each in (speaker, outside):
+                until_all(each, "acacia-1", done(protocol))
+            time_of = [each.broke or each.changed for each in of(speaker.look(), "acacia-1")]
+            from_outside = [each.broke or each.changed for each in of(outside.look(), "acacia-1")]
+            print(
+                f"\nreset, {protocol.value}, IPv{version}: the last client heard it {max(time_of) - seen:+.2f} s after"
+                f" the member was seen to be down ({max(time_of) - died:.2f} s after its death);"
+                f" outside {max(from_outside) - seen:+.2f} s"
+            )
+            check_alive(speaker, "acacia-2")
+            check_alive(outside, "acacia-2")
+            check_alive(others, "juniper-1")
+            check_alive(others, "juniper-2")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("protocol", list(Protocol)[:2])
+def test_connections_of_the_last_member_are_cut_too_and_new_ones_refused(site: Site, protocol: Protocol, version: int):
+    with ExitStack() as stack:
+        mine, theirs = (stack.enter_context(balanced(site, each, version, protocol, "RESET")) for each in TENANTS)
+        wait_members(site, ONLINE=4)
+        speaker = stack.enter_context(talking(site, "acacia-client", mine, protocol))
+        others = stack.enter_context(talking(site, "juniper-client", theirs, protocol))
+        outside = stack.enter_context(talking(site, "outside", mine, protocol))
+        died = time.time()
+        with dead(site, "acacia-1", "acacia-2") as seen:
+            for each in (speaker, outside):
+                for name in ("acacia-1", "acacia-2"):
+                    until_all(each, name, lambda speech: bool(speech.broke))
+            broke = [each.broke for who in (speaker, outside) for each in who.look().values()]
+            print(
+                f"\nreset of the last, {protocol.value}, IPv{version}: the last client heard it"
+                f" {max(broke) - seen:+.2f} s after both members were seen to be down"
+                f" ({max(broke) - died:.2f} s after their death)"
+            )
+            for client in ("acacia-client", "outside"):
+                traffic = Traffic(to=mine.vip, port=80, protocol=protocol, count=5, concurrency=5, timeout=2)
+                assert site.lab.traffic(client, traffic).errors == {"refused": 5}
+            check_alive(others, "juniper-1")
+            check_alive(others, "juniper-2")
+
+
+def until_all(speaker: Speaker, name: str, is_done: Callable[[Speech], bool]) -> None:
+    until(10, f"those of {name} are cut", lambda: all(map(is_done, of(speaker.look(), name))))
+
+
+def done(protocol: Protocol) -> Callable[[Speech], bool]:
+    """A stream is reset; datagrams go to somebody else."""
+    return lambda each: bool(each.broke if protocol is Protocol.TCP else each.changed)
+
+
+def check_alive(speaker: Speaker, name: str) -> None:
+    now = time.time()
+    until(HEARD, "all are answered", lambda: all(each.heard > now for each in of(speaker.look(), name)))
+    assert not any(each.broke or each.changed for each in of(speaker.look(), name))
+
+
+def test_they_hang_where_they_are_kept(site: Site):
+    with ExitStack() as stack:
+        mine, _ = (stack.enter_context(balanced(site, each, 4, Protocol.TCP, "KEEP")) for each in TENANTS)
+        wait_members(site, ONLINE=4)
+        speaker = stack.enter_context(talking(site, "acacia-client", mine, Protocol.TCP))
+        with dead(site, "acacia-1") as seen:
+            site.lab.wait_synced()
+            check_alive(speaker, "acacia-2")
+            kept = of(speaker.look(), "acacia-1")
+            assert kept
+            assert not any(each.broke or each.changed or each.heard > seen for each in kept)
+        until(10, "they go on", lambda: all(each.heard > seen for each in of(speaker.look(), "acacia-1")))

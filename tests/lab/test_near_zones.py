@@ -1,0 +1,64 @@
+"""End to end: clients without a member on their chassis are led to those in their zone. In a lab of three chassis."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, take_down
+from lab.conftest import NAME
+from lab.site import Site, open_site
+from lab.test_near import answers, wait_answers
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+MEMBERS = {"one": "chassis1", "two": "chassis2", "three": "chassis3"}
+CLIENTS = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}
+
+
+@pytest.fixture(scope="module")
+def site(machine: None) -> Iterator[Site]:
+    name = f"{NAME}zones"
+    take_down(name)
+    lab = Lab.up(name, chassis=3)
+    try:
+        site = open_site(lab)
+        site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
+        site.machines("oaks", MEMBERS, serve=[8080])
+        site.machines("oaks", CLIENTS)
+        yield site
+        site.close()
+    finally:
+        take_down(name)
+
+
+def set_zones(site: Site, *zones: str) -> None:
+    for node, zone in zip(site.lab.record.chassis, zones, strict=True):
+        site.lab.set_zones(node.name, *filter(None, [zone]))
+
+
+def all_answers(site: Site, vip: str, protocol: Protocol = Protocol.TCP) -> dict[str, set[str]]:
+    return {client: answers(site, client, vip, protocol) for client in CLIENTS}
+
+
+@pytest.mark.parametrize(("version", "protocol"), [(4, Protocol.TCP), (4, Protocol.UDP), (6, Protocol.TCP)])
+def test_members_on_the_chassis_then_in_the_zone_then_anywhere(site: Site, version: int, protocol: Protocol):
+    """A chassis may change its zone at any time, and say none."""
+    set_zones(site, "a", "a", "b")
+    words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS"}
+    with site.balancer(f"oaks-v{version}", ["one", "three"], **words) as balancer:
+        wait_answers(site, "oak2", balancer.vip, {"one"}, protocol)
+        assert all_answers(site, balancer.vip, protocol) == {"oak1": {"one"}, "oak2": {"one"}, "oak3": {"three"}}
+        set_zones(site, "a", "b", "b")
+        wait_answers(site, "oak2", balancer.vip, {"three"}, protocol)
+        set_zones(site, "a", "", "b")
+        wait_answers(site, "oak2", balancer.vip, {"one", "three"}, protocol)
+        assert answers(site, "oak1", balancer.vip, protocol) == {"one"}
+
+
+def test_a_zone_serves_as_one(site: Site):
+    set_zones(site, "a", "a", "b")
+    with site.balancer("oaks-v4", [*MEMBERS], locality="ZONE") as balancer:
+        wait_answers(site, "oak1", balancer.vip, {"one", "two"})
+        assert all_answers(site, balancer.vip) == {"oak1": {"one", "two"}, "oak2": {"one", "two"}, "oak3": {"three"}}
+        set_zones(site, "", "", "")
+        wait_answers(site, "oak3", balancer.vip, {*MEMBERS})

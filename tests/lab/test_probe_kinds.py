@@ -1,0 +1,146 @@
+"""Every kind of monitor by agents, end to end: of servers that are right, wrong, slow, silent, resetting and half open,
+on machines of two tenants that have the same addresses. What is ill on one's is well on the other's."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.lab import Lab, agents
+from fairlead.lab.databases import ConditionTimedOut, until
+from fairlead.model.checks import HttpCheck
+from lab import ill_servers
+from lab.site import PATIENCE, Site, open_site
+from node.test_prober import CASES, Case, type_of
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+CLOSED = 8999
+SCTP = {"sctp right": (7001, ""), "sctp refuses": (7002, "it refuses"), "sctp silent": (7004, "no answer in 1 s")}
+"""Ports, and what is wrong with the ill."""
+RHYTHM = {"delay": 2, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+"""By it a silence is told in the words of `node.test_prober`."""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The machines `ill` and `well`, of two networks."""
+    site = open_site(lab, FAIRLEAD_PROBES_BY="agents", FAIRLEAD_PROBES_PER_SECOND_OF_PORT="-1")
+    certificate = make_certificate(tmp_path_factory.mktemp("tls"))
+    with ExitStack() as stack:
+        stack.callback(site.close)
+        for kind in ("ill", "well"):
+            site.network(kind, "10.0.0.0/24", "fd00:a::/64")
+            site.machines(kind, {kind: "chassis1"}, at={kind: ill_servers.AT})
+            stack.callback(lab.remove_workload, kind)
+            stack.enter_context(serving(lab, kind, certificate))
+        for agent in agents.start(lab.layout, site.url):
+            stack.callback(agent.stop)
+        yield site
+
+
+def make_certificate(folder: Path) -> Path:
+    """Of another name than anybody asks for, with its key."""
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=wrong.example"
+    made = [folder / name for name in ("key.pem", "chain.pem")]
+    command = ["openssl", *words.split(), "-keyout", str(made[0]), "-out", str(made[1])]
+    subprocess.run(command, check=True, capture_output=True)
+    both = folder / "both.pem"
+    both.write_text("".join(each.read_text() for each in made))
+    return both
+
+
+@contextmanager
+def serving(lab: Lab, machine: str, certificate: Path) -> Iterator[None]:
+    command = lab.command(machine, [sys.executable, ill_servers.__file__, machine, str(certificate)])
+    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**command.full_environment(), "PYTHONPATH": path}
+    with subprocess.Popen(command.argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listening\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def monitor(case: Case) -> dict[str, Any]:
+    asked: dict[str, Any] = {"type": type_of(case.check).value, **RHYTHM}
+    if isinstance(case.check, HttpCheck):
+        asked["expected_codes"] = ",".join(map(str, sorted(case.check.codes)))
+    return asked
+
+
+def listener(port: int, name: str, address: str, number: int, asked: Mapping[str, Any]) -> dict[str, Any]:
+    protocol = {"UDP-CONNECT": "UDP", "SCTP": "SCTP"}.get(asked["type"], "TCP")
+    pool = {
+        "name": name,
+        "protocol": protocol,
+        "lb_algorithm": "SOURCE_IP_PORT",
+        "members": [{"name": name, "address": address, "protocol_port": number}],
+        "healthmonitor": asked,
+    }
+    return {"name": name, "protocol": protocol, "protocol_port": port, "default_pool": pool}
+
+
+@contextmanager
+def asked(site: Site, kind: str, version: int) -> Iterator[str]:
+    """A load balancer with a listener, a member and a monitor for each case."""
+    address = ill_servers.AT[version == 6]
+    cases = [(name, number, monitor(case)) for number, (name, case) in enumerate(CASES.items(), ill_servers.FIRST)]
+    closed = [f"{each} closed" for each in ("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT")]
+    # Octavia's door wants more than three seconds between datagrams
+    cases += [(name, CLOSED, {"type": name.split()[0], **RHYTHM, "delay": 4}) for name in closed]
+    cases += [(name, number, {"type": "SCTP", **RHYTHM, "delay": 4}) for name, (number, _) in SCTP.items()]
+    cases += [("PING", 1, {"type": "PING", **RHYTHM})]
+    listeners = [
+        listener(port, name, address, number, monitor_) for port, (name, number, monitor_) in enumerate(cases, 1000)
+    ]
+    made = site.cloud.load_balancer.create_load_balancer(
+        name=f"{kind}{version}", vip_subnet_id=site.subnet(f"{kind}-v{version}").id, listeners=listeners
+    )
+    try:
+        yield f"{kind}{version}"
+    finally:
+        site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+
+
+def seen(site: Site, balancer: str) -> dict[str, tuple[str, str]]:
+    rows = httpx.get(f"{site.url}/operator/health").json()["health"]
+    found = (each for each in rows if each["owner_name"] == balancer)
+    return {each["member"]: (each["status"], each["error"]) for each in found}
+
+
+def wanted(kind: str) -> dict[str, tuple[str, str]]:
+    ill = {name: case.error if kind == "ill" else "" for name, case in CASES.items()}
+    closed = dict.fromkeys(("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT"), "it refuses")
+    ill |= {name: error if kind == "ill" else "" for name, (_, error) in SCTP.items()}
+    errors = {**ill, **{f"{name} closed": error for name, error in closed.items()}, "PING": ""}
+    return {name: ("ERROR", error) if error else ("ONLINE", "") for name, error in errors.items()}
+
+
+def test_each_is_told_what_is_wrong_with_its_own(site: Site):
+    with ExitStack() as stack:
+        names = {
+            stack.enter_context(asked(site, kind, version)): kind for kind in ("ill", "well") for version in (4, 6)
+        }
+        wrong: dict[str, object] = {}
+
+        def is_told() -> bool:
+            wrong.clear()
+            for name, kind in names.items():
+                found, right = seen(site, name), wanted(kind)
+                differs = {key: (found.get(key), right[key]) for key in right if found.get(key) != right[key]}
+                wrong.update({f"{name}: {key}": told for key, told in differs.items()})
+            return not wrong
+
+        try:
+            until(PATIENCE, "each is seen as it is", is_told)
+        except ConditionTimedOut:
+            raise AssertionError(wrong) from None

@@ -1,0 +1,201 @@
+"""Probes by an agent, through a real OVN: from one namespace of each node, of tenants with the same addresses."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fairlead.drivers.ovn.probe_ports import ProbePorts, device_name
+from fairlead.drivers.ovn.vswitch import Tools
+from fairlead.lab import Lab, namespaces, processes
+from fairlead.lab.layout import workload_device
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.checks import Check, HttpCheck, PlainCheck, Rhythm, Target
+from fairlead.model.health import ASKED_OVER, Endpoint, Health
+from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.probe_devices import ProbeDevice
+from fairlead.model.sighting import Sighting
+from fairlead.node.prober_thread import News, ProberThread
+from lab.site import PORT, Site, open_site
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+MONITOR = {"type": "TCP", "delay": 5, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+HTTP = HttpCheck(is_tls=False, method="GET", path="/", version="1.0", host="x", codes=frozenset({200}))
+QUICK = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
+CALM = Rhythm(delay=0.5, timeout=0.5, max_retries=1, max_retries_down=2)
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    yield site
+    site.close()
+
+
+@dataclass
+class Node:
+    """What an agent on a chassis does, as far as it probes."""
+
+    thread: ProberThread = field(init=False)
+    seen: dict[Endpoint, Sighting] = field(default_factory=dict)
+    at: dict[Endpoint, float] = field(default_factory=dict)
+
+    def told(self, news: News) -> None:
+        self.seen.update(news)
+        self.at.update(dict.fromkeys(news, time.monotonic()))
+
+    async def until(self, wanted: Mapping[Endpoint, Health], seconds: float = 15.0) -> None:
+        async with asyncio.timeout(seconds):
+            while {each: self.seen[each].health for each in wanted if each in self.seen} != wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def node(site: Site, name: str, *networks: str) -> AsyncIterator[Node]:
+    layout = site.lab.layout
+    namespace, run_dir = layout.namespace(f"probes-{name}"), layout.node_directory(name)
+    ports = ProbePorts("br-int", namespace, Tools(run_dir))
+    made = await ports.apply([device(site, each) for each in networks])
+    assert await ports.apply([device(site, each) for each in networks]) == frozenset(), "what is right is left alone"
+    here = Node()
+    here.thread = ProberThread(name, Path("/run/netns") / namespace, here.told)
+    await here.thread.start()
+    here.thread.change((), (), made)
+    try:
+        yield here
+    finally:
+        here.thread.stop()
+        await ports.apply([])
+
+
+def device(site: Site, name: str) -> ProbeDevice:
+    """As OVN has the port."""
+    network = site.cloud.network.find_network(name, ignore_missing=False)
+    told = site.lab.exec("central", ["ovn-nbctl", "lsp-get-addresses", f"probe-{network.id}"]).split()
+    subnets = tuple(parse_network(site.cloud.network.get_subnet(each).cidr) for each in network.subnet_ids)
+    return ProbeDevice(
+        network_id=network.id,
+        port_name=f"probe-{network.id}",
+        mac=told[0],
+        mtu=network.mtu,
+        addresses=tuple(parse_address(each) for each in told[1:]),
+        subnets=subnets,
+    )
+
+
+def type_of(check: Check) -> MonitorType:
+    return MonitorType.HTTP if isinstance(check, HttpCheck) else check.type
+
+
+def target(site: Site, machine: str, network: str, check: Check, rhythm: Rhythm, version: int = 4) -> Target:
+    found = site.cloud.network.find_network(network, ignore_missing=False)
+    address, over = parse_address(site.address(machine, version)), ASKED_OVER[type_of(check)]
+    number = 0 if type_of(check) is MonitorType.PING else PORT
+    port = site.lab.workload(machine).port_id
+    asker = f"{machine}-{type_of(check)}"
+    return Target(endpoint=Endpoint(port, address, number, over, found.id, asker), check=check, rhythm=rhythm)
+
+
+def start_process(site: Site, name: str) -> None:
+    folder = site.lab.layout.node_directory(name)
+    files = ("--pidfile", str(folder / "answer.pid"), "--log-file", str(folder / "answer.log"))
+    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", name, "--port", str(PORT), *files, "--detach")
+    site.lab.exec(name, argv)
+
+
+def end_process(site: Site, name: str) -> None:
+    namespace = site.lab.layout.namespace(name)
+    processes.end(namespaces.processes([namespace]), lambda pid: pid in namespaces.processes([namespace]))
+
+
+def cut_cable(site: Site, name: str) -> None:
+    """Nobody answers any more, not even for the machine."""
+    site.lab.exec(site.lab.workload(name).chassis, ["ip", "link", "set", workload_device(name), "down"])
+
+
+def mend_cable(site: Site, name: str) -> None:
+    site.lab.exec(site.lab.workload(name).chassis, ["ip", "link", "set", workload_device(name), "up"])
+
+
+CHECKS = (
+    HTTP,
+    *(PlainCheck(type=each) for each in (MonitorType.TCP, MonitorType.PING, MonitorType.UDP_CONNECT)),
+)
+
+
+@pytest.fixture(scope="module")
+def twins(site: Site) -> Iterator[None]:
+    """Two networks with the same addresses, and machines on each that have those of the other one's. A load balancer on
+    each makes the ports from which they are probed."""
+    for name in ("oak", "fir"):
+        site.network(name, "10.0.0.0/24", "fd00:a::/64")
+        at = {f"{name}1": ("10.0.0.11", "fd00:a::11"), f"{name}2": ("10.0.0.12", "fd00:a::12")}
+        site.machines(name, {f"{name}1": "chassis1", f"{name}2": "chassis2"}, serve=[PORT], at=at)
+    assert site.address("oak1") == site.address("fir1")
+    assert site.address("oak1", 6) == site.address("fir1", 6)
+    with contextlib.ExitStack() as stack:
+        for name in ("oak", "fir"):
+            stack.enter_context(site.balancer(f"{name}-v4", (f"{name}1",), healthmonitor=MONITOR))
+        yield
+    for name in ("oak", "fir"):
+        for number in (1, 2):
+            site.lab.remove_workload(f"{name}{number}")
+
+
+def test_two_tenants_with_the_same_addresses_are_probed_each_for_itself(site: Site, twins: None):
+    assert site.address("oak1") == site.address("fir1")
+
+    async def story() -> None:
+        async with node(site, "chassis1", "oak", "fir") as here:
+            all_, of = [], {}
+            for name in ("oak", "fir"):
+                for version in (4, 6):
+                    of[name, version] = [target(site, f"{name}1", name, check, CALM, version) for check in CHECKS]
+                    all_ += of[name, version]
+            here.thread.change((), all_, ())
+            await here.until({each.endpoint: Health.ONLINE for each in all_})
+            end_process(site, "oak1")
+            down = {
+                each.endpoint: Health.ONLINE if each.check == CHECKS[2] else Health.ERROR
+                for version in (4, 6)
+                for each in of["oak", version]
+            }
+            up = {each.endpoint: Health.ONLINE for version in (4, 6) for each in of["fir", version]}
+            await here.until({**down, **up})
+            assert {here.seen[each].error for each, health in down.items() if health is Health.ERROR} == {"it refuses"}
+            start_process(site, "oak1")
+            await here.until({each.endpoint: Health.ONLINE for each in all_})
+            there = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
+            assert device_name(device(site, "oak").network_id) in there
+        left = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
+        assert device_name(device(site, "oak").network_id) not in left
+
+    asyncio.run(story())
+
+
+def test_quick_probes_see_a_black_hole_and_a_reset_in_tenths_of_a_second(site: Site, twins: None):
+    async def story() -> None:
+        async with node(site, "chassis1", "oak") as here:
+            asked = target(site, "oak1", "oak", CHECKS[1], QUICK)
+            here.thread.change((), [asked], ())
+            took: dict[str, list[float]] = {"reset": [], "black hole": []}
+            for _ in range(5):
+                for how, die, revive in (("reset", end_process, start_process), ("black hole", cut_cable, mend_cable)):
+                    await here.until({asked.endpoint: Health.ONLINE})
+                    await asyncio.to_thread(die, site, "oak1")
+                    dead = time.monotonic()
+                    await here.until({asked.endpoint: Health.ERROR})
+                    took[how].append(here.at[asked.endpoint] - dead)
+                    await asyncio.to_thread(revive, site, "oak1")
+        told = "; ".join(f"{how} {' '.join(f'{each * 1000:.0f}' for each in found)} ms" for how, found in took.items())
+        print(f"\nprobes each 100 ms, one failure is enough, seen after the death was done: {told}")
+        assert sorted(took["reset"])[2] < 0.15
+        assert sorted(took["black hole"])[2] < 0.3
+
+    asyncio.run(story())

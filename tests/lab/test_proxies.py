@@ -1,0 +1,202 @@
+"""End to end: listeners that ask what no switch can do, led on each node to the HAProxy there."""
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlead.lab import Lab, agents
+from fairlead.lab.databases import until
+from fairlead.lab.errors import CommandFailed
+from fairlead.lab.service import start, stop
+from lab.site import PATIENCE, Balancer, Site, open_site
+from lab.test_health import cut_cable, mend_cable
+
+pytestmark = [pytest.mark.lab]
+
+MEMBERS = ("w1", "w2")
+CLIENTS = ("near", "other", "far")
+POOL = {"lb_algorithm": "ROUND_ROBIN"}
+OTHER_PROXY_SECONDS = 2.0
+OPTIONS = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab, **OPTIONS)
+    site.network("thuja", "10.0.0.0/24", "fd00:a::/64")
+    site.network("maple", "10.0.1.0/24", "fd00:b::/64")
+    site.router("leading", "thuja-v4", "thuja-v6", "maple-v4", "maple-v6")
+    site.machines("thuja", {"w1": "chassis1", "w2": "chassis2"}, serve=[8080])
+    site.machines("thuja", {"near": "chassis1", "other": "chassis2"})
+    site.machines("maple", {"far": "chassis2"})
+    yield site
+    for name in (*MEMBERS, *CLIENTS):
+        lab.remove_workload(name)
+    site.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+    started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
+    yield started
+    for agent in started.values():
+        agent.stop()
+
+
+def get(site: Site, client: str, vip: str, path: str = "/", *more: str) -> tuple[str, str]:
+    """The code, and who answered, or where it leads to. Raises CommandFailed."""
+    host = f"[{vip}]" if ":" in vip else vip
+    words = ["curl", "-sS", "-m", "5", "-w", "\n%{http_code} %{redirect_url}", *more, f"http://{host}{path}"]
+    *body, last = site.lab.exec(client, words).strip().splitlines()
+    code, _, where = last.partition(" ")
+    return code, where or "".join(body)
+
+
+def serves(site: Site, client: str, vip: str) -> bool:
+    try:
+        return get(site, client, vip)[0] == "200"
+    except CommandFailed:
+        return False
+
+
+@contextmanager
+def web(site: Site, version: int = 4, **pool: object) -> Iterator[Balancer]:
+    with site.balancer(f"thuja-v{version}", MEMBERS, protocol="HTTP", version=version, **{**POOL, **pool}) as balancer:
+        until(PATIENCE, "proxies serve on both nodes", lambda: set(processes(site)) == {"chassis1", "chassis2"})
+        until(PATIENCE, "each client is served", lambda: all(serves(site, each, balancer.vip) for each in CLIENTS))
+        yield balancer
+
+
+def processes(site: Site) -> dict[str, int]:
+    """Chassis -> the process of its proxy, as its agent has written it down."""
+    folders = {each: site.lab.layout.directory / "fairlead" / f"agent-{each}.proxies" for each in nodes_of(site)}
+    files = {name: list(Path(folder).glob("*/pid")) for name, folder in folders.items()}
+    return {name: int(found[0].read_text().split()[0]) for name, found in files.items() if found}
+
+
+def nodes_of(site: Site) -> list[str]:
+    return [node.name for node in site.lab.status().chassis]
+
+
+def counted(site: Site, chassis: str) -> int:
+    """The requests that the proxy there has had."""
+    [socket] = (site.lab.layout.directory / "fairlead" / f"agent-{chassis}.proxies").glob("*/sockets/control")
+    said = site.lab.exec("outside", ["python3", "-c", ASK, str(socket)])
+    return sum(int(line["stot"]) for line in json.loads(said) if line["svname"] == "FRONTEND")
+
+
+ASK = """
+import csv, json, socket, sys
+with socket.socket(socket.AF_UNIX) as asking:
+    asking.connect(sys.argv[1])
+    asking.sendall(b"show stat\\n")
+    text = b"".join(iter(lambda: asking.recv(65536), b"")).decode()
+print(json.dumps(list(csv.DictReader(text.removeprefix("# ").splitlines()))))
+"""
+
+
+AGAIN = """
+for _ in $(seq {times}); do curl -s -o /dev/null -m 5 -w '%{{http_code}}\n' http://{vip}/; done
+"""
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_each_node_asks_its_own_proxy(site: Site, version: int):
+    with web(site, version) as balancer:
+        for client, chassis in {"near": "chassis1", "other": "chassis2", "far": "chassis2"}.items():
+            before = {each: counted(site, each) for each in ("chassis1", "chassis2")}
+            seen = Counter(get(site, client, balancer.vip) for _ in range(8))
+            after = {each: counted(site, each) for each in before}
+            assert seen == {("200", "w1"): 4, ("200", "w2"): 4}, client
+            assert {each: after[each] - before[each] for each in before} == {**dict.fromkeys(before, 0), chassis: 8}
+
+
+def test_paths_lead_where_policies_say(site: Site):
+    with web(site) as balancer:
+        api = site.cloud.load_balancer
+        policy = api.create_l7_policy(
+            listener_id=balancer.listener, action="REDIRECT_TO_URL", redirect_url="http://elsewhere.example/"
+        )
+        api.create_l7_rule(policy.id, type="PATH", compare_type="STARTS_WITH", value="/old")
+        until(PATIENCE, "it is told", lambda: get(site, "near", balancer.vip, "/old/page")[0] == "302")
+        assert get(site, "near", balancer.vip, "/old/page") == ("302", "http://elsewhere.example/")
+        assert get(site, "near", balancer.vip, "/new")[0] == "200"
+
+
+def test_a_proxy_that_is_killed_is_there_again_and_its_node_goes_on_meanwhile(site: Site):
+    with web(site) as balancer:
+        first = processes(site)["chassis1"]
+        os.kill(first, signal.SIGKILL)
+        killed = time.monotonic()
+        until(OTHER_PROXY_SECONDS + PATIENCE, "somebody serves", lambda: serves(site, "near", balancer.vip))
+        assert time.monotonic() - killed < OTHER_PROXY_SECONDS + 1  # and one request that asked in vain
+        until(PATIENCE, "it is there again", lambda: processes(site).get("chassis1", first) != first)
+        assert get(site, "near", balancer.vip)[0] == "200"
+
+
+def test_an_agent_that_ends_takes_no_proxy_with_it(site: Site, nodes: dict[str, agents.Agent]):
+    with web(site) as balancer:
+        before = processes(site)
+        nodes["chassis1"].stop()
+        assert get(site, "near", balancer.vip)[0] == "200"
+        nodes["chassis1"] = agents.start_one(site.lab.layout, site.url, "chassis1")
+        site.set_member(balancer, "w1", weight=0)
+        until(PATIENCE, "it is told", lambda: [get(site, "near", balancer.vip)[1] for _ in range(6)] == ["w2"] * 6)
+        assert processes(site) == before
+
+
+def test_members_come_and_go_without_a_failed_request(site: Site):
+    with web(site) as balancer:
+        first = processes(site)
+        with ThreadPoolExecutor(1) as threads:
+            asking = threads.submit(site.lab.exec, "near", ["sh", "-c", AGAIN.format(vip=balancer.vip, times=300)])
+            for weight in (0, 5, 1, 0, 3, 1):
+                site.set_member(balancer, "w1", weight=weight)
+            site.cloud.load_balancer.update_listener(balancer.listener, connection_limit=1000)
+            until(PATIENCE, "a new process takes its place", lambda: processes(site) != first)
+            assert not asking.done()
+            codes = Counter(asking.result().split())
+        assert codes == {"200": 300}
+
+
+def test_a_health_monitor_says_who_serves(site: Site):
+    monitor = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1, "url_path": "/"}
+    with web(site, healthmonitor=monitor) as balancer:
+        member = site.member(balancer, "w1")
+        api = site.cloud.load_balancer
+        until(PATIENCE, "it is seen", lambda: api.get_member(member, balancer.pool).operating_status == "ONLINE")
+        cut_cable(site, "w1")
+        try:
+            until(PATIENCE, "it gets nothing", lambda: [answer(site, balancer) for _ in range(4)] == ["w2"] * 4)
+        finally:
+            mend_cable(site, "w1")
+        until(PATIENCE, "it serves again", lambda: {answer(site, balancer) for _ in range(4)} == {"w1", "w2"})
+
+
+def answer(site: Site, balancer: Balancer) -> str:
+    try:
+        return get(site, "near", balancer.vip)[1]
+    except CommandFailed:
+        return ""
+
+
+def test_a_server_that_begins_anew_takes_no_proxy_away(site: Site):
+    """It knows of none before agents have told it; nobody probes a member here, for whom it would wait too."""
+    with web(site) as balancer, ThreadPoolExecutor(1) as threads:
+        asking = threads.submit(site.lab.exec, "near", ["sh", "-c", AGAIN.format(vip=balancer.vip, times=1000)])
+        again = start(site.lab.layout, site.url.removeprefix("http://"), OPTIONS)
+        until(PATIENCE, "OVN is looked at", lambda: httpx.get(f"{site.url}/readyz").status_code == 200)
+        site.set_member(balancer, "w1", weight=7)
+        assert not asking.done()
+        codes = Counter(asking.result().split())
+    stop(site.lab.layout, again)
+    assert codes == {"200": 1000}

@@ -1,0 +1,236 @@
+"""End to end: a node without power takes its members with it, and one that has lost its agent alone takes nobody.
+
+Two tenants have the same addresses. Heartbeats are of one second, so that nobody waits fifteen for a node to be silent.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.lab import Lab, Protocol, agents, processes
+from fairlead.lab.chassis import UPLINK
+from fairlead.lab.databases import until
+from fairlead.lab.load import Load, LoadResult, Running, Target
+from lab.site import PATIENCE, Balancer, Site, open_site
+from lab.test_health import end_process, start_process, wait_members
+
+pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+
+HEARTBEAT = 1
+MONITOR = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2}
+OVER_TCP = {**MONITOR, "type": "TCP"}
+KINDS = (
+    ("cedar", 4, Protocol.TCP, MONITOR),
+    ("cedar", 6, Protocol.TCP, MONITOR),
+    ("yew", 4, Protocol.UDP, OVER_TCP),
+    ("yew", 6, Protocol.UDP, OVER_TCP),
+)
+SETTLED = 8.0
+"""Seconds that a cover may take, from the third heartbeat that is left out: until somebody looks, the port is plugged
+in, other nodes know where it is, and two probes have failed. What the machine is slow by is on top."""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    for tenant in ("cedar", "yew"):
+        site.network(tenant, "10.0.0.0/24", "fd00:a::/64")
+        at = {f"{tenant}{each}": (f"10.0.0.1{each}", f"fd00:a::1{each}") for each in (1, 2, 3)}
+        site.machines(tenant, {f"{tenant}1": "chassis2", f"{tenant}2": "chassis1"}, serve=[8080], at=at)
+        site.machines(tenant, {f"{tenant}3": "chassis1"}, at=at)
+    yield site
+    for tenant in ("cedar", "yew"):
+        for each in (1, 2, 3):
+            lab.remove_workload(f"{tenant}{each}")
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+    started = {each.chassis: each for each in agents.start(site.lab.layout, site.url, heartbeat=HEARTBEAT)}
+    yield started
+    for each in started.values():
+        each.stop()
+
+
+@pytest.fixture(scope="module")
+def balancers(site: Site, nodes: object) -> Iterator[tuple[Balancer, ...]]:
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(
+                site.balancer(
+                    f"{tenant}-v{version}",
+                    (f"{tenant}1", f"{tenant}2"),
+                    protocol=protocol.value.upper(),
+                    version=version,
+                    healthmonitor=monitor,
+                )
+            )
+            for tenant, version, protocol, monitor in KINDS
+        ]
+        wait_members(site, ONLINE=8)
+        site.lab.wait_synced()
+        yield tuple(found)
+
+
+@contextmanager
+def asking(site: Site, balancers: tuple[Balancer, ...], seconds: float) -> Iterator[list[Running]]:
+    """A client of each tenant opens connections to its own, on both."""
+    with ExitStack() as stack:
+        running = []
+        for tenant in ("cedar", "yew"):
+            own = [(kind, each) for kind, each in zip(KINDS, balancers, strict=True) if kind[0] == tenant]
+            to = tuple(Target(to=each.vip, port=80, protocol=protocol) for (_, _, protocol, _), each in own)
+            load = Load(targets=to, rate=20, count=int(20 * seconds), held=0, seconds=seconds, timeout=2.0)
+            running.append(stack.enter_context(site.lab.load(f"{tenant}3", load)))
+        yield running
+
+
+def results(running: list[Running]) -> list[LoadResult]:
+    return [each.stop() for each in running]
+
+
+def table(site: Site) -> dict[tuple[str, str], Mapping[str, Any]]:
+    rows = httpx.get(f"{site.url}/operator/health").json()["health"]
+    return {(row["owner"], row["member"]): row for row in rows}
+
+
+def seen_by(site: Site, chassis: str, status: str, *names: str) -> bool:
+    rows = [row for (_, member), row in table(site).items() if member in names]
+    return bool(rows) and all((row["chassis"], row["status"]) == (chassis, status) for row in rows)
+
+
+def turns(site: Site, since: int) -> int:
+    """How often anybody went down or came back, by the server's log."""
+    return site.service.log.read_text()[since:].count("that are down: ")
+
+
+def mark(site: Site) -> int:
+    return len(site.service.log.read_text())
+
+
+def cover_ports(site: Site) -> list[str]:
+    names = site.lab.exec("central", ["ovn-nbctl", "--bare", "--columns=name", "list", "Logical_Switch_Port"])
+    return [each for each in names.split() if each.startswith("cover-")]
+
+
+@contextmanager
+def without_power(lab: Lab, chassis: str) -> Iterator[None]:
+    """Nothing runs there and nothing comes out, all at once."""
+    folder = lab.layout.node_directory(chassis)
+    pids = [processes.read_pidfile(folder / f"{name}.pid") or 0 for name in ("ovn-controller", "ovs-vswitchd")]
+    assert all(processes.is_marked(pid, lab.layout.directory) for pid in pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    lab.exec(chassis, ["ip", "link", "set", UPLINK, "down"])
+    try:
+        yield
+    finally:
+        lab.exec(chassis, ["ip", "link", "set", UPLINK, "up"])
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_node_that_loses_its_power_takes_its_members_with_it(
+    site: Site, nodes: dict[str, agents.Agent], balancers: tuple[Balancer, ...]
+):
+    begun = mark(site)
+    with without_power(site.lab, "chassis2"):
+        nodes["chassis2"].process.kill()
+        nodes["chassis2"].process.wait()
+        died = time.monotonic()
+        wait_members(site, ONLINE=4, ERROR=4)
+        took = time.monotonic() - died
+        time.sleep(1)  # chassis1 alone: who waits for all of them waits for ever
+        assert seen_by(site, "chassis1", "ERROR", "cedar1", "yew1")
+        with asking(site, balancers, 6) as running:
+            after = [each.finish() for each in running]
+    assert turns(site, begun) == 4
+    nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2", heartbeat=HEARTBEAT)
+    wait_members(site, ONLINE=8)
+    until(PATIENCE, "the node has its own", lambda: seen_by(site, "chassis2", "ONLINE", "cedar1", "yew1"))
+    until(PATIENCE, "the ports of covers go", lambda: not cover_ports(site))
+    assert turns(site, begun) == 8, "somebody came or went twice"
+    failed = [each for found in after for each in found.broken]
+    print(f"\na node without power: its members were out after {took:.1f} s; of new connections failed {len(failed)}")
+    assert failed == []
+    assert took < 3 * HEARTBEAT + SETTLED
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
+    site: Site, nodes: dict[str, agents.Agent], balancers: tuple[Balancer, ...], how: str
+):
+    agent, begun = nodes["chassis2"], mark(site)
+    with asking(site, balancers, 60) as running:
+        os.kill(agent.process.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        if how == "killed":
+            agent.process.wait()
+        began = time.monotonic()
+        until(PATIENCE, "the other one covers", lambda: seen_by(site, "chassis1", "ONLINE", "cedar1", "yew1"))
+        took = time.monotonic() - began
+        assert len(cover_ports(site)) == 2
+        broken = [each for found in results(running) for each in found.broken]
+    assert turns(site, begun) == 0
+    print(f"\nan agent {how}: another node saw its members after {took:.1f} s; {len(broken)} connections failed")
+    assert broken == []
+    end_process(site, "cedar1")
+    wait_members(site, ONLINE=6, ERROR=2)
+    assert {row["error"] for (_, member), row in table(site).items() if member == "cedar1"} == {"it refuses"}
+    if how == "killed":
+        nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2", heartbeat=HEARTBEAT)
+    else:
+        os.kill(agent.process.pid, signal.SIGCONT)
+    until(PATIENCE, "the node has its own", lambda: seen_by(site, "chassis2", "ONLINE", "yew1"))
+    until(PATIENCE, "the ports of covers go", lambda: not cover_ports(site))
+    assert turns(site, begun) == 2, "who was dead served again for a moment"
+    start_process(site, "cedar1")
+    wait_members(site, ONLINE=8)
+    site.lab.wait_synced()
+
+
+def test_a_member_at_nobodys_port_is_probed_by_one_node(site: Site, nodes: dict[str, agents.Agent]):
+    """A machine has a second address, of which OVN knows nothing."""
+    network = site.cloud.network.find_network("cedar", ignore_missing=False)
+    port = site.cloud.network.find_port("cedar2", network_id=network.id)
+    site.cloud.network.update_port(port, port_security_enabled=False)
+    before = dict(wait_for_members(site))
+    with ExitStack() as stack:
+        for version, address, prefix in ((4, "10.0.0.77", 24), (6, "fd00:a::77", 64)):
+            there = f"{address}/{prefix}"
+            site.lab.exec(
+                "cedar2", ["ip", "address", "add", there, "dev", "eth0", *(["nodad"] if version == 6 else [])]
+            )
+            stack.callback(site.lab.exec, "cedar2", ["ip", "address", "del", there, "dev", "eth0"])
+            balancer = stack.enter_context(
+                site.balancer(f"cedar-v{version}", (), version=version, healthmonitor=MONITOR)
+            )
+            site.cloud.load_balancer.create_member(
+                balancer.pool, name=f"second{version}", address=address, protocol_port=8080
+            )
+            name = f"second{version}"
+            until(PATIENCE, "somebody sees it answer", lambda name=name: state(site, name) == "ONLINE")
+        assert len({row["chassis"] for (_, member), row in table(site).items() if member.startswith("second")}) == 1
+        assert len(cover_ports(site)) == 1
+        site.lab.exec("cedar2", ["ip", "address", "del", "10.0.0.77/24", "dev", "eth0"])
+        until(PATIENCE, "it is down", lambda: state(site, "second4") == "ERROR")
+        assert state(site, "second6") == "ONLINE"
+        site.lab.exec("cedar2", ["ip", "address", "add", "10.0.0.77/24", "dev", "eth0"])
+        until(PATIENCE, "it is back", lambda: state(site, "second4") == "ONLINE")
+    until(PATIENCE, "the port of the cover goes", lambda: not cover_ports(site))
+    assert wait_for_members(site) == before
+    site.cloud.network.update_port(port, port_security_enabled=True)
+
+
+def state(site: Site, member: str) -> str:
+    return next((row["status"] for (_, name), row in table(site).items() if name == member), "")
+
+
+def wait_for_members(site: Site) -> dict[str, str]:
+    return {f"{owner} {member}": row["status"] for (owner, member), row in table(site).items()}

@@ -1,0 +1,188 @@
+"""The units of systemd: what they let server and agent do is enough, and little.
+
+Where no systemd runs, `harness/confined.py` starts both with just these users, capabilities, system calls and read-only
+files; they work with the lab's OVN and Open vSwitch as on a real node.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+import harness.confined
+from fairlead.lab import Lab, Traffic
+from fairlead.lab.databases import until
+from fairlead.lab.layout import CENTRAL
+from fairlead.lab.service import Service, start, stop
+from harness.supervised import Supervised, supervised
+from lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from lab.test_agent_probes import HTTP
+from lab.test_health import end_process, start_process
+
+UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
+NODE = "chassis1"
+MEMBERS = ("u1", "u2")
+RESTARTED: list[Service] = []
+"""Servers that came after the first of the site."""
+
+
+def analyze(*words: str) -> str:
+    if shutil.which("systemd-analyze") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("systemd-analyze is not here (Debian's package systemd)")
+    done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("name", "most"), [("server", "15"), ("agent", "35")])
+def test_the_units_are_right_and_leave_little_open(tmp_path: Path, name: str, most: str):
+    """Exposure is in tenths: 100 is a service without any of it. setns(2) and devices of networks have their price."""
+    unit = tmp_path / f"fairlead-{name}.service"
+    text = (UNITS / unit.name).read_text()
+    unit.write_text(text.replace("/usr/bin/fairlead", sys.executable))  # nobody has installed it here
+    assert analyze("verify", "--man=no", str(unit)) == ""
+    print(analyze("security", "--offline=true", f"--threshold={most}", str(unit)).strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site.network("unit", "10.0.0.0/24", "fd00:a::/64")
+    site.machines("unit", dict.fromkeys((*MEMBERS, "asks"), NODE), serve=[PORT])
+    yield site
+    for name in (*MEMBERS, "asks"):
+        lab.remove_workload(name)
+    site.close()
+    for service in RESTARTED:
+        stop(lab.layout, service)
+
+
+@dataclass
+class Confined:
+    server: Supervised
+    agent: Supervised
+    client: httpx.Client
+
+    def members(self, balancer: Balancer) -> dict[str, str]:
+        found = self.client.get(f"/load-balancer/v2/lbaas/pools/{balancer.pool}/members").json()["members"]
+        return {each["name"]: each["operating_status"] for each in found}
+
+    def statistics(self, balancer: Balancer) -> dict[str, int]:
+        answer = self.client.get(f"/load-balancer/v2/lbaas/loadbalancers/{balancer.id}/stats")
+        return answer.json()["stats"] if answer.status_code == 200 else {}
+
+    def status(self, process: Supervised) -> dict[str, str]:
+        lines = Path(f"/proc/{process.process.pid}/status").read_text().splitlines()
+        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def through(lab: Lab, unit: str, *writable: Path) -> tuple[str, ...]:
+    """In the network namespace of the node, which is where its switch is."""
+    inside = ("nsenter", f"--net=/run/netns/{lab.layout.namespace(NODE)}")
+    return (*inside, sys.executable, harness.confined.__file__, str(UNITS / unit), ":".join(map(str, writable)))
+
+
+@contextmanager
+def open_to_nobody(*paths: Path) -> Iterator[None]:
+    """The databases' sockets, as an operator opens them for the group of the server."""
+    before = [(path, path.stat()) for path in paths]
+    for path in paths:
+        shutil.chown(path, group="nogroup")
+        path.chmod(0o770)
+    yield
+    for path, was in before:
+        os.chown(path, was.st_uid, was.st_gid)
+        path.chmod(was.st_mode & 0o777)
+
+
+def serve_again(site: Site) -> None:
+    listen = site.url.removeprefix("http://")
+    RESTARTED.append(start(site.lab.layout, listen, {"FAIRLEAD_PROBES_BY": "agents"}))
+
+
+@contextmanager
+def confined_to_units(site: Site) -> Iterator[Confined]:
+    """They take over from the server that made all of this, with its store."""
+    lab, central = site.lab, site.lab.layout.node_directory(CENTRAL)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run/fairlead")))
+        folder.chmod(0o777)
+        state, own = folder / "server", folder / "agent"
+        state.mkdir()
+        own.mkdir(0o700)
+        stop(lab.layout, site.service)
+        stack.callback(serve_again, site)
+        shutil.copy(site.service.folder / "fairlead.db", state)
+        for path in (state, state / "fairlead.db"):
+            shutil.chown(path, "nobody", "nogroup")
+        stack.enter_context(open_to_nobody(central / "ovnnb_db.sock", central / "ovnsb_db.sock"))
+        settings = {
+            "FAIRLEAD_SERVER_LISTEN": f"unix:{state}/main.socket",
+            "FAIRLEAD_STORE_PATH": f"{state}/fairlead.db",
+            "FAIRLEAD_NODES_LISTEN": "127.0.0.1:9877",
+            "FAIRLEAD_LXD_LISTEN": "127.0.0.1:8443",
+            "FAIRLEAD_PROBES_BY": "agents",
+            "FAIRLEAD_OVN_NORTHBOUND": lab.layout.northbound,
+            "FAIRLEAD_OVN_SOUTHBOUND": lab.layout.southbound,
+        }
+        server = through(lab, "fairlead-server.service", state)
+        serving = stack.enter_context(supervised(folder, ("server",), settings, server))
+        reached = httpx.HTTPTransport(uds=f"{state}/main.socket")
+        client = stack.enter_context(httpx.Client(transport=reached, base_url="http://localhost", timeout=PATIENCE))
+        token = folder / "token"
+        token.write_text(client.post(f"/operator/chassis/{NODE}/token").json()["token"])
+        probes = lab.layout.namespace("probes-unit")
+        subprocess.run(["ip", "netns", "add", probes], check=True)  # ExecStartPre
+        stack.callback(subprocess.run, ["ip", "netns", "delete", probes], check=True)
+        switch = lab.layout.node_directory(NODE)  # instead of /run/openvswitch
+        options = {
+            "PATH": lab.layout.search_path,
+            "FAIRLEAD_AGENT_SERVERS": "https://127.0.0.1:9877",
+            "FAIRLEAD_AGENT_IDENTITY": f"{own}/identity.pem",
+            "FAIRLEAD_AGENT_STATE": f"{own}/agent.json",
+            "FAIRLEAD_AGENT_INTERVAL": "1",
+            "FAIRLEAD_AGENT_RUN_DIR": str(switch),
+            "FAIRLEAD_AGENT_PROBE_NAMESPACE": probes,
+        }
+        agent = through(lab, "fairlead-agent.service", own, switch)
+        enrolling = [*agent, sys.executable, "-m", "fairlead.cli", "agent", "--enroll", str(token)]
+        subprocess.run(enrolling, env={**os.environ, **options}, check=True)
+        probing = stack.enter_context(supervised(folder, ("agent",), options, agent))
+        stack.callback(lambda: print(serving.log.read_text(), probing.log.read_text()))
+        yield Confined(serving, probing, client)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("version", [4, 6])
+def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, version: int):
+    """They probe, count, cut and reset connections of the dead, and write OVN's rows; and may do nothing else."""
+    with ExitStack() as stack:
+        balancer = stack.enter_context(
+            site.balancer(f"unit-v{version}", MEMBERS, version=version, healthmonitor=HTTP, down_member="RESET")
+        )
+        confined = stack.enter_context(confined_to_units(site))
+        until(PATIENCE, "members are seen", lambda: set(confined.members(balancer).values()) == {"ONLINE"})
+        end_process(site, "u1")
+        until(PATIENCE, "its death is seen", lambda: confined.members(balancer)["u1"] == "ERROR")
+        site.lab.wait_synced()
+        found = site.lab.traffic("asks", Traffic(to=balancer.vip, port=80, count=20))
+        assert set(found.answers) == {"u2"}
+        until(PATIENCE, "it is counted", lambda: confined.statistics(balancer).get("total_connections", 0) > 0)
+        start_process(site, "u1")
+        until(PATIENCE, "its return is seen", lambda: confined.members(balancer)["u1"] == "ONLINE")
+        for process, mine in ((confined.server, 0), (confined.agent, 1 << 12 | 1 << 13 | 1 << 21)):
+            status = confined.status(process)
+            held = {int(status[name], 16) & ~mine for name in ("CapPrm", "CapEff", "CapBnd")}
+            assert (held, status["NoNewPrivs"], status["Seccomp"]) == ({0}, "1", "2")
+            assert "Operation not permitted" not in process.log.read_text()
+        assert confined.status(confined.server)["Uid"].split()[0] == "65534"
+        assert (confined.agent.end(), confined.server.end()) == (0, 0)

@@ -1,0 +1,109 @@
+"""New connections to one address, one after each period, from a program of a workload: when each began, and what became
+of it.
+
+    ticker.py ADDRESS PORT FIRST-SOURCE-PORT
+
+Each is told by a line of JSON when it has an answer or is given up. The program ends when its standard input is closed,
+and has told everything then.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from subprocess import PIPE, Popen
+from threading import Thread
+from time import time
+
+from fairlead.lab import Lab, Traffic
+from fairlead.lab.clients import Garbled, ask_line, classify, open_socket
+from fairlead.lab.records import take_source_ports
+
+PERIOD = 0.1
+TIMEOUT = 5.0
+MOST = 5000
+"""Connections of one run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A connection: when it began (Unix time), the seconds to its answer, and who gave it: "" if nobody did."""
+
+    at: float
+    took: float
+    name: str
+    source: int
+    """Its port: each takes the next one."""
+    kind: str = ""
+
+
+class Ticker:
+    """The other end of the program's pipes. `ticks` grows."""
+
+    def __init__(self, process: "Popen[str]", first: int) -> None:
+        """`first` is the first source port."""
+        self._process = process
+        self._first = first
+        self._reading = Thread(target=self._read, daemon=True)
+        self.ticks: list[Tick] = []
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        self.ticks.extend(Tick(**json.loads(line)) for line in self._process.stdout)
+
+    def has_told_of_all(self, before: float) -> bool:
+        """Whether it is known what became of each that began before this time."""
+        ticks = list(self.ticks)
+        since = min((tick.source for tick in ticks if tick.at >= before), default=None)
+        return since is not None and sum(tick.source < since for tick in ticks) == since - self._first
+
+    def stop(self) -> None:
+        """Returns when the last one is told."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._reading.join()
+
+
+@contextmanager
+def ticking(lab: Lab, place: str, address: str, port: int) -> Iterator[Ticker]:
+    first = take_source_ports(lab.layout, place, MOST)
+    command = lab.command(place, [sys.executable, __file__, address, str(port), str(first)])
+    with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
+        try:
+            yield Ticker(process, first)
+        finally:
+            process.kill()
+
+
+async def main(traffic: Traffic, first: int) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lambda: os.read(0, 1) or ended.set())
+    async with asyncio.TaskGroup() as asked:
+        for source in count(first):
+            if ended.is_set() or source == first + MOST:
+                break
+            asked.create_task(ask(traffic, source))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD):
+                    await ended.wait()
+
+
+async def ask(traffic: Traffic, source: int) -> None:
+    began, name, kind = time(), "", ""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            with open_socket(traffic, source) as client:
+                await asyncio.get_running_loop().sock_connect(client, (traffic.to, traffic.port))
+                name = await ask_line(b"%d" % source, client)
+    except (OSError, Garbled) as error:
+        kind = classify(error)
+    print(json.dumps(asdict(Tick(at=began, took=time() - began, name=name, kind=kind, source=source))), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Traffic(to=sys.argv[1], port=int(sys.argv[2])), int(sys.argv[3])))

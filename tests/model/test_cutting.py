@@ -1,0 +1,108 @@
+"""Which connections are to be cut: by both ends, of members that are down and of pools that reset them."""
+
+import pytest
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.cutting import Cut, cuts_of
+from fairlead.model.health import HealthKey
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.probes import sourceless_subnets
+from fairlead.model.resetting import reset_address, reset_networks
+from fairlead.model.snapshot import Snapshot, with_health
+from fairlead.model.writing import Changes, apply_changes
+from harness.story import parse_model
+
+MODEL = """
+network net1 10.0.0.0/24 fd00::/64
+network public external wire=physnet 203.0.113.0/24
+router r1 net1=10.0.0.1 gateway:public=203.0.113.10
+floating f1 public=203.0.113.50 r1=web-vip:10.0.0.10
+port vm1 net1 10.0.0.11 fd00::11
+probes net1 10.0.0.2
+web vip=10.0.0.10,fd00::10 on=net1 {listeners}
+"""
+TWO = "tcp:80{monitor=TCP,reset}=a/10.0.0.11:8080,b/10.0.0.12:8080,c/[fd00::11]:8080 tcp:81{monitor=TCP}=d/10.0.0.11:80"
+FOUR, FLOATING, SIX = "10.0.0.10", "203.0.113.50", "fd00::10"
+
+
+def snapshot_of(listeners: str, *down: HealthKey, agents: bool = True) -> Snapshot:
+    documents, _ = parse_model(MODEL.replace("{listeners}", listeners).strip(), {})
+    snapshot = apply_changes(Snapshot(agents_probe=agents), Changes(puts=tuple(documents.values())), 1)
+    members = {
+        each.id.rpartition("-")[2]: each.id for pool in snapshot.load_balancers["web"].pools for each in pool.members
+    }
+    keys = (members[key] if isinstance(key, str) else (members[key[0]], key[1]) for key in down)
+    return with_health(snapshot, "web", frozenset(keys))
+
+
+def cut(address: str, port: int, member: str, member_port: int, transport: Transport = Transport.TCP) -> Cut:
+    return Cut(transport, parse_address(address), port, parse_address(member), member_port)
+
+
+def test_none_are_while_all_serve_or_where_they_are_kept():
+    assert cuts_of(snapshot_of(TWO), "web") == frozenset()
+    assert cuts_of(snapshot_of(TWO, "d"), "web") == frozenset()
+    assert cuts_of(snapshot_of(TWO), "nobody") == frozenset()
+
+
+def test_those_of_a_member_are_by_each_address_of_its_family_that_leads_to_it():
+    wanted = {cut(FOUR, 80, "10.0.0.11", 8080), cut(FLOATING, 80, "10.0.0.11", 8080)}
+    assert cuts_of(snapshot_of(TWO, "a", "d"), "web") == wanted
+    assert cuts_of(snapshot_of(TWO, "c"), "web") == {cut(SIX, 80, "fd00::11", 8080)}
+
+
+def test_a_member_may_be_down_at_one_of_its_ports():
+    ports = "tcp:80+81{monitor=TCP,reset}=a/10.0.0.11 udp:53{monitor=UDP-CONNECT,reset}=e/10.0.0.11:5353"
+    assert cuts_of(snapshot_of(ports, ("a", 81)), "web") == {
+        cut(address, 81, "10.0.0.11", 81) for address in (FOUR, FLOATING)
+    }
+    assert cuts_of(snapshot_of(ports, "a", "e"), "web") == {
+        found
+        for address in (FOUR, FLOATING)
+        for found in (
+            cut(address, 80, "10.0.0.11", 80),
+            cut(address, 81, "10.0.0.11", 81),
+            cut(address, 53, "10.0.0.11", 5353, Transport.UDP),
+        )
+    }
+
+
+def test_one_that_waits_to_be_taken_over_is_left_alone():
+    documents, _ = parse_model(MODEL.replace("{listeners}", TWO).replace("on=net1", "on=net1 prepared").strip(), {})
+    snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
+    found = [each.id for each in snapshot.load_balancers["web"].pools[0].members]
+    assert cuts_of(with_health(snapshot, "web", frozenset(found)), "web") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "down", "version", "wanted"),
+    [
+        (TWO, ("a", "b"), 4, ("net1", "10.0.0.2")),
+        (TWO, ("c",), 4, None),  # who is down has another family
+        (TWO, ("c",), 6, None),  # there is no address in IPv6
+        (TWO.replace(",reset", ""), ("a", "b"), 4, None),
+        (TWO.replace("monitor=TCP,reset", "monitor=TCP+off,reset"), ("a", "b"), 4, None),
+        ("udp:53{monitor=UDP-CONNECT,reset}=a/10.0.0.11:53", ("a",), 4, None),
+    ],
+)
+def test_streams_without_a_member_are_led_to_where_agents_probe_from(
+    listeners: str, down: tuple[str, ...], version: int, wanted: tuple[str, str] | None
+):
+    snapshot = snapshot_of(listeners, *down)
+    balancer = snapshot.load_balancers["web"]
+    found = reset_address(snapshot, balancer, balancer.pools[0], version)
+    assert found == (None if wanted is None else (wanted[0], parse_address(wanted[1])))
+    resets = "reset" in listeners and "off" not in listeners and "tcp" in listeners
+    assert reset_networks(snapshot, balancer) == ({"net1"} if resets else frozenset())
+    assert reset_address(snapshot_of(listeners, *down, agents=False), balancer, balancer.pools[0], version) is None
+
+
+@pytest.mark.parametrize(
+    ("listeners", "agents", "wanted"),
+    [(TWO, True, 1), (TWO, False, 0), (TWO.replace(",reset", ""), True, 0), (TWO.replace("TCP,", "TCP+off,"), True, 0)],
+)
+def test_in_ipv6_an_address_is_taken_where_resets_may_have_to_come_from(listeners: str, agents: bool, wanted: int):
+    snapshot = snapshot_of(listeners, agents=agents)
+    found = sourceless_subnets(snapshot, snapshot.load_balancers["web"])
+    (six,) = (each.id for each in snapshot.networks["net1"].subnets if each.cidr.version == 6)
+    assert found == ({six: "net1"} if wanted else {})

@@ -1,0 +1,89 @@
+"""What one chassis is given: the places that it reaches, and nothing else."""
+
+from dataclasses import replace
+
+from immutables import Map
+
+from fairlead.model.chassis import Chassis
+from fairlead.model.kinds import KINDS
+from fairlead.model.owner import Owner
+from fairlead.model.quota import Quota
+from fairlead.model.slices import PLACES, owners_at, places_of, reached_places, slice_of
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+from model.test_probes import snapshot_of
+
+MODEL = """
+network net1 10.0.0.0/24
+network net2 10.0.1.0/24
+network far 10.0.0.0/24 project=other
+network out 192.0.2.0/24 external
+router r1 net1=10.0.0.1 net2=10.0.1.1 gateway:out=192.0.2.9
+port vm1 net1 10.0.0.11
+port vm2 net2 10.0.1.11
+port vm3 far 10.0.0.11 project=other
+web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80
+theirs vip=10.0.0.10 on=far project=other tcp:80{monitor=TCP}=a/10.0.0.11:80
+"""
+
+
+def site() -> Snapshot:
+    snapshot = snapshot_of(MODEL)
+    snapshot = apply_changes(snapshot, Changes(puts=(Quota(project_id="other"),)), 2)
+    chassis = {
+        "one": Chassis(name="one", host="one", ports=Map({"vm2": True, "elsewhere": True})),
+        "two": Chassis(name="two", host="two", ports=Map({"vm3": True})),
+    }
+    return replace(
+        snapshot,
+        chassis=Map(chassis),
+        plugged=Map({"vm2": "one", "vm3": "two"}),
+        covered=Map({"vm1": "one", "vm9": "two"}),
+        down=Map({"web": frozenset({"web-a"}), "theirs": frozenset({"theirs-a"})}),
+    )
+
+
+def documents(snapshot: Snapshot) -> set[str]:
+    return {str(owner) for owner in snapshot.generations}
+
+
+def test_a_chassis_is_given_what_its_ports_reach():
+    one = slice_of(site(), "one")
+    named = {each for each in documents(one) if not each.startswith("port/")}
+    assert named == {"network/net1", "network/net2", "network/out", "router/r1", "loadbalancer/web"}
+    assert {"vm1", "vm2"} <= set(one.ports)
+    assert "vm3" not in one.ports
+    assert (set(one.chassis), dict(one.plugged), dict(one.covered)) == ({"one"}, {"vm2": "one"}, {"vm1": "one"})
+    assert dict(one.down) == {"web": {"web-a"}}
+
+
+def test_tenants_with_the_same_addresses_are_apart():
+    two = slice_of(site(), "two")
+    assert {"network/far", "loadbalancer/theirs", "port/vm3"} <= documents(two)
+    assert not documents(two) & documents(slice_of(site(), "one"))
+    assert dict(two.down) == {"theirs": {"theirs-a"}}
+
+
+def test_who_is_not_there_reaches_nothing():
+    assert documents(slice_of(site(), "nobody")) == set()
+
+
+def test_generations_are_those_of_the_whole():
+    whole, one = site(), slice_of(site(), "one")
+    assert all(whole.generations[owner] == generation for owner, generation in one.generations.items())
+    assert one.revision == whole.revision
+
+
+def test_where_a_document_is_follows_from_itself():
+    whole = site()
+    for kind in KINDS:
+        for identity in whole.documents(kind):
+            owner = Owner(kind, identity)
+            places = places_of(whole, owner)
+            assert bool(places) is (kind in PLACES)
+            assert all(owner in set(owners_at(whole, place)) for place in places)
+            assert all(owner.kind in PLACES for place in places for owner in owners_at(whole, place))
+
+
+def test_what_is_reached_is_networks_and_routers():
+    assert reached_places(site(), "one") == {"net1", "net2", "r1", "out/"}

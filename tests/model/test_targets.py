@@ -1,0 +1,124 @@
+"""What agents have to probe, and from where."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.model.addresses import link_local, parse_address, parse_network
+from fairlead.model.checks import HttpCheck, PlainCheck, Rhythm, Target, check_of, expected, rhythm_of
+from fairlead.model.health import ASKED_OVER, Endpoint, Health
+from fairlead.model.loadbalancer import HttpMonitor, MonitorType, PlainMonitor, Transport
+from fairlead.model.local_ip import ReplicaMonitor
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.probe_devices import ProbeDevice, probe_device
+from fairlead.model.probes import derive_health, endpoints, targets
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes, apply_changes
+from harness.language import COMMON
+from harness.story import parse_model
+
+MODEL = """
+network net1 10.0.0.0/24 10.0.2.0/24 fd00::/64
+network net2 10.1.0.0/24
+network net3 fd01::/64
+network net4 10.3.0.0/24
+port vm1 net1 10.0.0.11 fd00::11
+port vm2 net1 10.0.2.12
+port vm4 net4 10.3.0.11 project=other
+probes net1 10.0.0.2
+probes net1 10.0.2.2
+web vip=10.0.0.10,fd00::10 on=net1 tcp:80{monitor=HTTP}=a/10.0.0.11:80,b/10.0.2.12:80@10.0.0.11:81,six/[fd00::11]:80!
+api vip=10.0.0.20 on=net1 tcp:80+81{monitor=PING+delay=9}=c/10.0.0.11,gone/10.0.0.99 tcp:82{monitor=TCP+off}=d/10.0.0.11
+"""
+
+
+def snapshot_of(model: str, agents_probe: bool = True) -> Snapshot:
+    documents, _ = parse_model(model.strip(), {})
+    empty = Snapshot(agents_probe=agents_probe)
+    return apply_changes(empty, Changes(puts=tuple(documents.values())), 1)
+
+
+def asked(snapshot: Snapshot, balancer: str) -> list[Target]:
+    return list(targets(snapshot, snapshot.load_balancers[balancer]))
+
+
+def endpoint(port: str, address: str, number: int, over: Transport, asker: str) -> Endpoint:
+    return Endpoint(port, parse_address(address), number, over, "net1", asker)
+
+
+def test_each_monitor_asks_its_own_question_of_each_member_at_each_of_its_ports():
+    snapshot = snapshot_of(MODEL)
+    http = HttpCheck(is_tls=False, method="GET", path="/", version="1.0", host="10.0.0.11", codes=frozenset({200}))
+    times = Rhythm(delay=5.0, timeout=2.0, max_retries=2, max_retries_down=3)
+    assert asked(snapshot, "web") == [
+        Target(
+            endpoint=endpoint("vm1", "10.0.0.11", number, Transport.TCP, "web-tcp-80-monitor"), check=http, rhythm=times
+        )
+        for number in (80, 81)
+    ]
+    ping, slow = PlainCheck(type=MonitorType.PING), replace(times, delay=9.0)
+    once = endpoint("vm1", "10.0.0.11", 0, Transport.ANY, "api-tcp-80+81-monitor")
+    nobodys = endpoint("", "10.0.0.99", 0, Transport.ANY, "api-tcp-80+81-monitor")
+    assert asked(snapshot, "api") == [Target(endpoint=each, check=ping, rhythm=slow) for each in (once, nobodys)]
+
+
+def test_nothing_is_asked_of_agents_where_ovn_probes():
+    snapshot = snapshot_of(MODEL, agents_probe=False)
+    assert asked(snapshot, "web") == []
+    assert {each.asker for each in endpoints(snapshot, snapshot.load_balancers["api"])} == set()
+
+
+def test_where_agents_probe_no_kind_of_monitor_is_beyond_them():
+    assert set(ASKED_OVER) == set(MonitorType)
+    snapshot = snapshot_of(MODEL)
+    web = Owner(Kind.LOAD_BALANCER, "web")
+    seen = {each.endpoint: Health.ERROR for each in asked(snapshot, "web")[:1]}
+    snapshot = derive_health(replace(snapshot, health=snapshot.health.update(seen)), [web])
+    assert snapshot.down["web"] == {"web-a"}
+
+
+def test_a_monitor_says_how_often_how_long_and_what_octavia_leaves_out():
+    monitor = PlainMonitor(id="m", type=MonitorType.TCP, delay=0, timeout=0, max_retries=1, **COMMON)
+    assert rhythm_of(monitor) == Rhythm(delay=1.0, timeout=1.0, max_retries=1, max_retries_down=3)
+    quick = rhythm_of(replace(monitor, delay=1, delay_ms=100))
+    assert (quick.delay, quick.patience) == (0.1, pytest.approx(0.075))
+    assert rhythm_of(ReplicaMonitor(port=80, delay=7, timeout=2)).delay == 7.0
+
+
+@pytest.mark.parametrize(
+    ("codes", "found"),
+    [("200", {200}), ("200,202", {200, 202}), ("200 , 202", {200, 202}), ("200-203", {200, 201, 202, 203})],
+)
+def test_expected_codes_are_one_several_or_a_range(codes: str, found: set[int]):
+    assert expected(codes) == found
+
+
+def test_a_request_says_for_whom_it_is():
+    monitor = HttpMonitor(
+        id="m", type=MonitorType.HTTPS, delay=5, timeout=2, max_retries=1, http_method="HEAD", url_path="/up", **COMMON
+    )
+    six = check_of(monitor, parse_address("fd00::11"))
+    assert six == HttpCheck(
+        is_tls=True, method="HEAD", path="/up", version="1.0", host="[fd00::11]", codes=frozenset({200})
+    )
+    named = check_of(replace(monitor, http_version="1.1", domain_name="web.example"), parse_address("10.0.0.1"))
+    assert isinstance(named, HttpCheck)
+    assert (named.version, named.host) == ("1.1", "web.example")
+
+
+def test_a_network_has_one_device_with_an_address_of_each_subnet_in_which_anybody_is_probed():
+    snapshot = snapshot_of(MODEL)
+    found = probe_device(snapshot, snapshot.networks["net1"])
+    assert found is not None
+    assert found == ProbeDevice(
+        network_id="net1",
+        port_name="probe-net1",
+        mac=found.mac,
+        mtu=1442,
+        addresses=(parse_address("10.0.0.2"), parse_address("10.0.2.2"), link_local(found.mac)),
+        subnets=tuple(parse_network(each) for each in ("10.0.0.0/24", "10.0.2.0/24", "fd00::/64")),
+    )
+    assert probe_device(snapshot, snapshot.networks["net2"]) is None
+    six = probe_device(snapshot, snapshot.networks["net3"])
+    assert six is not None
+    assert six.mac != found.mac

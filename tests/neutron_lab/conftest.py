@@ -1,0 +1,32 @@
+"""One OpenStack for all tests of this folder. Where it cannot be they are skipped, with the reason."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.lab import Lab, take_down
+from lab.conftest import require_lab
+from neutron_lab.cloud import Cloud, cloud
+from neutron_lab.services import missing
+
+NAME = "neutron"
+
+
+@pytest.fixture(scope="session")
+def openstack_lab() -> Iterator[Lab]:
+    require_lab()
+    if absent := missing():
+        reason = f"needs {', '.join(each.name for each in absent)}: `make test-neutron` makes them"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    take_down(NAME)
+    try:
+        yield Lab.up(NAME, chassis=2)
+    finally:
+        take_down(NAME)
+
+
+@pytest.fixture(scope="session")
+def stack(openstack_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    with cloud(tmp_path_factory.mktemp("openstack"), openstack_lab) as made:
+        yield made

@@ -1,0 +1,197 @@
+"""Load balancers of Alice's, made with the stock client in a real Octavia, on networks that a real Neutron wrote.
+
+n1 -- r1 -- n2        n3 joins and n2 leaves; r1 leads out to `public`
+web1 on n1 and web2 on n2 serve, on the chassis where the clients are not
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fairlead.lab import Protocol
+from lab.servers import until
+from neutron_lab.cloud import PORT, Cloud
+from neutron_lab.rows import Rows, differences, read, without, without_ours
+
+pytestmark = pytest.mark.neutron
+
+NETWORKS = {"n1": ("10.1.0.0/24", "fd01::/64"), "n2": ("10.2.0.0/24", "fd02::/64"), "n3": ("10.3.0.0/24", "fd03::/64")}
+JOINED = ("n1", "n2")
+MACHINES = {
+    "client1": ("n1", "chassis1"),
+    "web1": ("n1", "chassis2"),
+    "client2": ("n2", "chassis2"),
+    "web2": ("n2", "chassis1"),
+    "client3": ("n3", "chassis1"),
+}
+BOTH = {"web1", "web2"}
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def town(stack: Cloud) -> Cloud:
+    """Its networks and machines."""
+    build(stack)
+    return stack
+
+
+def build(stack: Cloud) -> None:
+    run = stack.openstack
+    run("admin", "network create public --external --provider-network-type flat --provider-physical-network physnet")
+    run("admin", "subnet create public4 --network public --subnet-range 203.0.113.0/24 --no-dhcp --gateway 203.0.113.1")
+    alice = stack.of("alice").network
+    for name, cidrs in NETWORKS.items():
+        network = alice.create_network(name=name)
+        for version, cidr in zip((4, 6), cidrs, strict=True):
+            alice.create_subnet(name=f"{name}v{version}", network_id=network.id, ip_version=version, cidr=cidr)
+    join(stack)
+    stack.machines(MACHINES)
+    # Neutron makes the default security group of a project when somebody of it first comes: here Octavia's own user.
+    run("alice", "loadbalancer create --name first --vip-subnet-id n1v4 --wait")
+    run("alice", "loadbalancer delete --wait first")
+
+
+def join(stack: Cloud) -> None:
+    """The router, and a security group that lets in who comes from outside."""
+    alice, run = stack.of("alice").network, stack.openstack
+    public = alice.find_network("public", ignore_missing=False)
+    alice.create_router(name="r1", external_gateway_info={"network_id": public.id})
+    for name in JOINED:
+        for version in (4, 6):
+            run("alice", f"router add subnet r1 {name}v{version}")
+    group = next(alice.security_groups(name="default", project_id=stack.keystone.ids["shop"]))
+    for protocol in ("tcp", "udp"):
+        alice.create_security_group_rule(security_group_id=group.id, direction="ingress", protocol=protocol)
+
+
+@contextmanager
+def balancer(stack: Cloud, name: str, subnet: str, protocol: str, version: int = 4) -> Iterator[dict[str, Any]]:
+    """On port 80 before both servers, each object with a command of its own."""
+    run = stack.openstack
+    made = run(
+        "alice", f"loadbalancer create --name {name} --vip-subnet-id {subnet} --provider fairlead --wait -f json"
+    )
+    try:
+        run(
+            "alice",
+            f"loadbalancer listener create --name {name}-in --protocol {protocol} --protocol-port 80 --wait {name}",
+        )
+        run(
+            "alice",
+            f"loadbalancer pool create --name {name}-pool --listener {name}-in --protocol {protocol}"
+            " --lb-algorithm SOURCE_IP_PORT --wait",
+        )
+        for server in sorted(BOTH):
+            where = MACHINES[server][0]
+            run(
+                "alice",
+                f"loadbalancer member create --name {server} --subnet-id {where}v{version} --protocol-port {PORT}"
+                f" --address {stack.address(server, version)} --wait {name}-pool",
+            )
+        yield made
+    finally:
+        run("alice", f"loadbalancer delete --cascade --wait {name}")
+
+
+def eventually(wanted: set[str], stack: Cloud, client: str, to: str, protocol: Protocol = Protocol.TCP) -> None:
+    """What Neutron, the follower and OVN do one after the other is looked at until it is done."""
+    until(lambda: stack.answers(client, to, protocol=protocol) == wanted, SECONDS)
+
+
+def settled(stack: Cloud) -> Rows:
+    stack.lab.wait_synced()
+    return without_ours(read(stack.lab))
+
+
+def test_the_whole_life_of_a_load_balancer(town: Cloud):
+    before = settled(town)
+    with balancer(town, "shop", "n1v4", "TCP") as shop:
+        vip = shop["vip_address"]
+        for client in ("client1", "client2"):
+            eventually(BOTH, town, client, vip)
+        assert town.answers("client3", vip) == {""}, "r1 does not join n3"
+
+        status = town.openstack("alice", "loadbalancer status show shop")["loadbalancer"]
+        assert (status["provisioning_status"], status["operating_status"]) == ("ACTIVE", "ONLINE")
+        town.openstack("alice", "loadbalancer member set --weight 0 --wait shop-pool web2")
+        eventually({"web1"}, town, "client1", vip)
+        town.openstack("alice", "loadbalancer member set --weight 1 --wait shop-pool web2")
+        town.openstack("alice", "loadbalancer set --disable --wait shop")
+        eventually({""}, town, "client1", vip)
+        town.openstack("alice", "loadbalancer set --enable --wait shop")
+        eventually(BOTH, town, "client1", vip)
+
+        rows = settled(town)
+        port = {identity for identity, row in rows["Logical_Switch_Port"].items() if row["name"] == shop["vip_port_id"]}
+        assert len(port) == 1, "Neutron has one port more, and all else is as it was"
+        assert differences(before, without(rows, port)) == []
+    assert differences(before, settled(town)) == []
+
+
+def test_udp_over_ipv6(town: Cloud):
+    with balancer(town, "names", "n1v6", "UDP", 6) as names:
+        for client in ("client1", "client2"):
+            eventually(BOTH, town, client, names["vip_address"], Protocol.UDP)
+
+
+def test_a_router_gains_a_network_and_loses_another(town: Cloud):
+    """The story of the design: on all networks of the router that has the VIP's network, and on no others."""
+    with balancer(town, "story", "n1v4", "TCP") as story:
+        vip = story["vip_address"]
+        eventually(BOTH, town, "client2", vip)
+        town.openstack("alice", "router add subnet r1 n3v4")
+        eventually(BOTH, town, "client3", vip)
+        town.openstack("alice", "router remove subnet r1 n2v4")
+        eventually({""}, town, "client2", vip)
+        town.openstack("alice", "loadbalancer member delete --wait story-pool web2")
+        eventually({"web1"}, town, "client3", vip)
+        eventually({"web1"}, town, "client1", vip)
+        town.openstack("alice", "router add subnet r1 n2v4")
+        town.openstack("alice", "router remove subnet r1 n3v4")
+        eventually({"web1"}, town, "client2", vip)
+        eventually({""}, town, "client3", vip)
+
+
+def test_a_floating_ip_that_neutron_attaches_to_the_port_of_the_vip(town: Cloud):
+    with balancer(town, "front", "n1v4", "TCP") as front:
+        made = town.openstack("alice", f"floating ip create public --port {front['vip_port_id']} -f json")
+        address = made["floating_ip_address"]
+        for client in ("outside", "client2"):
+            eventually(BOTH, town, client, address)
+        town.openstack("alice", f"floating ip unset --port {address}")
+        eventually({""}, town, "outside", address)
+        town.openstack("alice", f"floating ip delete {address}")
+
+
+def test_a_provider_network_has_the_vip(town: Cloud):
+    """What goes between its machines passes the wire, in its VLAN; no router is on it."""
+    run, shop = town.openstack, town.keystone.ids["shop"]
+    run(
+        "admin",
+        f"network create wire --project {shop} --provider-network-type vlan --provider-physical-network physnet"
+        " --provider-segment 102",
+    )
+    run(
+        "alice",
+        "subnet create wire4 --network wire --subnet-range 10.9.0.0/24 --gateway none --allocation-pool"
+        " start=10.9.0.100,end=10.9.0.200",
+    )
+    town.machines({"wired1": ("wire", "chassis1"), "wired2": ("wire", "chassis2")})
+    made = run("alice", "loadbalancer create --name wired --vip-subnet-id wire4 --wait -f json")
+    try:
+        run("alice", "loadbalancer listener create --name wired-in --protocol TCP --protocol-port 80 --wait wired")
+        run(
+            "alice",
+            "loadbalancer pool create --name wired-pool --listener wired-in --protocol TCP"
+            " --lb-algorithm SOURCE_IP_PORT --wait",
+        )
+        run(
+            "alice",
+            f"loadbalancer member create --name wired2 --subnet-id wire4 --protocol-port {PORT}"
+            f" --address {town.address('wired2')} --wait wired-pool",
+        )
+        eventually({"wired2"}, town, "wired1", made["vip_address"])
+    finally:
+        run("alice", "loadbalancer delete --cascade --wait wired")

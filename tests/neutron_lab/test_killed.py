@@ -1,0 +1,182 @@
+"""Operations of Alice's on load balancers on Neutron's networks, while anybody of the whole cloud is killed: soon
+nothing waits, all agree, and what Neutron wrote is as it was.
+
+NEUTRON_OPERATIONS=... and NEUTRON_SEED=... make more of them, and repeat those of a run.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random, randrange
+from threading import Event
+from time import sleep
+from typing import Any
+
+import httpx
+import pytest
+
+from lab.northbound import Northbound, breaking
+from lab.servers import Server, until
+from neutron_lab.cloud import Cloud
+from neutron_lab.rows import Rows, differences, read, without, without_ours, without_revisions
+from octavia_plugin.cloud import SETTLED, Agreement, is_agent
+from octavia_plugin.test_killed import AGAIN, BALANCERS, PAUSES, RETRY, Tenant
+
+pytestmark = pytest.mark.neutron
+OPERATIONS = int(os.environ.get("NEUTRON_OPERATIONS", "40"))
+SEED = int(os.environ.get("NEUTRON_SEED", "0")) or randrange(1, 10**6)
+MACHINES = range(100, 110)
+ADDED = ("Octavia", "ovn-lb-hm:distributed")
+"""Who owns the ports that Neutron is asked for: those of VIPs, and those from which members are probed."""
+
+
+@dataclass
+class Place(Agreement):
+    stack: Cloud
+    client: httpx.Client
+
+    @property
+    def fairlead(self) -> Server:
+        return self.stack.server
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        answer = self.client.request(method, f"/v2/lbaas/{path}", json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    def log(self, name: str) -> str:
+        return self.stack.octavia.log(name)[-4000:]
+
+
+class OnNeutron(Tenant):
+    """Whose members are ports of Neutron's."""
+
+    def _new_member(self) -> dict[str, Any]:
+        return {"address": f"10.43.0.{self.random.choice(MACHINES)}", "protocol_port": 80}
+
+
+@dataclass
+class Attacker:
+    stack: Cloud
+    northbound: Northbound
+    random: Random
+    done: list[str] = field(default_factory=list)
+
+    def strike(self) -> None:
+        strikes = {
+            "Octavia's API": lambda: self._again(self.stack.octavia, "api"),
+            "its driver-agent": lambda: self._again(self.stack.octavia, "agent"),
+            "one of the agent's": self._kill_one,
+            "Fairlead": self.stack.serve_again,
+            "ovsdb-server": self._kill_database,
+            "Neutron": lambda: self._again(self.stack.neutron, "api"),
+        }
+        name = self.random.choice(sorted(strikes))
+        self.done.append(name)
+        strikes[name]()
+
+    @staticmethod
+    def _again(service: Any, name: str) -> None:
+        service.kill(name)
+        service.start(name)
+
+    def _kill_one(self) -> None:
+        group = self.stack.octavia.processes["agent"].pid
+        ours = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_agent(pid, group)]
+        if ours:
+            os.kill(self.random.choice(ours), signal.SIGKILL)
+
+    def _kill_database(self) -> None:
+        self.northbound.kill()
+        self.northbound.start()
+
+
+@pytest.fixture
+def place(stack: Cloud) -> Iterator[Place]:
+    alice = stack.of("alice").network
+    network = alice.create_network(name="killed")
+    subnet = alice.create_subnet(name="killed4", network_id=network.id, ip_version=4, cidr="10.43.0.0/24")
+    for last in MACHINES:
+        alice.create_port(network_id=network.id, fixed_ips=[{"subnet_id": subnet.id, "ip_address": f"10.43.0.{last}"}])
+    # Octavia's user comes to Neutron for the first time: see test_balancers
+    stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id killed4 --wait")
+    stack.openstack("alice", "loadbalancer delete --wait first")
+    headers = {"X-Auth-Token": stack.keystone.token("alice")}
+    with httpx.Client(base_url=stack.octavia.url, timeout=SETTLED, headers=headers) as client:
+        yield Place(stack, client)
+
+
+def neutrons(stack: Cloud) -> Rows:
+    """What Neutron wrote, without the ports that it was asked for."""
+    rows = without_ours(read(stack.lab))
+    added = {
+        identity
+        for identity, row in rows["Logical_Switch_Port"].items()
+        if dict(row.get("external_ids", ["map", []])[1]).get("neutron:device_owner") in ADDED
+    }
+    return without_revisions(without(rows, added))
+
+
+def added(stack: Cloud) -> list[Any]:
+    return [each for owner in ADDED for each in stack.of("admin").network.ports(device_owner=owner)]
+
+
+def operate(place: Place, tenant: Tenant, attacker: Attacker) -> None:
+    """Each for themselves, until so many operations were taken."""
+    ended = Event()
+
+    def work() -> None:
+        try:
+            while tenant.taken < OPERATIONS and not ended.is_set():
+                tenant.act()
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(work)
+        try:
+            while not ended.is_set():
+                attacker.strike()
+                more = tenant.taken + attacker.random.randint(*PAUSES)
+                until(lambda more=more: tenant.taken >= more or ended.is_set(), AGAIN)
+                sleep(attacker.random.uniform(0, RETRY))  # in the middle of the next one
+        finally:
+            ended.set()
+        working.result()
+    print(f"answers: {tenant.table()}\nkilled: {', '.join(attacker.done)}")
+
+
+def test_whoever_is_killed_nothing_waits_and_neutrons_rows_are_as_they_were(place: Place):
+    stack = place.stack
+    print(f"NEUTRON_OPERATIONS={OPERATIONS} NEUTRON_SEED={SEED}")
+    before = neutrons(stack)
+    subnet = stack.of("alice").network.find_subnet("killed4", ignore_missing=False).id
+    tenant = OnNeutron(place.client, subnet, Random(SEED))
+    for _ in range(BALANCERS):
+        tenant.make()
+    with breaking(stack.lab) as northbound:
+        operate(place, tenant, Attacker(stack, northbound, Random(SEED)))
+    stack.octavia.await_answer()
+    stack.neutron.await_answer()
+    found = place.settle(AGAIN)
+    assert {provisioning for provisioning, _ in found.values()} <= {"ACTIVE", "ERROR"}
+    until(place.fairlead.has_nothing_to_do, SETTLED)
+    assert differences(before, neutrons(stack)) == []
+    tidy(place)
+    assert differences(before, without_revisions(without_ours(read(stack.lab)))) == []
+
+
+def tidy(place: Place) -> None:
+    """Nothing is left of load balancers but the port of a VIP that Octavia has forgotten, killed before its commit."""
+    balancers = place.ask("GET", "loadbalancers")["loadbalancers"]
+    for each in balancers:
+        place.ask("DELETE", f"loadbalancers/{each['id']}?cascade=true")
+    until(lambda: place.ask("GET", "loadbalancers")["loadbalancers"] == [], AGAIN)
+    until(lambda: {each.device_owner for each in added(place.stack)} <= {"Octavia"}, AGAIN)
+    forgotten = added(place.stack)
+    assert not {each.device_id for each in forgotten} & {f"lb-{each['id']}" for each in balancers}
+    for each in forgotten:
+        place.stack.of("admin").network.delete_port(each)
+    print(f"{len(balancers)} load balancers deleted, {len(forgotten)} ports of VIPs that Octavia forgot")

@@ -1,0 +1,176 @@
+"""Health monitors of members on Neutron's networks: by OVN's own probes, and by an agent on each node.
+
+w1 (both versions) -- watched -- w2: a member on each, on both chassis, and a client on w1.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.lab import agents
+from lab.servers import until
+from lab.test_health import end_process, start_process
+from neutron_lab.cloud import PORT, Cloud
+from neutron_lab.rows import differences, read, without_ours
+from octavia_plugin.cloud import PASSWORD, USER
+
+pytestmark = pytest.mark.neutron
+
+NETWORKS = {"w1": ("10.41.0.0/24", "fd41::/64"), "w2": ("10.42.0.0/24", "fd42::/64")}
+MEMBERS = {"watched1": ("w1", "chassis1"), "watched2": ("w2", "chassis2")}
+CLIENT = "watcher"
+OWNER = "ovn-lb-hm:distributed"
+TIMES = {"delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def town(stack: Cloud) -> Cloud:
+    alice = stack.of("alice").network
+    router = alice.create_router(name="watched")
+    for name, cidrs in NETWORKS.items():
+        network = alice.create_network(name=name)
+        for version, cidr in zip((4, 6), cidrs, strict=True):
+            subnet = alice.create_subnet(name=f"{name}v{version}", network_id=network.id, ip_version=version, cidr=cidr)
+            alice.add_interface_to_router(router, subnet_id=subnet.id)
+    stack.machines({**MEMBERS, CLIENT: ("w1", "chassis2")})
+    # Octavia's user comes to Neutron for the first time: see test_balancers
+    stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id w1v4 --wait")
+    stack.openstack("alice", "loadbalancer delete --wait first")
+    let_in(stack)
+    return stack
+
+
+def let_in(stack: Cloud) -> None:
+    """Agents' probes are packets like others: security groups have to let them in. OVN's own pass them by."""
+    alice = stack.of("alice").network
+    group = next(alice.security_groups(name="default", project_id=stack.keystone.ids["shop"]))
+    for version in ("IPv4", "IPv6"):
+        rule = {"direction": "ingress", "protocol": "tcp", "ether_type": version}
+        if not any(
+            each.remote_group_id is None for each in alice.security_group_rules(security_group_id=group.id, **rule)
+        ):
+            alice.create_security_group_rule(security_group_id=group.id, **rule)
+
+
+@pytest.fixture(params=["ovn", "agents"])
+def watched(
+    request: pytest.FixtureRequest, town: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cloud]:
+    """The same cloud, in which one or the other probes."""
+    if request.param == "ovn":
+        yield town
+        return
+    secret = tmp_path / "password"
+    secret.touch(0o600)
+    secret.write_text(PASSWORD)
+    monkeypatch.setenv("FAIRLEAD_AGENT_USER", USER)
+    monkeypatch.setenv("FAIRLEAD_AGENT_PASSWORD_FILE", str(secret))
+    with ExitStack() as running:
+        running.callback(town.serve_again)
+        town.serve_again(FAIRLEAD_PROBES_BY="agents")
+        for agent in agents.start(town.lab.layout, town.server.url):
+            running.callback(agent.stop)
+        yield town
+
+
+def make(stack: Cloud, version: int) -> Any:
+    """A load balancer with all that it holds, in one request: a monitor too."""
+    balancing = stack.of("alice").load_balancer
+    subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
+    members = [
+        {
+            "name": machine,
+            "address": stack.address(machine, version),
+            "protocol_port": PORT,
+            "subnet_id": subnets[f"{network}v{version}"],
+        }
+        for machine, (network, _) in MEMBERS.items()
+    ]
+    pool = {"name": "watched", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": members}
+    listener = {
+        "protocol": "TCP",
+        "protocol_port": 80,
+        "default_pool": {**pool, "healthmonitor": {"type": "TCP", **TIMES}},
+    }
+    made = balancing.create_load_balancer(name="watched", vip_subnet_id=subnets[f"w1v{version}"], listeners=[listener])
+    balancing.wait_for_load_balancer(made.id, interval=0.5, wait=SECONDS)
+    return made
+
+
+@contextmanager
+def balancer(stack: Cloud, version: int) -> Iterator[Any]:
+    made = make(stack, version)
+    try:
+        yield made
+    finally:
+        stack.openstack("alice", f"loadbalancer delete --cascade --wait {made.id}")
+
+
+def statuses(stack: Cloud) -> dict[str, str]:
+    balancing = stack.of("alice").load_balancer
+    pool = balancing.find_pool("watched", ignore_missing=False)
+    return {each.name: each.operating_status for each in balancing.members(pool)}
+
+
+def become(stack: Cloud, **wanted: str) -> None:
+    until(lambda: statuses(stack) == wanted, SECONDS)
+
+
+def ports(stack: Cloud) -> dict[str, Any]:
+    """Those from which members are probed, by their network's name."""
+    administrator = stack.of("admin").network
+    found = list(administrator.ports(device_owner=OWNER))
+    assert {each.project_id for each in found} <= {stack.keystone.ids["shop"]}
+    made = {administrator.get_network(each.network_id).name: each for each in found}
+    assert len(made) == len(found), "one for a network"
+    return made
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_is_dead_gets_nothing(watched: Cloud, version: int):
+    with balancer(watched, version) as made:
+        become(watched, watched1="ONLINE", watched2="ONLINE")
+        end_process(watched, "watched1")  # type: ignore[arg-type]
+        try:
+            become(watched, watched1="ERROR", watched2="ONLINE")
+            until(lambda: watched.answers(CLIENT, made.vip_address) == {"watched2"}, SECONDS)
+        finally:
+            start_process(watched, "watched1")  # type: ignore[arg-type]
+        become(watched, watched1="ONLINE", watched2="ONLINE")
+        until(lambda: watched.answers(CLIENT, made.vip_address) == set(MEMBERS), SECONDS)
+
+
+def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
+    """The network's owner may delete one: it is made anew. All go with the monitor."""
+    watched.lab.wait_synced()
+    before = without_ours(read(watched.lab))
+    with balancer(watched, 4):
+        become(watched, watched1="ONLINE", watched2="ONLINE")
+        there = ports(watched)
+        assert {name: len(each.fixed_ips) >= 1 for name, each in there.items()} == dict.fromkeys(NETWORKS, True)
+        watched.of("alice").network.delete_port(there["w1"].id)
+        until(lambda: ports(watched).keys() == NETWORKS.keys() and ports(watched)["w1"].id != there["w1"].id, SECONDS)
+        end_process(watched, "watched1")  # type: ignore[arg-type]
+        become(watched, watched1="ERROR", watched2="ONLINE")
+        start_process(watched, "watched1")  # type: ignore[arg-type]
+        become(watched, watched1="ONLINE", watched2="ONLINE")
+        monitor = next(iter(watched.of("alice").load_balancer.health_monitors()))
+        watched.openstack("alice", f"loadbalancer healthmonitor delete --wait {monitor.id}")
+        until(lambda: ports(watched) == {}, SECONDS)
+    until(lambda: differences(before, without_ours(read(watched.lab))) == [], SECONDS)
+
+
+def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):
+    """The load balancer goes while nobody is there who would take its ports away."""
+    made, balancing = make(town, 4), town.of("alice").load_balancer
+    become(town, watched1="ONLINE", watched2="ONLINE")
+    town.octavia.kill("agent")
+    balancing.delete_load_balancer(made.id, cascade=True)
+    assert ports(town).keys() == NETWORKS.keys()
+    town.octavia.start("agent")
+    until(lambda: balancing.find_load_balancer(made.id) is None, SECONDS)
+    until(lambda: ports(town) == {}, SECONDS)

@@ -1,0 +1,81 @@
+"""What a silence means while the node is busy, was asleep, or is another one than the member's."""
+
+import asyncio
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+
+from fairlead.model.checks import Rhythm, Verdict
+from fairlead.node import prober as prober_module
+from fairlead.node.prober import Prober
+from node.test_prober import HOSTS, HTTP, TCP, UDP, nothing, probe_all, serving, target, until
+
+
+def test_silence_says_nothing_while_those_who_answer_take_longer_than_usual_but_not_for_ever():
+    """Others see to it that they have no time; the prober has all the time that there is."""
+    how = Rhythm(delay=0.4, timeout=0.2, max_retries=1, max_retries_down=1)
+    slow = asyncio.Event()
+
+    async def story() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.12 if slow.is_set() else 0.0)
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await writer.drain()
+
+        prober = Prober(device=lambda _: "lo", told=lambda _: None)
+        async with serving(serve) as port, serving(nothing) as other:
+            lively = target(HTTP, port, rhythm=how)
+            many = [replace(lively, endpoint=lively.endpoint._replace(port_id=f"vm{each}")) for each in range(20)]
+            prober.change((), many)
+            running = asyncio.create_task(prober.run())
+            standings = prober.tracker.standings
+            await until(lambda: sum(each.verdict is Verdict.UP for each in standings.values()) == 20)
+            slow.set()
+            await until(lambda: prober._slowness(asyncio.get_running_loop().time()) > 0.05)
+            silent = target(HTTP, other, rhythm=how)
+            prober.change((), [silent])
+            await until(lambda: silent.endpoint in standings and standings[silent.endpoint].doubts == 2)
+            assert standings[silent.endpoint].verdict is Verdict.PENDING
+            await until(lambda: standings[silent.endpoint].verdict is Verdict.DOWN)
+            assert prober.probes > 20
+            running.cancel()
+
+    asyncio.run(story())
+
+
+def test_who_overslept_knows_nothing_of_anybody_any_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prober_module, "OVERSLEPT", 0.2)
+    how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
+
+    async def story() -> None:
+        slept = list[bool]()
+        prober = Prober(device=lambda _: "lo", told=lambda _: None, overslept=lambda: slept.append(True))
+        async with serving(nothing) as port:
+            asked = target(TCP, port, rhythm=how)
+            prober.change((), [asked])
+            running = asyncio.create_task(prober.run())
+            await until(lambda: asked.endpoint in prober.tracker.standings)
+            time.sleep(0.4)  # noqa: ASYNC251 - that is what is tested
+            await until(lambda: bool(slept))
+            await until(lambda: prober.tracker.standings[asked.endpoint].verdict is Verdict.UP)
+            running.cancel()
+
+    asyncio.run(story())
+
+
+def test_silence_to_a_datagram_from_another_node_says_nothing():
+    how = Rhythm(delay=0.2, timeout=0.1, max_retries=1, max_retries_down=1)
+
+    async def story() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind((HOSTS[4], 0))
+            here = target(UDP, silent.getsockname()[1], rhythm=how)
+            there = replace(here, endpoint=here.endpoint._replace(port_id="elsewhere"), covers=True)
+            found = await probe_all({"here": here, "there": there})
+        assert (found["here"].verdict, found["there"].verdict) == (Verdict.UP, Verdict.PENDING)
+        assert "its node is silent" in found["there"].missed
+
+    asyncio.run(story())

@@ -1,0 +1,217 @@
+"""When members are probed, and what a row of answers makes of them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.model.addresses import parse_address
+from fairlead.model.checks import PlainCheck, Rhythm, Target, Verdict
+from fairlead.model.health import Endpoint
+from fairlead.model.loadbalancer import MonitorType, Transport
+from fairlead.node.tracker import (
+    PENDING,
+    SOON,
+    Answered,
+    Failed,
+    Missed,
+    Outcome,
+    Standing,
+    Tracker,
+    first_due,
+    next_due,
+    place,
+)
+
+GOOD, BAD, BUSY = Answered(0.001), Failed("refused"), Missed("busy")
+HASTY = Missed("busy", at_once=True)
+LETTERS: dict[str, Outcome] = {"+": GOOD, "-": BAD, "?": BUSY}
+WORDS = {Verdict.PENDING: ".", Verdict.UP: "u", Verdict.DOWN: "d"}
+NOW = 1_000_000.0
+
+
+def rhythm(delay: float = 5.0, timeout: float = 3.0, up: int = 3, down: int = 3) -> Rhythm:
+    return Rhythm(delay=delay, timeout=timeout, max_retries=up, max_retries_down=down)
+
+
+def target(name: str, how: Rhythm | None = None) -> Target:
+    endpoint = Endpoint(name, parse_address("10.0.0.11"), 80, Transport.TCP, "net1", "pool")
+    return Target(endpoint=endpoint, check=PlainCheck(type=MonitorType.TCP), rhythm=how or rhythm())
+
+
+def verdicts(outcomes: str, up: int = 3, down: int = 3) -> str:
+    standing, found = PENDING, ""
+    for letter in outcomes:
+        standing = standing.after(LETTERS[letter], rhythm(up=up, down=down), NOW)
+        found += WORDS[standing.verdict]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "found"),
+    [
+        ("+++", "..u"),
+        ("---", "..d"),
+        ("++-+++", ".....u"),
+        ("--+---", ".....d"),
+        ("+++--+--+---", "..uuuuuuuuud"),
+        ("---++-+++", "..ddddddu"),
+        ("--?-", "...d"),
+        ("+++??????", "..uuuuuuu"),
+        ("+++--???", "..uuuuuu"),
+    ],
+)
+def test_only_a_row_makes_somebody_up_or_down_and_what_was_not_seen_neither_makes_nor_breaks_one(
+    outcomes: str, found: str
+):
+    assert verdicts(outcomes) == found
+
+
+def test_one_of_each_is_enough_where_the_monitor_says_so():
+    assert verdicts("+-+?-", up=1, down=1) == "uduud"
+
+
+@given(st.lists(st.sampled_from("+-?"), max_size=40), st.integers(1, 10), st.integers(1, 10))
+def test_the_verdict_is_that_of_the_last_row_that_was_long_enough(outcomes: Sequence[str], up: int, down: int):
+    """As Octavia counts: rows are of what was seen."""
+    seen = [each for each in outcomes if each != "?"]
+    wanted, row = ".", 0
+    for before, each in zip(["", *seen], seen, strict=False):
+        row = row + 1 if each == before else 1
+        if row >= (up if each == "+" else down):
+            wanted = "u" if each == "+" else "d"
+    assert (verdicts("".join(outcomes), up, down) or ".")[-1] == wanted
+
+
+def test_a_standing_says_since_when_it_is_so_and_what_went_wrong_last():
+    how = rhythm(up=1, down=1)
+    up = PENDING.after(Answered(0.25), how, 1.0)
+    assert up == Standing(verdict=Verdict.UP, since=1.0, answers=1, latency=0.25)
+    down = up.after(GOOD, how, 2.0).after(BAD, how, 3.0).after(Failed("no answer"), how, 4.0)
+    assert (down.verdict, down.since, down.error, down.latency) == (Verdict.DOWN, 3.0, "no answer", 0.001)
+    assert down.after(BUSY, how, 5.0) == replace(down, missed="busy")
+    doubtful = down.after(HASTY, how, 5.0).after(HASTY, how, 6.0)
+    assert doubtful == replace(down, missed="busy", doubts=2)
+    assert doubtful.after(BAD, how, 7.0).doubts == doubtful.after(GOOD, how, 7.0).doubts == 0
+    assert down.after(BUSY, how, 5.0).after(GOOD, how, 6.0) == Standing(
+        verdict=Verdict.UP, since=6.0, answers=1, latency=0.001
+    )
+
+
+@given(st.text(max_size=8), st.floats(0.1, 3600), st.floats(0, 10**7))
+def test_the_next_probe_is_at_its_place_and_never_soon_after_the_last_one(name: str, delay: float, began: float):
+    where = place(target(name).endpoint)
+    due = next_due(delay, where, began)
+    assert began + delay / 2 <= due <= began + delay * 1.5 + 1e-6
+    offset = (due - where * delay) % delay
+    assert min(offset, delay - offset) < 1e-3
+
+
+def run(tracker: Tracker, now: float, until: float, takes: float = 0.0) -> list[tuple[float, str]]:
+    """Who is probed when, if each probe takes so long."""
+    found, flying = list[tuple[float, str]](), list[tuple[float, Target]]()
+    while True:
+        due = tracker.next_due()
+        over = flying[0][0] if flying else None
+        now = min(each for each in (due, over, until) if each is not None)
+        if now >= until:
+            return found
+        while flying and flying[0][0] <= now:
+            tracker.conclude(flying.pop(0)[1], GOOD, now)
+        for each in tracker.take_due(now, 100):
+            found.append((now, each.endpoint.port_id))
+            flying.append((now + takes, each))
+
+
+@given(st.floats(0.1, 60), st.floats(0, 1.0))
+def test_a_member_is_probed_once_in_a_delay_however_long_a_probe_takes(delay: float, share: float):
+    tracker = Tracker()
+    tracker.aim([target("vm1", rhythm(delay))], NOW)
+    times = [at for at, _ in run(tracker, NOW, NOW + SOON + 20 * delay, takes=share * delay)]
+    assert times[0] <= NOW + SOON
+    gaps = [after - before for before, after in pairwise(times)]
+    assert all(0.499 * delay < gap < 1.501 * delay for gap in gaps), gaps
+    if share < 0.5:  # it is at its place with the second one; a slow one comes there by and by
+        assert all(abs(gap - delay) < 1e-3 * delay for gap in gaps[2:]), gaps
+
+
+def test_ten_thousand_members_make_no_burst_from_the_first_moment_on():
+    tracker, delay = Tracker(), 5.0
+    tracker.aim((target(f"vm{number}") for number in range(10_000)), NOW)
+    probed = run(tracker, NOW, NOW + 4 * delay)
+    assert len(probed) == pytest.approx(40_000, rel=0.1)
+    tenths = Counter(int((at - NOW) * 10) for at, _ in probed)
+    even = 10_000 / delay / 10
+    assert max(tenths.values()) < 2.5 * even  # the first probes and those at their places overlap once
+    later = {tenth: number for tenth, number in tenths.items() if tenth >= 10 * 2 * delay}
+    assert max(later.values()) < 1.5 * even
+    assert min(later.values()) > 0.5 * even
+
+
+def test_places_are_the_same_after_a_restart():
+    assert place(target("vm1").endpoint) == place(target("vm1", rhythm(60)).endpoint)
+    assert first_due(target("vm1", rhythm(60)), NOW) <= NOW + SOON
+
+
+def test_who_is_late_leaves_out_what_was_due_meanwhile():
+    tracker = Tracker()
+    tracker.aim([target("vm1")], NOW)
+    first = tracker.next_due()
+    assert first is not None
+    assert [each.endpoint.port_id for each in tracker.take_due(first + 60, 10)] == ["vm1"]
+    assert tracker.take_due(first + 60, 10) == []
+    tracker.conclude(target("vm1"), GOOD, first + 61)
+    again = tracker.next_due()
+    assert again is not None
+    assert again > first + 61
+
+
+def test_no_more_are_taken_at_once_than_asked_for():
+    tracker = Tracker()
+    tracker.aim([target(f"vm{number}") for number in range(10)], NOW)
+    assert [len(tracker.take_due(NOW + 10, 4)) for _ in range(4)] == [4, 4, 2, 0]
+
+
+def settled(tracker: Tracker, who: Target, outcome: Outcome) -> None:
+    for _ in range(3):
+        due = tracker.next_due()
+        assert due is not None
+        assert tracker.take_due(due, 10) == [who]
+        tracker.conclude(who, outcome, due)
+
+
+def test_who_is_probed_otherwise_keeps_its_standing_and_begins_a_new_row():
+    tracker, who = Tracker(), target("vm1")
+    tracker.aim([who], NOW)
+    settled(tracker, who, GOOD)
+    assert tracker.changed == {who.endpoint}
+    faster = target("vm1", rhythm(0.5, down=2))
+    tracker.aim([faster], NOW + 100)
+    assert tracker.standings[who.endpoint].verdict is Verdict.UP
+    assert (tracker.standings[who.endpoint].answers, len(tracker)) == (0, 1)
+    due = tracker.next_due()
+    assert due is not None
+    assert due <= NOW + 100.5
+    assert tracker.take_due(due, 10) == [faster]
+    tracker.aim([who], due)  # while it is in flight
+    tracker.conclude(faster, BAD, due + 0.1)
+    assert tracker.standings[who.endpoint].failures == 0, "what another question came to says nothing"
+    assert tracker.next_due() is not None
+
+
+def test_who_is_not_probed_any_more_is_forgotten_with_all_that_was_due():
+    tracker, who = Tracker(), target("vm1")
+    tracker.aim([who], NOW)
+    due = tracker.next_due()
+    assert due is not None
+    tracker.take_due(due, 1)
+    tracker.aim([], due)
+    tracker.conclude(who, BAD, due)
+    assert (tracker.standings, tracker.next_due(), len(tracker)) == ({}, None, 0)
+    tracker.aim([who], due)
+    tracker.aim([], due)
+    assert tracker.next_due() is None

@@ -1,0 +1,210 @@
+"""A real Octavia with its stock provider `ovn` beside ours, on one Northbound database: one of its load balancers is
+taken over by the command, the other is not touched.
+
+Where it looks for switches of Neutron's name, they are put there by hand: its Neutron is Fairlead's network door.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fuzz.machine import SCHEMA, SERVER
+from harness.shell import Shell, shell
+from lab.servers import until
+from octavia_plugin.cloud import LAUNCH, OCTAVIA, SETTLED, STOCK, STOCK_CONF, Cloud, cloud
+
+pytestmark = pytest.mark.client
+COLUMNS = (
+    "name",
+    "protocol",
+    "vips",
+    "selection_fields",
+    "options",
+    "ip_port_mappings",
+    "health_check",
+    "external_ids",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    missing = [str(each) for each in (OCTAVIA.parent.parent / ".installed", SERVER, SCHEMA) if not each.exists()]
+    if missing:
+        reason = f"needs {' and '.join(missing)} (scripts/setup lab)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with cloud(tmp_path_factory.mktemp("adopt"), providers=STOCK, more=STOCK_CONF) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cli(place: Cloud) -> Iterator[Shell]:
+    with shell(place.folder / "clouds.yaml") as typed:
+        yield typed
+
+
+@pytest.fixture(scope="module")
+def network(place: Cloud, cli: Shell) -> str:
+    made = cli.good("network create net -f json")["id"]
+    cli.good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
+    for last in (11, 12, 13):
+        cli.good(f"port create vm{last} --network net --fixed-ip ip-address=10.0.0.{last} -f json")
+    northbound(place, "ls-add", f"neutron-{made}")
+    return str(made)
+
+
+def northbound(place: Cloud, *words: str) -> str:
+    command = ["ovn-nbctl", f"--db={place.database.northbound}", "--no-leader-only", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
+    """Whole, of this name, and whether a switch has them."""
+    told = northbound(place, "--format=json", "find", "Load_Balancer", f"name={name}")
+    found = json.loads(told)
+    made = [dict(zip(found["headings"], row, strict=True)) for row in found["data"]]
+    users = northbound(place, "--bare", "--columns=name,load_balancer", "list", "Logical_Switch")
+    return [
+        {**row, "has switches": row["_uuid"][1] in users} for row in sorted(made, key=lambda row: str(row["protocol"]))
+    ]
+
+
+def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
+    """One of the stock provider with all that it can: TCP and UDP, two members; its id, when its rows are whole."""
+    subnet = place.fairlead.client.get("/network/v2.0/subnets").json()["subnets"][0]["id"]
+    members = [{"address": f"10.0.0.{last}", "protocol_port": 8080, "subnet_id": subnet} for last in (11, 12)]
+    pool = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": members, "name": f"pool-{name}"}
+    listeners = [
+        {"name": f"http-{name}", "protocol": "TCP", "protocol_port": 80, "default_pool": pool, **more},
+        {"name": f"dns-{name}", "protocol": "UDP", "protocol_port": 53},
+    ]
+    body = {"name": name, "provider": "ovn", "vip_subnet_id": subnet, "listeners": listeners}
+    made: str = place.ask("POST", "loadbalancers", {"loadbalancer": body})["loadbalancer"]["id"]
+    until(lambda: any("10.0.0.12:8080" in str(row["vips"]) for row in rows(place, made)), SETTLED)
+    until(lambda: shown(place, made)["provisioning_status"] == "ACTIVE", SETTLED)
+    return made
+
+
+def shown(place: Cloud, identity: str) -> dict[str, Any]:
+    found: dict[str, Any] = place.ask("GET", f"loadbalancers/{identity}")["loadbalancer"]
+    return found
+
+
+def octavias(place: Cloud, identity: str) -> tuple[str, str, str]:
+    """What a take-over would change. The stock provider's queue may still tell statuses."""
+    found = shown(place, identity)
+    return found["provider"], found["provisioning_status"], found["vip_port_id"]
+
+
+def adopt(place: Cloud, *words: str) -> "subprocess.Popen[str]":
+    command = [OCTAVIA, LAUNCH, "fairlead", "octavia", "adopt", "--config-file", place.folder / "octavia.conf", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, env=place.environment)  # type: ignore[call-overload, no-any-return]
+
+
+def run(place: Cloud, *words: str) -> tuple[int, str, str]:
+    with adopt(place, *words) as process:
+        out, complaint = process.communicate(timeout=SETTLED)
+        return process.returncode, out, complaint.splitlines()[-1] if complaint else ""
+
+
+def test_one_is_taken_over_and_the_other_is_not_touched(place: Cloud, cli: Shell, network: str):
+    other, web = stock(place, network, "other"), stock(place, network, "web")
+    before, theirs = rows(place, other), rows(place, web)
+    assert run(place, "web", "--dry-run")[:2] == (0, f"{web}: possible\n")
+    assert rows(place, web) == theirs
+    code, out, _ = run(place, web, "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        [{"load_balancer": web, "outcome": "adopted", "reason": "", "message": ""}],
+    )
+    assert rows(place, web) == []
+    assert {row["protocol"] for kind in ("tcp", "udp") for row in rows(place, f"{web}-{kind}")} == {"tcp", "udp"}
+    now = shown(place, web)
+    assert (now["provider"], now["provisioning_status"]) == ("fairlead", "ACTIVE")
+    port = cli.good(f"port show {now['vip_port_id']} -f json")
+    assert (port["name"], port["device_owner"]) == (f"octavia-lb-{web}", "Octavia")
+    assert run(place, "web")[:2] == (0, f"{web}: already ours\n")
+    assert rows(place, other) == before
+    live_on(place, cli, web, now["vip_port_id"])
+    assert rows(place, other) == before
+    cli.good("loadbalancer member create pool-other --name three --address 10.0.0.13 --protocol-port 8080 --wait")
+    until(lambda: any("10.0.0.13:8080" in str(row["vips"]) for row in rows(place, other)), SETTLED)
+    cli.good("loadbalancer delete other --cascade --wait")
+    until(lambda: rows(place, other) == [], SETTLED)
+
+
+def live_on(place: Cloud, cli: Shell, web: str, port_id: str) -> None:
+    """It is changed, monitored and deleted by the stock client as any other of ours."""
+    cli.good("loadbalancer member create pool-web --name three --address 10.0.0.13 --protocol-port 8080 --wait")
+    cli.good("loadbalancer healthmonitor create --type TCP --delay 5 --timeout 3 --max-retries 2 --wait pool-web")
+    cli.good("loadbalancer pool set pool-web --session-persistence type=SOURCE_IP --wait")
+    (tcp, *_) = rows(place, f"{web}-tcp-ip_src")
+    assert "10.0.0.13:8080" in str(tcp["vips"])
+    assert tcp["health_check"]
+    cli.good("loadbalancer delete web --cascade --wait")
+    until(lambda: rows(place, f"{web}-taken") == [], SETTLED)
+    assert place.fairlead.client.get(f"/network/v2.0/ports/{port_id}").status_code == 404
+
+
+def test_what_cannot_be_had_is_said_and_nothing_is_changed(place: Cloud, cli: Shell, network: str):
+    limited = stock(place, network, "limited", connection_limit=5)
+    before = rows(place, limited), octavias(place, limited)
+    for words in (["--dry-run"], []):
+        code, out, complaint = run(place, *words, "limited")
+        assert (code, out) == (3, "")
+        assert complaint == f"{limited}: refused: Fairlead cannot have it: the provider has no connection_limit"
+    assert (rows(place, limited), octavias(place, limited)) == before
+    code, out, _ = run(place, "--json", "nobody", "limited")
+    told = {each["load_balancer"]: each["reason"] for each in json.loads(out)}
+    assert (code, told) == (3, {"nobody": "unknown", limited: "501"})
+
+
+def test_one_whose_additional_vip_has_a_port_of_its_own_is_refused_by_name(place: Cloud, cli: Shell, network: str):
+    cli.good("subnet create six --network net --ip-version 6 --subnet-range fd00:7::/64 -f json")
+    lb = "loadbalancer create --name two --provider ovn --vip-subnet-id sub --additional-vip subnet-id=six"
+    two = cli.good(f"{lb} --wait -f json")["id"]
+    before = octavias(place, two)
+    for words in (["--dry-run"], []):
+        code, out, complaint = run(place, *words, "two")
+        assert (code, out) == (3, "")
+        assert complaint.startswith(
+            f"{two}: refused: Fairlead cannot have it: Validation failure: port_id of additional_vips: "
+        )
+    assert (octavias(place, two), told(place, two)) == (before, None)
+
+
+def test_who_is_killed_before_octavias_commit_has_changed_nothing_and_may_come_again(
+    place: Cloud, cli: Shell, network: str
+):
+    killed = stock(place, network, "killed")
+    before = rows(place, killed)
+    with place.nothing_committed(), adopt(place, "killed") as process:
+        until(lambda: told(place, killed) == "prepared", SETTLED)
+        process.send_signal(signal.SIGKILL)
+    assert rows(place, killed) == before
+    assert shown(place, killed)["provider"] == "ovn"
+    assert run(place, "killed")[:2] == (0, f"{killed}: adopted\n")
+    assert (rows(place, killed), told(place, killed)) == ([], "taken")
+
+
+def test_who_is_killed_after_it_leaves_the_rest_to_the_agent(place: Cloud, cli: Shell, network: str):
+    """Fairlead does not answer any more when it is to be taken: all is said in Octavia by then."""
+    left = stock(place, network, "left")
+    until(lambda: told(place, left) is None)
+    with adopt(place, "left") as process:
+        until(lambda: shown(place, left)["provider"] == "fairlead", SETTLED)
+        process.send_signal(signal.SIGKILL)
+    until(lambda: shown(place, left)["provisioning_status"] == "ACTIVE", SETTLED)
+    assert (rows(place, left), told(place, left)) == ([], "taken")
+    port = cli.good(f"port show {shown(place, left)['vip_port_id']} -f json")
+    assert port["device_owner"] == "Octavia"
+
+
+def told(place: Cloud, identity: str) -> str | None:
+    answer = place.fairlead.client.get(f"/plugin/statuses/{identity}")
+    return answer.json()["loadbalancer"]["takeover"] if answer.status_code == 200 else None

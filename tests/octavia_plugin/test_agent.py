@@ -1,0 +1,377 @@
+"""The agent looks at what is named, waits or was doubtful, and leaves nothing out when it cannot ask."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from octavia_lib.api.drivers.exceptions import UpdateStatusError
+
+from fairlead.client import ServerError
+from fairlead.octavia_plugin.adoption import NotAnswered
+from fairlead.octavia_plugin.agent import AT_ONCE, AWAY, DOUBT, DOUBT_PENDING, PAUSE, Agent, Conduct
+from fairlead.octavia_plugin.differences import KINDS, PENDING, Known, Standing
+from fairlead.octavia_plugin.door import Comparison
+from fairlead.octavia_plugin.findings import Finding, What, sentence
+
+ACTIVE, CREATED = Standing("ACTIVE", "ONLINE"), Standing("PENDING_CREATE", "OFFLINE")
+LOST = Standing("PENDING_UPDATE", "ONLINE")
+
+
+@dataclass
+class World:
+    """Octavia, its library and Fairlead's door, as the agent sees them. Time goes on when somebody looks at it."""
+
+    octavia: dict[str, Standing] = field(default_factory=dict)
+    fairlead: dict[str, Standing] = field(default_factory=dict)
+    figures: dict[str, int] = field(default_factory=dict)
+    wanted: dict[str, str] = field(default_factory=dict)
+    """What Octavia has of each one's name, and below it Fairlead."""
+    stored: dict[str, str] = field(default_factory=dict)
+    revision: int = 1
+    fails: Exception | None = None
+    takes_nothing: ServerError | None = None
+    refuses: Exception | None = None
+    looked: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    heard: list[Finding] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    counted: list[list[str]] = field(default_factory=list)
+    prepared: set[str] = field(default_factory=set)
+    """What waits in Fairlead to be taken over."""
+    now: float = 1000.0
+
+    def agent(self, **conduct: Any) -> Agent:
+        made = Conduct(hear=self.heard.append, **conduct)
+        return Agent(self, self, self, self.clock, conduct=made)  # type: ignore[arg-type]
+
+    def clock(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def pending(self) -> Sequence[str]:
+        return [each for each, standing in self.octavia.items() if standing.provisioning in PENDING]
+
+    def ids(self) -> Sequence[str]:
+        return list(self.octavia)
+
+    def look(self, balancer_id: str) -> Known | None:
+        self.looked.append(balancer_id)
+        found = self.octavia.get(balancer_id)
+        whole = {"id": balancer_id, "name": self.wanted.get(balancer_id, "")}
+        return Known(balancer=found, parts={}, whole=whole) if found else None
+
+    def statuses(self, balancer_id: str) -> Mapping[str, Any] | None:
+        if self.fails:
+            raise self.fails
+        found = self.fairlead.get(balancer_id)
+        if found is None:
+            return None
+        said = {"provisioning_status": found.provisioning, "operating_status": found.operating}
+        when = {"created_at": datetime.now(UTC).isoformat(), "revision": self.revision}
+        if balancer_id in self.prepared:
+            return {"id": balancer_id, **when, **said, "takeover": "prepared", **{kind: [] for kind in KINDS}}
+        return {"id": balancer_id, **when, **said, **{kind: [] for kind in KINDS}}
+
+    def compare(self, whole: Mapping[str, Any]) -> Comparison:
+        self.asked.append(whole["id"])
+        said, stored = whole["name"], self.stored.get(whole["id"], "")
+        attributes = {"name": {"said": said, "stored": stored}}
+        one = {"kind": "loadbalancers", "id": whole["id"], "missing": False, "attributes": attributes}
+        return Comparison([one] if said != stored else [], self.revision)
+
+    def say_again(self, whole: Mapping[str, Any], revision: int | None) -> None:
+        if self.takes_nothing:
+            raise self.takes_nothing
+        assert revision == self.revision
+        self.revision += 1
+        self.stored[whole["id"]] = whole["name"]
+
+    def post(self, path: str, root: str, body: Mapping[str, Any]) -> None:
+        if self.takes_nothing:
+            raise self.takes_nothing
+        assert (path, root) == ("/loadbalancers", "loadbalancer")
+        self.fairlead[body["id"]] = ACTIVE
+        if body.get("takeover"):
+            self.prepared.add(body["id"])
+
+    def delete(self, path: str) -> None:
+        self.deleted.append(path)
+        self.fairlead.pop(path.removeprefix("/loadbalancers/").removesuffix("?cascade=true"))
+
+    def statistics(self, balancer_ids: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        if self.fails:
+            raise self.fails
+        return [{"id": each, "bytes_in": self.figures[each]} for each in balancer_ids if each in self.figures]
+
+    def update_loadbalancer_status(self, status: Mapping[str, Any]) -> None:
+        if self.refuses:
+            raise self.refuses
+        for each in status["loadbalancers"]:
+            old = self.octavia[each["id"]]
+            self.octavia[each["id"]] = Standing(
+                each.get("provisioning_status", old.provisioning), each.get("operating_status", old.operating)
+            )
+
+    def update_listener_statistics(self, statistics: Mapping[str, Any]) -> None:
+        self.counted.append([each["id"] for each in statistics["listeners"]])
+
+
+def test_what_waits_in_octavia_is_looked_at_though_nobody_named_it():
+    world = World(octavia={"a": CREATED, "b": ACTIVE}, fairlead={"a": ACTIVE, "b": ACTIVE})
+    assert world.agent().step() == 0
+    assert (world.looked, world.octavia) == (["a"], {"a": ACTIVE, "b": ACTIVE})
+
+
+def test_everything_is_what_either_has():
+    world = World(octavia={"a": ACTIVE}, fairlead={"b": ACTIVE})
+    agent = world.agent()
+    agent.name([*world.octavia, *world.fairlead])
+    agent.step()
+    assert world.looked == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("octavia", "patience", "after"),
+    [(ACTIVE, DOUBT, "ERROR"), (LOST, DOUBT_PENDING, "ERROR")],
+    ids=["rest", "pending"],
+)
+def test_a_doubt_has_to_last(octavia: Standing, patience: float, after: str):
+    world = World(octavia={"a": octavia}, takes_nothing=ServerError("no", 501))
+    agent = world.agent()
+    agent.name(["a"])
+    agent.step()
+    world.now += patience - 0.1
+    agent.step()
+    assert world.octavia["a"] == octavia
+    world.now += max(PAUSE, 0.2)
+    agent.step()
+    agent.step()
+    assert world.octavia["a"].provisioning == after
+    assert [each.what for each in world.heard][:2] == [What.MISSING, What.REFUSED]
+
+
+def test_a_doubt_that_was_none_is_forgotten():
+    """A request was between its write in Fairlead and its commit in Octavia."""
+    world = World(octavia={"a": ACTIVE})
+    agent = world.agent()
+    agent.name(["a"])
+    agent.step()
+    world.fairlead["a"] = ACTIVE
+    world.now += PAUSE
+    agent.step()
+    del world.fairlead["a"]
+    world.now += DOUBT
+    agent.name(["a"])
+    agent.step()
+    assert world.octavia["a"] == ACTIVE
+
+
+def test_what_octavia_never_committed_is_taken_back():
+    world = World(fairlead={"a": ACTIVE})
+    agent = world.agent()
+    agent.name(["a"])
+    agent.step()
+    world.now += DOUBT
+    agent.step()
+    assert world.deleted == ["/loadbalancers/a?cascade=true"]
+
+
+@pytest.mark.parametrize("which", ["fairlead", "octavia"])
+def test_what_could_not_be_asked_or_told_is_looked_at_again(which: str):
+    world = World(octavia={"a": CREATED}, fairlead={"a": ACTIVE})
+    agent = world.agent()
+    if which == "fairlead":
+        world.fails = ServerError("it makes a mistake", 500)
+    else:
+        world.refuses = UpdateStatusError(fault_string="locked")
+    agent.step()
+    agent.step()
+    assert (world.looked, world.octavia["a"]) == (["a"], CREATED), "not before a pause"
+    world.fails = world.refuses = None
+    world.now += PAUSE
+    agent.step()
+    assert world.octavia["a"] == ACTIVE
+
+
+def test_while_no_server_answers_not_each_of_them_is_tried():
+    many = [str(number) for number in range(10)]
+    world = World(octavia=dict.fromkeys(many, CREATED), fairlead=dict.fromkeys(many, ACTIVE))
+    world.fails = ServerError("it does not answer")
+    agent = world.agent()
+    assert (agent.step(), len(world.looked)) == (0, 1)
+    for _ in range(100):  # without a rest, nobody is asked again and again
+        assert (agent.step(), len(world.looked)) == (0, 1)
+    assert 0 < agent.waits() < AWAY
+    world.fails = None
+    world.now += AWAY
+    agent.step()
+    world.now += PAUSE
+    agent.step()
+    assert set(world.octavia.values()) == {ACTIVE}
+
+
+def test_a_step_is_bounded_and_what_is_left_is_next():
+    many = [str(number) for number in range(AT_ONCE + 3)]
+    world = World(octavia=dict.fromkeys(many, CREATED), fairlead=dict.fromkeys(many, ACTIVE))
+    agent = world.agent()
+    assert agent.step() == 3
+    assert agent.step() == 0
+    assert world.looked == many
+
+
+def test_statistics_are_told_when_they_are_others_than_before():
+    world = World(octavia=dict.fromkeys("abc", ACTIVE), figures={"a": 1, "b": 2})
+    agent = world.agent()
+    agent.count()
+    world.figures["b"] = 3
+    agent.count()
+    agent.count()
+    world.fails = ServerError("it does not answer")
+    agent.count()
+    assert world.counted == [["a", "b"], ["b"]]
+    world.fails = None
+    del world.octavia["a"], world.figures["a"]
+    agent.count()
+    world.octavia["a"], world.figures["a"] = ACTIVE, 1
+    agent.count()
+    assert world.counted == [["a", "b"], ["b"], ["a"]]  # nothing is kept of who is gone
+
+
+def test_what_fairlead_has_lost_is_made_again():
+    world = World(octavia={"a": ACTIVE})
+    agent = world.agent()
+    agent.name(["a"])
+    agent.step()
+    assert world.fairlead == {}
+    world.now += DOUBT
+    agent.step()
+    agent.step()
+    assert (world.fairlead, world.octavia) == ({"a": ACTIVE}, {"a": ACTIVE})
+    assert [each.what for each in world.heard] == [What.MISSING]
+
+
+def differing() -> World:
+    """Fairlead has written a name, and Octavia has not committed it."""
+    return World(octavia={"a": ACTIVE}, fairlead={"a": ACTIVE}, wanted={"a": "old"}, stored={"a": "new"})
+
+
+def test_values_that_go_on_to_differ_are_put_right_and_asked_for_once():
+    world = differing()
+    agent = world.agent()
+    agent.name(["a"])
+    for _ in range(int(DOUBT / PAUSE)):
+        agent.step()
+        world.now += PAUSE
+    assert (world.stored, world.asked, world.heard) == ({"a": "new"}, ["a"], [])
+    agent.step()
+    assert world.stored == {"a": "old"}
+    assert [sentence(each) for each in world.heard] == [
+        "load balancer a: name is 'old' in Octavia and 'new' in Fairlead"
+    ]
+    agent.step()
+    agent.name(["a"])
+    agent.step()
+    assert (world.asked, agent.waits()) == (["a", "a"], None)
+
+
+def test_values_that_change_meanwhile_are_on_their_way():
+    """As fast as a request can be, one is always between its write and its commit when it is looked at."""
+    world = differing()
+    agent = world.agent()
+    agent.name(["a"])
+    for number in range(3 * int(DOUBT / PAUSE)):
+        agent.step()
+        world.now += PAUSE
+        world.stored["a"] = f"new {number}"
+        world.revision += 1
+        agent.name(["a"])
+    assert world.stored["a"].startswith("new")
+    world.wanted["a"] = world.stored["a"]
+    agent.name(["a"])
+    agent.step()
+    assert (agent.waits(), world.heard) == (None, [])
+
+
+def test_while_octavia_is_pending_values_are_not_touched():
+    world = differing()
+    world.octavia["a"], world.fairlead["a"] = LOST, Standing("PENDING_UPDATE", "ONLINE")
+    agent = world.agent(doubt=0)
+    agent.step()
+    assert (world.asked, world.stored) == ([], {"a": "new"})
+
+
+def test_what_fairlead_does_not_take_is_said_once_until_something_changes():
+    world = differing()
+    world.takes_nothing = ServerError("connection_limit", 501)
+    agent = world.agent(doubt=0)
+    for _ in range(3):
+        agent.name(["a"])
+        agent.step()
+    assert [each.what for each in world.heard] == [What.VALUE, What.REFUSED]
+    world.takes_nothing = None
+    agent.name_all()
+    agent.step()
+    agent.step()
+    assert world.stored == {"a": "old"}
+
+
+def test_a_dry_look_says_it_and_changes_nothing():
+    world = differing()
+    world.octavia["b"], world.fairlead["c"], world.octavia["d"] = ACTIVE, ACTIVE, CREATED
+    world.fairlead["d"] = ACTIVE
+    before = (dict(world.octavia), dict(world.fairlead), dict(world.stored))
+    agent = world.agent(doubt=0, is_dry=True)
+    agent.name("abcd")
+    agent.step()
+    assert (world.octavia, world.fairlead, world.stored, world.deleted) == (*before, [])
+    assert {(each.what, each.balancer) for each in world.heard} == {
+        (What.VALUE, "a"),
+        (What.MISSING, "b"),
+        (What.STRANGER, "c"),
+        (What.STATUS, "d"),
+    }
+    assert agent.waits() is None
+
+
+def test_what_is_prepared_and_ours_in_octavia_is_taken_and_then_told():
+    world = World(octavia={"a": LOST}, fairlead={"a": ACTIVE, "b": ACTIVE}, prepared={"a", "b"})
+    agent = Agent(world, world, world, lambda: world.now, finish=world.prepared.remove)  # type: ignore[arg-type]
+    agent.name(["a", "b"])
+    agent.step()
+    assert (world.prepared, world.octavia) == ({"b"}, {"a": LOST}), "b is another provider's in Octavia"
+    agent.step()
+    assert (world.octavia, world.deleted) == ({"a": ACTIVE}, [])
+
+
+def test_what_was_prepared_and_is_lost_is_prepared_again_and_taken():
+    """Octavia says that it is ours. The other provider's rows would stay if it were made without the wish."""
+    world = World(octavia={"a": LOST, "b": ACTIVE})
+    taken = list[str]()
+
+    def finish(balancer_id: str) -> None:
+        world.prepared.remove(balancer_id)
+        taken.append(balancer_id)
+
+    agent = Agent(world, world, world, lambda: world.now, finish=finish)  # type: ignore[arg-type]
+    agent.name(["a", "b"])
+    for _ in range(int(DOUBT / PAUSE) + 3):
+        agent.step()
+        world.now += PAUSE
+    assert (taken, world.prepared) == (["a"], set())
+    assert (world.octavia, world.fairlead) == ({"a": ACTIVE, "b": ACTIVE}, {"a": ACTIVE, "b": ACTIVE})
+
+
+def test_what_cannot_be_taken_yet_is_tried_again():
+    world = World(octavia={"a": LOST}, fairlead={"a": ACTIVE}, prepared={"a"})
+
+    def fail(_: str) -> None:
+        raise NotAnswered("neutron", "Neutron: no route to host")
+
+    agent = Agent(world, world, world, lambda: world.now, finish=fail)  # type: ignore[arg-type]
+    for _ in range(3):
+        agent.step()
+        world.now += PAUSE
+    assert len(world.looked) == 3
+    assert world.octavia == {"a": LOST}

@@ -1,0 +1,141 @@
+"""Whom a server asks who calls: what cannot work is told before it starts, and SIGHUP reads secrets again."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from api.keystone.recorded import OF_SHOP, PASSWORD, Playing, playing, token
+from api.keystone.test_connection import certificate
+from fairlead.api.auth import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
+from fairlead.api.callers import BASIC
+from fairlead.api.keystone.tokens import KeystoneTokens
+from fairlead.config import BadConfiguration
+from fairlead.options import Configuration, KeystoneOptions, ServerOptions
+from fairlead.server.authentication import challenge, check_authentication, make_authentication, read_again
+
+
+def configured(folder: Path, port: int = 5000, *, password: str = PASSWORD, **more: str) -> Configuration:
+    path = folder / "password"
+    path.write_text(password)
+    keystone = KeystoneOptions(url=f"http://127.0.0.1:{port}", password_file=str(path))
+    return Configuration(
+        server=ServerOptions(authentication="keystone"),
+        keystone=replace(keystone, **more),  # type: ignore[arg-type]
+    )
+
+
+def users(folder: Path) -> str:
+    path = folder / "users"
+    path.write_text(f"n1:{bcrypt.hashpw(b'p', bcrypt.gensalt(4)).decode()}:ops:service:node-1\n")
+    return str(path)
+
+
+def run(story: Callable[[Playing, int], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        play = Playing()
+        play.tokens["good"] = token("reader", **OF_SHOP)
+        async with asyncio.timeout(20), playing(play) as port:
+            await story(play, port)
+
+    asyncio.run(whole())
+
+
+def test_who_is_asked_is_what_the_configuration_says(tmp_path: Path):
+    assert make_authentication(Configuration()) is anybody
+    basic = ServerOptions(authentication="http_basic", password_file=users(tmp_path))
+    assert isinstance(make_authentication(Configuration(server=basic)), HttpBasic)
+    asked = configured(tmp_path)
+    alone = make_authentication(asked)
+    assert isinstance(alone, KeystoneTokens)
+    assert alone.others is None
+    both = make_authentication(replace(asked, server=replace(asked.server, password_file=users(tmp_path))))
+    assert isinstance(both, KeystoneTokens)
+    assert isinstance(both.others, HttpBasic)
+
+
+def test_who_has_no_token_is_told_where_there_are_some(tmp_path: Path):
+    assert challenge(Configuration()) == BASIC
+    assert challenge(configured(tmp_path)) == 'Keystone uri="http://127.0.0.1:5000/v3"'
+    public = configured(tmp_path, public_url="https://id.example.org/v3/")
+    assert challenge(public) == 'Keystone uri="https://id.example.org/v3"'
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"\n", "is empty"), (b"\xff", "not UTF-8")])
+def test_a_password_file_without_a_password_is_told(tmp_path: Path, content: bytes, words: str):
+    asked = configured(tmp_path)
+    (tmp_path / "password").write_bytes(content)
+    with pytest.raises(BadConfiguration, match=f"keystone.password_file: .*{words}"):
+        make_authentication(asked)
+
+
+def test_a_file_that_vouches_for_nobody_is_told(tmp_path: Path):
+    nothing = tmp_path / "ca"
+    nothing.write_text("no certificate")
+    asked = configured(tmp_path, url="https://127.0.0.1:5000", ca=str(nothing))
+    with pytest.raises(BadConfiguration, match=r"keystone\.ca: .*there is no certificate in it"):
+        make_authentication(asked)
+
+
+def test_a_server_does_not_start_with_a_user_whom_keystone_refuses(tmp_path: Path):
+    async def story(_: Playing, port: int) -> None:
+        wrong = configured(tmp_path, port, password="wrong")
+        with pytest.raises(BadConfiguration, match="refuses user 'fairlead' of project 'service'") as told:
+            await check_authentication(make_authentication(wrong), wrong)
+        assert "wrong" not in str(told.value)
+        right = configured(tmp_path, port, password=f"{PASSWORD}\n")
+        await check_authentication(make_authentication(right), right)
+
+    run(story)
+
+
+def test_it_starts_when_keystone_does_not_answer_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    away = configured(tmp_path, 1)
+    asyncio.run(check_authentication(make_authentication(away), away))
+    assert "callers with tokens get 503 until it answers" in caplog.text
+
+
+def test_it_does_not_start_when_somebody_else_answers_for_keystone(tmp_path: Path):
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate(tmp_path, "theirs"))
+    ours = certificate(tmp_path, "ours")
+
+    async def story() -> None:
+        async with playing(Playing(), serving) as port:
+            asked = configured(tmp_path, url=f"https://127.0.0.1:{port}", ca=str(ours))
+            with pytest.raises(BadConfiguration, match="its certificate is not trusted"):
+                await check_authentication(make_authentication(asked), asked)
+
+    asyncio.run(story())
+
+
+def test_the_password_is_read_again_and_who_was_right_is_looked_at_again(tmp_path: Path):
+    async def story(play: Playing, port: int) -> None:
+        asked = configured(tmp_path, port, password="old")
+        asked = replace(asked, server=replace(asked.server, password_file=users(tmp_path)))
+        authenticate = make_authentication(asked)
+        with pytest.raises(NobodyToAsk):
+            await authenticate(LoginAttempt(token="good"))
+        configured(tmp_path, port, password="")
+        with pytest.raises(BadConfiguration):
+            read_again(authenticate, asked)
+        configured(tmp_path, port)
+        await read_again(authenticate, asked)()
+        for _ in range(2):
+            assert await authenticate(LoginAttempt(token="good")) is not None
+        await read_again(authenticate, asked)()
+        assert await authenticate(LoginAttempt(token="good")) is not None
+        assert play.asked == ["good", "good"]
+        (tmp_path / "users").write_text("nonsense\n")
+        with pytest.raises(BadPasswordFile):
+            read_again(authenticate, asked)
+
+    run(story)
+
+
+def test_nothing_is_read_again_where_nobody_is_asked():
+    asyncio.run(read_again(anybody, Configuration())())  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""A server gives networks the proxies that they need, though who reaches them is known later, and takes them again."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from changes.test_proxy_places import world
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import proxy_ports
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+from fairlead.server import proxies
+from fairlead.server.proxies import keep_proxies
+from fairlead.store.model import Model
+from fairlead.store.opening import open_store
+
+
+def hosts(snapshot: Snapshot) -> list[str]:
+    return [port.host for port in proxy_ports(snapshot, "net1")]
+
+
+async def until(model: Model, wanted: list[str]) -> None:
+    async with asyncio.timeout(10):
+        while hosts(model.snapshot) != wanted:  # noqa: ASYNC110 - the task that is tested does it
+            await asyncio.sleep(0.01)
+
+
+def test_proxies_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proxies, "INTERVAL", 0.01)
+    monkeypatch.setattr(proxies, "AGAIN", 0.1)
+
+    async def story() -> None:
+        known = world()
+        facts = replace(Snapshot(), chassis=known.chassis, agents=known.agents)
+        model = Model(await open_store(f"sqlite://{tmp_path}/store.db"), lambda _, __: None, facts)
+        await model.read()
+        near: list[str] = []
+        documents = (*known.networks.values(), *known.ports.values(), *known.load_balancers.values())
+        await model.write(lambda _: Changes(puts=documents))
+        keeping = asyncio.ensure_future(keep_proxies(model, lambda _: near, 2))
+        await asyncio.sleep(0.05)
+        assert hosts(model.snapshot) == []
+        near += ["one", "two"]  # nothing of the model changes
+        await until(model, ["one", "two"])
+        await model.write(lambda _: Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)))
+        await until(model, [])
+        keeping.cancel()
+
+    asyncio.run(story())

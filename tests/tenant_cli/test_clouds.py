@@ -1,0 +1,82 @@
+"""Where the server is and who asks, said as for the stock clients."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.tenant_cli.clouds import BadCloud, Cloud, find_cloud
+
+CLOUDS = """
+clouds:
+  plain:
+    auth_type: none
+    auth: {endpoint: "http://127.0.0.1:9876"}
+  guarded:
+    auth_type: http_basic
+    auth: {endpoint: "https://lb.example/", username: ann}
+    network_endpoint_override: https://net.example/network/
+    cacert: /etc/ca.pem
+  keystone:
+    auth: {auth_url: "https://keystone.example", username: ann, password: x}
+    auth_type: password
+  careless:
+    auth_type: none
+    auth: {endpoint: "https://lb.example"}
+    verify: false
+"""
+PLAIN = {"network": "http://127.0.0.1:9876/network", "load_balancer": "http://127.0.0.1:9876/load-balancer"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "clouds.yaml").write_text(CLOUDS)
+    (tmp_path / "secure.yaml").write_text("clouds: {guarded: {auth: {password: secret}}}")
+    return {"OS_CLIENT_CONFIG_FILE": str(tmp_path / "clouds.yaml")}
+
+
+def test_a_cloud_of_the_file(file: dict[str, str]):
+    """By the option, or by the variable."""
+    assert find_cloud("plain", file) == Cloud(doors=PLAIN)
+    assert find_cloud("", {**file, "OS_CLOUD": "plain"}) == Cloud(doors=PLAIN)
+
+
+def test_who_asks_and_the_secret_beside(file: dict[str, str]):
+    assert find_cloud("guarded", file) == Cloud(
+        doors={"network": "https://net.example/network", "load_balancer": "https://lb.example/load-balancer"},
+        user="ann",
+        password="secret",
+        ca="/etc/ca.pem",
+    )
+
+
+def test_variables_go_first_and_are_enough(file: dict[str, str]):
+    found = find_cloud("guarded", {**file, "OS_PASSWORD": "newer", "OS_AUTH_TYPE": "http_basic"})
+    assert (found.user, found.password) == ("ann", "newer")
+    assert find_cloud("", {"OS_ENDPOINT": "http://127.0.0.1:9876/"}) == Cloud(doors=PLAIN)
+    named = {"OS_ENDPOINT": "http://127.0.0.1:9876", "OS_USERNAME": "bob", "OS_PASSWORD": "x"}
+    assert find_cloud("", named) == Cloud(doors=PLAIN, user="bob", password="x")
+    assert find_cloud("", {**named, "OS_AUTH_TYPE": "none"}) == Cloud(doors=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "words"),
+    [
+        ("", {}, "which server"),
+        ("nobody", {}, "has no cloud 'nobody'"),
+        ("keystone", {"OS_AUTH_TYPE": "v3kerberos"}, "auth_type is 'v3kerberos'; here it is one of none, http_basic"),
+        ("keystone", {"OS_AUTH_URL": "keystone.example"}, "auth_url is 'keystone.example'"),
+        ("careless", {}, "verify is off"),
+        ("", {"OS_ENDPOINT": "127.0.0.1:9876"}, "is not http://"),
+        ("plain", {"OS_CLIENT_CONFIG_FILE": "/nowhere/clouds.yaml"}, "No such file"),
+    ],
+)
+def test_what_cannot_be_used_is_named(file: dict[str, str], name: str, variables: dict[str, str], words: str):
+    with pytest.raises(BadCloud, match=words):
+        find_cloud(name, {**file, **variables})
+
+
+@pytest.mark.parametrize("text", ["clouds: [", "[]", "clouds: 1", "clouds: {plain: x}"])
+def test_a_file_of_another_form(tmp_path: Path, text: str):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(BadCloud):
+        find_cloud("plain", {"OS_CLIENT_CONFIG_FILE": str(tmp_path / "c.yaml")})

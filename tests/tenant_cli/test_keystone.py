@@ -1,0 +1,165 @@
+"""What is asked of Keystone for a command, and which doors its catalogue has. A real one is in tests/keystone."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from fairlead.client import ServerError
+from fairlead.tenant_cli.clouds import BadCloud, Cloud, find_cloud
+
+ANN_SAYS = {"OS_USERNAME": "ann", "OS_PASSWORD": "secret"}
+IN_SHOP = {**ANN_SAYS, "OS_PROJECT_NAME": "shop"}
+DEFAULT = {"id": "default"}
+
+
+def entry(kind: str, *endpoints: tuple[str, str, str]) -> dict[str, Any]:
+    keys = ("interface", "region_id", "url")
+    return {"type": kind, "endpoints": [dict(zip(keys, endpoint, strict=True)) for endpoint in endpoints]}
+
+
+CATALOG = [
+    entry("identity", ("public", "one", "https://id.example:5000/v3")),
+    entry(
+        "network",
+        ("internal", "one", "http://n-internal"),
+        ("public", "one", "http://n1/"),
+        ("public", "two", "http://n2"),
+    ),
+    entry(
+        "load-balancer",
+        ("internal", "one", "http://l-internal"),
+        ("public", "one", "http://l1"),
+        ("public", "two", "http://l2"),
+    ),
+]
+
+
+class Played:
+    """A server that answers each log-in with what it is told, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.token = "t"
+        self.answer: Any = {"token": {"catalog": CATALOG}}
+        played = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                played.asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+                self.send_response(201)
+                if played.token:
+                    self.send_header("X-Subject-Token", played.token)
+                self.end_headers()
+                self.wfile.write(json.dumps(played.answer).encode())
+
+            def log_message(self, *_: object) -> None:
+                """Nobody reads it."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.here = {"OS_AUTH_URL": f"http://127.0.0.1:{self.server.server_port}"}
+        self.ann = {**self.here, "OS_USERNAME": "ann", "OS_PASSWORD": "secret"}
+        self.in_shop = {**self.ann, "OS_PROJECT_NAME": "shop"}
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    played = Played()
+    thread = threading.Thread(target=played.server.serve_forever, args=(0.01,))
+    thread.start()
+    yield played
+    played.server.shutdown()
+    played.server.server_close()
+    thread.join()
+
+
+def identity(**user: object) -> dict[str, object]:
+    return {"methods": ["password"], "password": {"user": {**user, "password": "secret"}}}
+
+
+ANN = identity(name="ann", domain=DEFAULT)
+REQUESTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "names": (IN_SHOP, {"identity": ANN, "scope": {"project": {"name": "shop", "domain": DEFAULT}}}),
+    "domains": (
+        {**IN_SHOP, "OS_USER_DOMAIN_NAME": "People", "OS_PROJECT_DOMAIN_ID": "d1"},
+        {
+            "identity": identity(name="ann", domain={"name": "People"}),
+            "scope": {"project": {"name": "shop", "domain": {"id": "d1"}}},
+        },
+    ),
+    "ids": (
+        {**ANN_SAYS, "OS_USER_ID": "u1", "OS_PROJECT_ID": "p1"},
+        {"identity": identity(id="u1"), "scope": {"project": {"id": "p1"}}},
+    ),
+    "system": ({**ANN_SAYS, "OS_SYSTEM_SCOPE": "all"}, {"identity": ANN, "scope": {"system": {"all": True}}}),
+    "credential": (
+        {
+            "OS_AUTH_TYPE": "v3applicationcredential",
+            "OS_APPLICATION_CREDENTIAL_ID": "c1",
+            "OS_APPLICATION_CREDENTIAL_SECRET": "s",
+        },
+        {"identity": {"methods": ["application_credential"], "application_credential": {"id": "c1", "secret": "s"}}},
+    ),
+    "credential by name": (
+        {
+            **ANN_SAYS,
+            "OS_AUTH_TYPE": "v3applicationcredential",
+            "OS_APPLICATION_CREDENTIAL_NAME": "c",
+            "OS_APPLICATION_CREDENTIAL_SECRET": "s",
+        },
+        {
+            "identity": {
+                "methods": ["application_credential"],
+                "application_credential": {"name": "c", "user": {"name": "ann", "domain": DEFAULT}, "secret": "s"},
+            }
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "request_body"), REQUESTS.values(), ids=REQUESTS)
+def test_what_keystone_is_asked(played: Played, said: dict[str, str], request_body: dict[str, Any]):
+    found = find_cloud("", {**played.here, **said})
+    assert played.asked == [("/v3/auth/tokens", {"auth": request_body})]
+    assert found.token == "t"
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("more", "doors"),
+    [
+        ({}, ("http://n1", "http://l1")),
+        ({"OS_REGION_NAME": "two"}, ("http://n2", "http://l2")),
+        ({"OS_INTERFACE": "internal"}, ("http://n-internal", "http://l-internal")),
+        ({"OS_INTERFACE": "publicURL", "OS_NETWORK_ENDPOINT_OVERRIDE": "http://own/"}, ("http://own", "http://l1")),
+        ({"OS_AUTH_TYPE": "v3password"}, ("http://n1", "http://l1")),
+    ],
+)
+def test_the_doors_are_where_the_catalogue_says(played: Played, more: dict[str, str], doors: tuple[str, str]):
+    found = find_cloud("", {**played.in_shop, **more})
+    assert found == Cloud(doors=dict(zip(("network", "load_balancer"), doors, strict=True)), token="t")
+    assert found.door("network").token == "t"
+
+
+def test_a_door_that_is_not_there_is_named(played: Played):
+    with pytest.raises(BadCloud, match="no endpoint of load-balancer that is public in region three"):
+        find_cloud("", {**played.in_shop, "OS_REGION_NAME": "three"})
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"token": {}}, {"token": 1}, None])
+def test_what_is_no_keystone_is_told(played: Played, answer: object):
+    played.answer = answer
+    with pytest.raises(ServerError, match="is no Keystone"):
+        find_cloud("", played.in_shop)
+    played.answer, played.token = {"token": {"catalog": []}}, ""
+    with pytest.raises(ServerError, match="is no Keystone"):
+        find_cloud("", played.in_shop)
+
+
+@pytest.mark.parametrize("end", ["/v3", "/v3/", "/"])
+def test_its_version_may_be_said(played: Played, end: str):
+    find_cloud("", {**played.in_shop, "OS_AUTH_URL": played.here["OS_AUTH_URL"] + end})
+    assert played.asked[0][0] == "/v3/auth/tokens"

@@ -1,0 +1,85 @@
+"""A whole server and a whole agent, as processes, each from its file of options: they begin, serve, and end.
+
+Whatever is tested in parts besides: a name that the start alone imports, or a part that it forgets, is seen here.
+"""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import httpx
+
+from fairlead.api.enrolment import read_token
+from fairlead.node.connection import Connection, Remote
+from fairlead.node.identity import enrol
+from harness.supervised import supervised
+from lab.site import free_port
+
+PATIENCE = 30.0
+
+
+def write_options(path: Path, **sections: dict[str, str | int]) -> Path:
+    lines = [
+        f"[{name}]\n" + "".join(f"{key} = {value!r}\n" for key, value in own.items()) for name, own in sections.items()
+    ]
+    path.write_text("".join(lines))
+    return path
+
+
+def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
+    """OVN is away: the doors are open nevertheless."""
+    where, for_nodes, for_lxd = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    options = write_options(
+        tmp_path / "fairlead.toml",
+        server={"listen": where},
+        store={"path": str(tmp_path / "store.db")},
+        nodes={"listen": for_nodes, "socket": f"unix:{tmp_path}/agent.socket", "socket_chassis": "one"},
+        lxd={"listen": for_lxd, "socket": f"unix:{tmp_path}/lxd.socket"},
+        probes={"by": "agents"},
+        ovn={"northbound": f"unix:{tmp_path}/nobody.sock", "southbound": f"unix:{tmp_path}/nobody.sock"},
+    )
+    own = {"WATCHDOG_USEC": "200000"}
+    with supervised(tmp_path, ("server", "--config", str(options)), own) as server:
+        with httpx.Client(base_url=f"http://{where}", timeout=PATIENCE) as client:
+            assert client.get("/healthz").status_code == 200
+            network = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
+            assert (network.status_code, network.json()["network"]["name"]) == (201, "n"), network.text
+            assert client.get("/load-balancer/v2/lbaas/loadbalancers").json()["loadbalancers"] == []
+            assert "fairlead_loop_longest_hold_seconds" in client.get("/metrics").text
+            token = client.post("/operator/chassis/one/token").json()["token"]
+        asyncio.run(come_in(token, tmp_path))
+        server.wait_for("WATCHDOG=1")
+        assert server.end() == 0, server.log.read_text()
+    assert "Traceback" not in server.log.read_text()
+    with sqlite3.connect(tmp_path / "store.db") as store:
+        assert store.execute("pragma integrity_check").fetchone() == ("ok",)
+    store.close()
+
+
+async def come_in(token: str, folder: Path) -> None:
+    """By the ways that are not for tenants: each knows who calls, or that it does not."""
+    identity = await enrol(read_token(token), folder / "one.pem")
+    assert identity.chassis == "one"
+    for remote, path, key in (
+        (Remote(url=f"unix:{folder}/agent.socket"), "/agent/openapi.json", "openapi"),
+        (Remote(url=f"unix:{folder}/lxd.socket"), "/1.0", "metadata"),
+    ):
+        connection = Connection(remote, PATIENCE)
+        assert key in await connection.ask("GET", path)
+        connection.close()
+
+
+def test_an_agent_begins_where_there_is_no_switch_and_no_server_and_ends(tmp_path: Path):
+    options = write_options(
+        tmp_path / "fairlead.toml",
+        agent={
+            "servers": f"http://127.0.0.1:{free_port()}",
+            "identity": str(tmp_path / "identity.pem"),
+            "state": str(tmp_path / "agent.json"),
+            "run_dir": str(tmp_path),
+        },
+    )
+    with supervised(tmp_path, ("agent", "--config", str(options)), {"WATCHDOG_USEC": "200000"}) as agent:
+        agent.wait_for("WATCHDOG=1")
+        assert agent.end() == 0, agent.log.read_text()
+    assert "Traceback" not in agent.log.read_text()

@@ -1,0 +1,65 @@
+"""What a supervisor hears, and that nobody is told anything where there is none."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from fairlead.supervision import keep_alive, tell_supervisor, watchdog_seconds
+
+
+@pytest.mark.parametrize("where", ["/notify", "@"])
+def test_a_socket_with_a_path_and_one_without_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
+        path = f"{tmp_path}/notify" if where == "/notify" else f"@{tmp_path}"
+        hears.bind(path if where == "/notify" else f"\0{path[1:]}")
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        tell_supervisor("READY=1")
+        assert hears.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize("where", ["", "relative", "/nobody/listens"])
+def test_where_nobody_listens_nothing_happens(monkeypatch: pytest.MonkeyPatch, where: str):
+    monkeypatch.setenv("NOTIFY_SOCKET", where)
+    tell_supervisor("READY=1")
+
+
+def test_a_supervisor_that_reads_nothing_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
+        hears.bind(f"{tmp_path}/notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
+        for _ in range(2000):
+            tell_supervisor("WATCHDOG=1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "whose", "seconds"),
+    [("", "", None), ("60000000", "", 60.0), ("60000000", "own", 60.0), ("60000000", "1", None), ("soon", "", None)],
+)
+def test_for_whom_the_sign_of_life_is(monkeypatch: pytest.MonkeyPatch, asked: str, whose: str, seconds: float | None):
+    monkeypatch.setenv("WATCHDOG_USEC", asked)
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    if whose:
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if whose == "own" else whose)
+    assert watchdog_seconds() == seconds
+
+
+def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    async def run() -> int:
+        living = asyncio.create_task(keep_alive())
+        await asyncio.sleep(0.3)
+        living.cancel()
+        heard = 0
+        while True:
+            try:
+                heard += hears.recv(100) == b"WATCHDOG=1"
+            except BlockingIOError:
+                return heard
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as hears:
+        hears.bind(f"{tmp_path}/notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
+        monkeypatch.setenv("WATCHDOG_USEC", "100000")
+        assert 2 <= asyncio.run(run()) <= 7
