@@ -12,8 +12,8 @@ from fairlead.dataplane.haproxy import Frontend, Server
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
-from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, free_port, get, rows, until
-from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
+from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
+from harness.proxied import PROGRAM, WEB, free_port, listener, member, needs_haproxy, pool
 
 pytestmark = [needs_haproxy]
 

@@ -89,12 +89,6 @@ async def _at_work(site: Site, test: Awaitable[None]) -> None:
     assert not [each for each in site.folder.glob("*") if read_running(each)]
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def rows(port: int, *members: Any, more: Sequence[Any] = ()) -> Rows:
     web = pool("web", *members)
     return HAPROXY.compile(view([listener("one", port, web), *more], [web]), WEB)
