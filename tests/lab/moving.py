@@ -10,6 +10,7 @@ segments could meet the next move: of 1,500 connections one was lost so, and its
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from math import inf
 from time import time
 
 from fairlead.lab.databases import until
@@ -58,6 +59,8 @@ class Moves:
     held: int
     broken: int
     """Of the connections that were there from the beginning, half with the replica and half with the owner."""
+    unanswered: Sequence[str]
+    """Each that was lost: who asked, when, and what came of it."""
 
     def total(self, figure: str) -> int:
         return sum(getattr(move, figure) for move in self.each)
@@ -81,6 +84,7 @@ def moved_under_load(wood: Wood, local_ips: LocalIPs, places: Sequence[str]) -> 
     return Moves(
         each=[_count(tickers, move, end) for move, end in zip(times, ends, strict=True)],
         held=len(keys) * HELD,
+        unanswered=_told(tickers, times),
         broken=sum(after.get(port) != name for old, after in zip(held, now, strict=True) for port, name in old.items()),
     )
 
@@ -96,13 +100,24 @@ def _move(wood: Wood, tickers: Tickers, chassis: str) -> Times:
     return move
 
 
-def _firsts(tickers: Tickers, move: Times, end: float = float("inf")) -> dict[tuple[str, str], float | None]:
+def _firsts(tickers: Tickers, move: Times, end: float = inf) -> dict[tuple[str, str], float | None]:
     """When each began the first connection that who is due answered at once."""
     due = {client: "one" if HERE[client] == move.chassis else OWNER for client in HERE}
     return {
         key: min((tick.at for tick in _during(ticker, move, end) if _is_good(tick, due[key[0]])), default=None)
         for key, ticker in tickers.items()
     }
+
+
+def _told(tickers: Tickers, times: Sequence[Times]) -> Sequence[str]:
+    return [
+        f"{client} to {address} from port {tick.source}, {tick.at - move.unplugged:.3f} s after the replica left for"
+        f" {move.chassis}: {tick.kind} after {tick.took:.3f} s"
+        for move, end in zip(times, [*(move.unplugged for move in times[1:]), inf], strict=True)
+        for (client, address), ticker in tickers.items()
+        for tick in _during(ticker, move, end)
+        if not tick.name
+    ]
 
 
 def _during(ticker: Ticker, move: Times, end: float) -> Sequence[Tick]:

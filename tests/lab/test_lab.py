@@ -29,6 +29,8 @@ from fairlead.lab import (
 from fairlead.lab.command import main
 from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, MissingTools, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
+from fairlead.lab.namespaces import CHOSEN_PORTS
+from fairlead.lab.records import SOURCE_PORTS
 from fairlead.lab.service import Service, stop
 from lab.conftest import NAME
 from lab.servers import until
@@ -161,6 +163,15 @@ def test_a_source_port_leads_to_the_same_backend_again(network: Lab, vip: str) -
     first, second = network.traffic("w13", asked), network.traffic("w13", asked)
     assert set(range(20_000, 20_050)) == set(first.keys)
     assert first.keys == second.keys
+
+
+def test_who_names_no_source_port_takes_none_of_those_that_are_named(network: Lab) -> None:
+    asking = (
+        "import socket; print(*(socket.create_connection(('10.0.0.12', 8080)).getsockname()[1] for _ in range(200)))"
+    )
+    chosen = {int(port) for port in network.exec("w13", (sys.executable, "-c", asking)).split()}
+    assert chosen <= set(CHOSEN_PORTS)
+    assert not chosen & set(SOURCE_PORTS)
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))

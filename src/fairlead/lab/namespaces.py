@@ -16,6 +16,9 @@ from fairlead.lab.processes import Command, run
 DIRECTORY = Path("/run/netns")
 OFFLOADS = ("tx", "tso", "gso", "gro")
 ADDRESS_GUESSING = ("accept_dad", "accept_ra", "autoconf")
+CHOSEN_PORTS = range(10_000, 20_000)
+"""From which the kernel takes the ports of connections whose client names none (ip(7), ip_local_port_range): apart from
+those that are named, or one that is named could be of a connection that has just ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ def add(name: str) -> None:
     run(Command(argv=("ip", "netns", "add", name)))
     settings = [f"/proc/sys/net/ipv6/conf/{of}/{key}" for of in ("all", "default") for key in ADDRESS_GUESSING]
     run(Command(argv=inside(name, ("tee", *settings))), stdin="0")
+    chosen = f"{CHOSEN_PORTS.start} {CHOSEN_PORTS.stop - 1}"
+    run(Command(argv=inside(name, ("tee", "/proc/sys/net/ipv4/ip_local_port_range"))), stdin=chosen)
     configure(name, ["link set lo up"])
 
 

@@ -20,7 +20,7 @@ from fairlead.lab.layout import RUN_DIR, Chassis, Layout
 from fairlead.lab.workload import Workload
 
 SOURCE_PORTS = range(33_000, 61_000)
-"""Below are those that a test names itself."""
+"""Below are those that a test names itself, and below these the kernel's (`namespaces.CHOSEN_PORTS`)."""
 
 
 class Hold(IntEnum):
