@@ -84,6 +84,9 @@ l4_protocol = TCP
 """
 DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("fairlead", "ovn"))
 """The providers of Fairlead's own door."""
+PROXIED = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
+"""Those of a door whose nodes run proxies."""
+WITH_PROXIES = {"FAIRLEAD_PROVIDERS_NAMES": "ovn=ovn,fairlead=fairlead", "FAIRLEAD_PROBES_BY": "agents"}
 FLAVOR_CAPABILITIES = {
     "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
     " ACTIVE_STANDBY - Two amphora per load balancer."
@@ -128,11 +131,11 @@ def write_configuration(
 
 
 @contextmanager
-def on_ovn(folder: Path, counted: frozenset[str]) -> Iterator[str]:
-    """A server over real databases of OVN. The address of its Keystone."""
+def on_ovn(folder: Path, counted: frozenset[str], **more: str) -> Iterator[str]:
+    """A server over real databases of OVN, with further options. The address of its Keystone."""
     passwords = folder / "passwords"
     write_password_file(passwords)
-    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords)}
+    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords), **more}
     with machine(folder, options) as server, keystone(server.url, counted) as address:
         yield address
         assert server.mistakes() == []

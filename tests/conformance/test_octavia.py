@@ -3,7 +3,8 @@
 Each run has a file beside this one that says, for each module, how many tests pass, and how many are skipped for which
 reason; nothing may fail. Most reasons are Fairlead's own words of what the provider `ovn` cannot do (501), as the tests
 expect of a provider that is not Octavia's own. So they are run again against a provider that refuses nothing: there the
-doors are tested in all that the API has, and a 501 is a failure. And the short
+doors are tested in all that the API has, and a 501 is a failure. The provider with proxies is between the two: what it
+refuses are limits and counts of datagrams, which no proxy passes on. And the short
 ones are run against a real Octavia, whose only provider is Fairlead: there Octavia's API answers, and asks Fairlead.
 `REWRITE=1` writes the files anew; read the diff.
 
@@ -15,11 +16,12 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from conformance.cloud import DESCRIBED, on_anything, on_ovn, write_configuration
+from conformance.cloud import DESCRIBED, PROXIED, WITH_PROXIES, on_anything, on_ovn, write_configuration
 from conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
 from conformance.octavia_cloud import on_octavia
 from conformance.running import Outcome, summary, tempest
@@ -53,10 +55,11 @@ COMPUTE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`everything`: against the provider that refuses nothing. `octavia`: against a real Octavia with Fairlead in it.
+    """`everything`: against the provider that refuses nothing. `proxies`: against the one with proxies. `octavia`: against a real Octavia with Fairlead in it.
     `roles` count: Keystone's, or Octavia's older ones."""
 
     everything: bool = False
+    proxies: bool = False
     octavia: bool = False
     roles: frozenset[str] = KEYSTONE_ROLES
     ipv6: bool = True
@@ -67,6 +70,7 @@ RUNS = {
     "ovn": Run(),
     "ovn-ipv4": Run(ipv6=False, modules=MEMBERS),
     "everything": Run(everything=True),
+    "proxies": Run(proxies=True),
     "octavia": Run(octavia=True, modules=SHORT),
     "octavia-short": Run(octavia=True, modules=("api.v2.test_load_balancer",)),
     "older-roles": Run(everything=True, roles=OCTAVIA_ROLES, modules=SHORT),
@@ -77,10 +81,11 @@ CAPABILITIES = {
     "api.v2.test_availability_zone_capabilities.AvailabilityZoneCapabilitiesAPITest"
     ".test_availability_zone_capabilities_list": NO_KEYS,
 }
-MINUTES = ("octavia",)
+MINUTES = ("octavia", "proxies")
 """Runs of `make tempest` alone."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "ovn": {**COMPUTE, **CAPABILITIES},
+    "proxies": {**COMPUTE, **CAPABILITIES},
     "octavia": CAPABILITIES,
     "everything": COMPUTE,
 }
@@ -101,8 +106,9 @@ def _wanted() -> None:
 def test_octavias_own_tests(called: str, tmp_path: Path):
     run = RUNS[called]
     left_out = LEFT_OUT.get(called, {})
-    place = on_anything if run.everything else on_octavia if run.octavia else on_ovn
-    providers = (PROVIDERS,) if run.octavia else DESCRIBED
+    on_own = partial(on_ovn, **WITH_PROXIES) if run.proxies else on_ovn
+    place = on_anything if run.everything else on_octavia if run.octavia else on_own
+    providers = (PROVIDERS,) if run.octavia else PROXIED if run.proxies else DESCRIBED
     with place(tmp_path, run.roles) as address:
 
         def work(module: str) -> list[Outcome]:
