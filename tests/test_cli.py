@@ -40,6 +40,8 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         ("pool",),
         ("pool", "set"),
         ("pool", "show"),
+        ("listener", "set"),
+        ("listener", "show"),
         ("local-ip", "set"),
         ("local-ip", "show"),
     ],

@@ -32,7 +32,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead health            who is probed, by whom, and what is known of each member
   fairlead trace             what OVN would do with a packet, and who decides
   fairlead network load-balancer ...   load balancers in the words of `incus`
-  fairlead pool set web --locality chassis   what `openstack` has no option for; also `fairlead local-ip`
+  fairlead pool set web --locality chassis   what `openstack` has no option for; also `listener`, `local-ip`
   fairlead octavia sync      compare what Octavia has with Fairlead, where Fairlead is its provider
   fairlead chassis list      the nodes and their agents; enroll, revoke
   fairlead octavia adopt web   take over a load balancer of Octavia's stock provider

@@ -33,6 +33,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolProtocol,
     PoolTls,
+    RawMatch,
     SourceIpPersistence,
 )
 from fairlead.model.owner import Kind, Owner
@@ -141,6 +142,7 @@ def _said(nothing: Any, name: str) -> Any:
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "listener.l7policies": ({"l7policies": (L7Policy(id="p", action=Reject(), **COMMON),)}, {}),
     "listener.connection_limit": ({"connection_limit": 5}, {}),
+    "listener.raw": ({"raw": RawMatch(location=0, value=b"SSH-")}, {}),
     "pool.persistence.granularity": ({}, {"persistence": SourceIpPersistence(granularity=BEGINNING)}),  # type: ignore[arg-type]
     "pool.health_monitor.delay_ms": ({}, {"health_monitor": replace(monitor(MonitorType.TCP), delay_ms=100)}),
     **{f"listener.tls.{name}": ({"tls": value}, {}) for name, value in _saying(ListenerTls).items()},

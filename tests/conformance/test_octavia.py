@@ -55,8 +55,8 @@ COMPUTE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`everything`: against the provider that refuses nothing. `proxies`: against the one with proxies. `octavia`: against a real Octavia with Fairlead in it.
-    `roles` count: Keystone's, or Octavia's older ones."""
+    """`everything`: against the provider that refuses nothing. `proxies`: against the one with proxies. `octavia`:
+    against a real Octavia with Fairlead in it. `roles` count: Keystone's, or Octavia's older ones."""
 
     everything: bool = False
     proxies: bool = False

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
 
@@ -18,7 +18,9 @@ from fairlead.model.loadbalancer import (
     HttpCookiePersistence,
     ListenerProtocol,
     PoolProtocol,
+    RawMatch,
     SourceIpPersistence,
+    Timeouts,
 )
 from harness.machines import as_member, ask, greeted, machine, machines, names, served
 from harness.proxied import (
@@ -198,6 +200,41 @@ def test_nobody_comes_in_with_a_limit_of_none() -> None:
     one = listener("l", free_port(), its, connection_limit=0)
     with served(one, its), pytest.raises((OSError, HTTPException)):
         ask(one.proxy_port)
+
+
+RAW = RawMatch(location=2, value=b"SSH-\0'")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_led"),
+    [
+        ([b"..SSH-\0' and more"], True),
+        ([b"..SS", b"H-\0", b"'"], True),
+        ([b"..SSH-\0`"], False),
+        ([b"SSH-\0'.."], False),
+        ([b"..SSH-"], False),
+        ([b""], False),
+    ],
+)
+def test_only_who_begins_with_these_bytes_is_led_to_a_member(said: list[bytes], is_led: bool) -> None:
+    """Who says too little is refused when the time is over."""
+    with greeted() as port:
+        its = pool("p", member("m1", port), protocol=PoolProtocol.TCP)
+        waits = Timeouts(tcp_inspect=1000)
+        one = listener("l", free_port(), its, protocol=ListenerProtocol.TCP, raw=RAW, timeouts=waits)
+        with served(one, its), socket.create_connection(("127.0.0.1", one.proxy_port), 5) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in said:
+                client.sendall(piece)
+            answer = _answer(client)
+            assert (is_led, b"".join(said).hex().encode().startswith(answer)) == (bool(answer), True)
+
+
+def _answer(client: socket.socket) -> bytes:
+    """Nothing from who refuses, by a reset or by an end."""
+    with suppress(ConnectionResetError):
+        return client.recv(1000)
+    return b""
 
 
 def test_metrics() -> None:

@@ -1,6 +1,7 @@
 """What a story says of a listener that leads to a proxy, among its options and in lines of policies:
 
     web vip=10.0.0.10 on=net1 http:80{proxy=2000,insert=X-Forwarded-For+X-Forwarded-Port,hsts=60}=a/10.0.0.11:8080
+    web vip=10.0.0.10 on=net1 tcp:22{proxy=2000,raw=0:5353482d}=a/10.0.0.11:22
     web vip=10.0.0.10 on=net1 tcp:80{proxy=2000,pool=PROXYV2,times=1000+2000+3000+4000}=a/10.0.0.11:8080
     web vip=10.0.0.10 on=net1 terminated_https:443{proxy=2000,show=ref1+ref2,trust=ref3,revoked=ref4,APP_COOKIE=id}=-
     web vip=10.0.0.10 on=net1 http:80{proxy=2000,HTTP_COOKIE,members-tls,members-trust=ref3}=a/10.0.0.11:8443
@@ -38,6 +39,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolProtocol,
     PoolTls,
+    RawMatch,
     Timeouts,
 )
 
@@ -61,6 +63,9 @@ def l7_listener(listener: Listener, words: list[str]) -> Listener:
     if "insert" in said or "hsts" in said:
         headers = tuple((name, "true") for name in said.get("insert", "").split("+") if name)
         known["http"] = Http(insert_headers=headers, hsts_max_age=int(said["hsts"]) if "hsts" in said else None)
+    if "raw" in said:
+        location, _, value = said["raw"].partition(":")
+        known["raw"] = RawMatch(location=int(location), value=bytes.fromhex(value))
     if "times" in said:
         known["timeouts"] = Timeouts(**dict(zip(Timeouts.__slots__, map(int, said["times"].split("+")), strict=True)))
     if "show" in said:

@@ -27,7 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subnet = {"network_id": network, "cidr": "10.0.0.0/24", "ip_version": 4}
         made = server.ask("POST", "/network/v2.0/subnets", {"subnet": subnet})["subnet"]["id"]
         listeners = [
-            {"protocol": "TCP", "protocol_port": port, "default_pool": {**POOL, "name": name}}
+            {
+                "name": "front" if name == "web" else "",
+                "protocol": "TCP",
+                "protocol_port": port,
+                "default_pool": {**POOL, "name": name},
+            }
             for port, name in ((80, "web"), (81, "twin"), (82, "other"))
         ]
         body = {"loadbalancer": {"name": "lb", "vip_subnet_id": made, "listeners": listeners}}
@@ -88,6 +93,11 @@ def test_people_are_shown_a_line_for_each_column(capsys: pytest.CaptureFixture[s
     assert (code, err, lines["name"], lines["protocol"]) == (0, "", "web", "TCP")
 
 
+def test_a_listener_is_told_that_connections_may_begin_with_anything(capsys: pytest.CaptureFixture[str]):
+    assert show(capsys, "listener", "set", "front", "--no-raw")["raw"] is None
+    assert "raw                  none" in run(capsys, "listener", "show", "front")[1].splitlines()
+
+
 MONITOR = {"type": "TCP", "port": 80, "delay": 5, "timeout": 3, "max_retries": 3, "max_retries_down": 3}
 
 
@@ -123,6 +133,12 @@ def test_a_local_ip_gets_what_it_is_told_and_keeps_the_rest(capsys: pytest.Captu
         (("pool", "set", "web"), 2, "nothing to set"),
         (("pool", "set", "web", "--down-member", "flee"), 2, "invalid choice: 'flee'"),
         (("pool", "set", "web", "--down-member", "reset"), 1, "down_member RESET"),
+        (("listener", "set", "front", "--raw", "5353482d"), 2, "is not LOCATION:VALUE"),
+        (("listener", "set", "front", "--raw", "0:535"), 1, "two for each"),
+        (("listener", "set", "front", "--raw", "4096:53"), 1, "4095"),
+        (("listener", "set", "front", "--raw", "0:5353"), 1, "option: raw"),
+        (("listener", "set", "front", "--raw", "0:53", "--no-raw"), 2, "not allowed with"),
+        (("listener", "set", "front"), 2, "nothing to set"),
         (("pool", "show", "web", "--os-cloud", "other"), 2, "has no cloud 'other'"),
         (("local-ip", "set", "x"), 2, "nothing to set"),
         (("local-ip", "set", "x", "--health-monitor", "port=eighty"), 2, "port is 'eighty'"),

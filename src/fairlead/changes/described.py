@@ -173,6 +173,7 @@ def describe(balancer: lb.LoadBalancer) -> AskedDescription:
         down_member=first.down_member if first else lb.DownMember.KEEP,
         weights={names[member.id]: member.weight for member in members if member.weight != 1},
         probing=_probing(first.health_monitor if first else None),
+        raw=next((listener.raw for listener in balancer.listeners if listener.raw is not None), None),
         default_target=_default_target(balancer),
     )
 
@@ -299,6 +300,8 @@ class _Builder:
             protocol=port.protocol,
             ports=port.ports,
             default_pool_id=pool.id,
+            raw=self.asked.raw if port.protocol is lb.ListenerProtocol.TCP else None,
+            proxy_port=before.proxy_port if before else 0,
         )
         return self._settled(before, listener), pool
 

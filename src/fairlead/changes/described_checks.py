@@ -60,6 +60,8 @@ class AskedDescription:
     weights: Mapping[str, int] = field(default_factory=dict)
     """By the name of the backend; 1 for the others."""
     probing: Probing | None = None
+    raw: lb.RawMatch | None = None
+    """Of each TCP port."""
     default_target: IPAddress | None = None
     """Of a forward: the machine that gets what is for no port."""
 

@@ -43,6 +43,13 @@ class LeadsNowhere(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RawOfOther(Refusal):
+    """Only of TCP is looked at the first bytes: a listener of another protocol reads them by that one, or has none."""
+
+    protocol: lb.ListenerProtocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CidrOfOtherVersion(Refusal):
     """No VIP is of the IP version of those who may connect."""
 
@@ -73,6 +80,8 @@ def check_listener(
             raise Refused(PortInUse(protocol=other.protocol, port=port))
         ports[transport, port] = listener
     _check_pools_of(balancer, listener)
+    if listener.raw is not None and listener.protocol is not lb.ListenerProtocol.TCP:
+        raise Refused(RawOfOther(protocol=listener.protocol))
     for cidr in listener.allowed_cidrs:
         if cidr.version not in balancer.ip_versions:
             raise Refused(CidrOfOtherVersion(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))

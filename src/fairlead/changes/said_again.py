@@ -1,8 +1,8 @@
 """A load balancer that another service has too, as that service says it again, whole: what is stored becomes so.
 
 A part that the service names is as it says, and is made if it is missing; one that it does not name stays, since it may
-be on its way there. What the service knows nothing of stays too: times, tags, where a client is led first, numbers and
-slots of members.
+be on its way there. What the service knows nothing of stays too: times, tags, where a client is led first, what
+its first bytes have to be, ports of proxies, numbers and slots of members.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +28,7 @@ from fairlead.model.writing import Changes
 
 _R = TypeVar("_R", bound=Resource)
 _OF_ALL = ("tags", "created_at", "updated_at")
+_OF_LISTENER = ("raw", "proxy_port")
 _OF_POOL = ("locality", "down_member", "next_ordinal", "tables", "slots")
 
 
@@ -90,7 +91,7 @@ def _listener(old: lb.Listener | None, said: lb.Listener, now: datetime) -> lb.L
     known = {policy.id: policy for policy in old.l7policies}
     policies = [_policy(known.pop(each.id, None), each, now) for each in said.l7policies]
     cidrs = old.allowed_cidrs if set(old.allowed_cidrs) == set(said.allowed_cidrs) else said.allowed_cidrs
-    wanted = _kept(old, replace(said, allowed_cidrs=cidrs, l7policies=(*policies, *known.values())), now)
+    wanted = _kept(old, replace(said, allowed_cidrs=cidrs, l7policies=(*policies, *known.values())), now, *_OF_LISTENER)
     return old if wanted is old else _or_old(old, complete_listener(old, wanted), now)
 
 

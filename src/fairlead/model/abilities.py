@@ -42,6 +42,7 @@ LISTENER_OPTIONS = frozenset(
     {
         "listener.l7policies",
         "listener.connection_limit",
+        "listener.raw",
         *_below("listener.tls", ListenerTls),
         *_below("listener.http", Http),
     }
@@ -75,6 +76,8 @@ def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | 
         return Feature("listener.l7policies")
     if listener.connection_limit != -1 and "listener.connection_limit" not in options:
         return Feature("listener.connection_limit")
+    if listener.raw is not None and "listener.raw" not in options:
+        return Feature("listener.raw")
     found = None
     if listener.tls is not None:
         found = _said("listener.tls", listener.tls, _NO_LISTENER_TLS, options)

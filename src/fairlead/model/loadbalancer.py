@@ -281,6 +281,15 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RawMatch:
+    """What the first bytes of a connection have to be, or nobody is led anywhere."""
+
+    location: int
+    """How many bytes come before them."""
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listener(Resource):
     protocol: ListenerProtocol
     ports: Ports
@@ -293,6 +302,7 @@ class Listener(Resource):
     timeouts: Timeouts = Timeouts()
     tls: ListenerTls | None = None
     http: Http | None = None
+    raw: RawMatch | None = None
     l7policies: tuple[L7Policy, ...] = ()
     proxy_port: int = 0
     """At which proxies of the VIP's network take its connections, if it leads to proxies (`model/paths.py`); 0 if a

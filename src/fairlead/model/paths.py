@@ -48,6 +48,7 @@ def _listener_asks(listener: Listener) -> bool:
         listener.protocol in INSIDE
         or listener.connection_limit != -1
         or bool(listener.l7policies)
+        or listener.raw is not None
         or (listener.tls or _NO_LISTENER_TLS) != _NO_LISTENER_TLS
         or (listener.http or _NO_HTTP) != _NO_HTTP
     )

@@ -177,6 +177,7 @@ def _listener(listener: Listener, pool: Pool) -> Listener:
         connection_limit=UNLIMITED,
         tls=None,
         http=None,
+        raw=None,
         l7policies=(),
     )
 

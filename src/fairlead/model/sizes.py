@@ -16,6 +16,9 @@ BACKENDS = 256
 """Of one description. Ours."""
 VIPS = 15
 """Of one load balancer, beside its first. Ours; all are addresses of one port."""
+RAW_BYTES = 64
+"""Of a listener's `raw`. Ours, and so is how far into a stream they may be: a proxy keeps what comes before them."""
+LARGEST_RAW_LOCATION = 4_095
 CIDRS = 100
 """Of one listener. Ours: they are in the match of one ACL, and each becomes a flow on every node."""
 POLICIES = 100

@@ -3,6 +3,7 @@
 A document names no class: its key says what it is. Lossless both ways, which a test holds for every kind.
 """
 
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -218,6 +219,7 @@ def _make_converter() -> Converter:
     converter.register_structure_hook_factory(_is_resource, _resource)
     for union, parse in ((IPAddress, _address), (IPNetwork, ip_network)):
         _register_parser(converter, union, parse)
+    converter.register_structure_hook(bytes, lambda text, _: b64decode(text, validate=True))
     converter.register_structure_hook(datetime, lambda text, _: _time(text))
     converter.register_structure_hook_func(
         lambda form: isinstance(form, type) and issubclass(form, StrEnum), lambda text, form: form(text)

@@ -1,4 +1,4 @@
-"""The words of `fairlead pool` and `fairlead local-ip`.
+"""The words of `fairlead pool`, `fairlead listener` and `fairlead local-ip`.
 
 Results go to standard output, complaints to standard error. Exit codes: 0 done, 1 refused or no answer, 2 wrong usage.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from fairlead.client import ServerError
 from fairlead.tenant_cli import things
 from fairlead.tenant_cli.clouds import BadCloud, find_cloud
-from fairlead.tenant_cli.things import LOCAL_IP, POOL, Sort
+from fairlead.tenant_cli.things import LISTENER, LOCAL_IP, POOL, Sort
 
 LOCALITIES = ("none", "chassis", "zone")
 DOWN_MEMBERS = ("keep", "reset")
@@ -32,6 +32,7 @@ Act = Callable[[argparse.Namespace], Mapping[str, Any]]
 
 def add_parsers(commands: Any) -> None:
     _add_pool(commands)
+    _add_listener(commands)
     _add_local_ip(commands)
 
 
@@ -61,6 +62,30 @@ def _add_pool(commands: Any) -> None:
         help="keep: its connections stay with it; reset: they are cut when it goes down",
     )
     _add(mine, "show", POOL, "Show a pool.\n\n  fairlead pool show web-pool --json\n")
+
+
+def _add_listener(commands: Any) -> None:
+    mine = _add_group(commands, "listener", "what `openstack loadbalancer listener` has no option for")
+    change = _add(
+        mine,
+        "set",
+        LISTENER,
+        """Change what the first bytes of a listener's connections have to be.
+
+  fairlead listener set ssh --raw 0:5353482d    who does not begin with SSH- is refused
+  fairlead listener set ssh --no-raw
+""",
+        _listener_attributes,
+    )
+    wanted = change.add_mutually_exclusive_group()
+    wanted.add_argument(
+        "--raw",
+        type=parse_raw,
+        metavar="LOCATION:VALUE",
+        help="how many bytes come before, and the bytes in hexadecimal digits",
+    )
+    wanted.add_argument("--no-raw", action="store_true", help="connections may begin with anything")
+    _add(mine, "show", LISTENER, "Show a listener.\n\n  fairlead listener show ssh --json\n")
 
 
 def _add_local_ip(commands: Any) -> None:
@@ -157,10 +182,24 @@ def _pool_attributes(arguments: argparse.Namespace) -> Mapping[str, Any]:
     return {name: value.upper() for name, value in said.items() if value is not None}
 
 
+def _listener_attributes(arguments: argparse.Namespace) -> Mapping[str, Any]:
+    if arguments.no_raw:
+        return {"raw": None}
+    return {} if arguments.raw is None else {"raw": arguments.raw}
+
+
 def _local_ip_attributes(arguments: argparse.Namespace) -> Mapping[str, Any]:
     said = {"fallback": arguments.fallback, "ip_mode": arguments.ip_mode, "health_monitor": arguments.health_monitor}
     found = {name: value for name, value in said.items() if value is not None}
     return {**found, "health_monitor": None} if arguments.no_health_monitor else found
+
+
+def parse_raw(text: str) -> Mapping[str, Any]:
+    """0:5353482d as the API has it. Raises ArgumentTypeError; which bytes there may be the server says."""
+    location, colon, value = text.partition(":")
+    if not (location.isascii() and location.isdecimal() and colon and value):
+        raise argparse.ArgumentTypeError(f"'{text}' is not LOCATION:VALUE, as 0:5353482d for SSH- at the beginning")
+    return {"location": int(location), "value": value}
 
 
 def parse_monitor(text: str) -> Mapping[str, Any]:

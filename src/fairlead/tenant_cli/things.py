@@ -44,6 +44,24 @@ POOL = Sort(
         "members",
     ),
 )
+LISTENER = Sort(
+    service="load_balancer",
+    path="/v2/lbaas/listeners",
+    one="listener",
+    many="listeners",
+    title="listener",
+    columns=(
+        "id",
+        "name",
+        "raw",
+        "protocol",
+        "protocol_port",
+        "default_pool_id",
+        "provisioning_status",
+        "operating_status",
+        "loadbalancers",
+    ),
+)
 LOCAL_IP = Sort(
     service="network",
     path="/v2.0/local_ips",

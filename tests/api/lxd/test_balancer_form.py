@@ -14,7 +14,7 @@ from fairlead.api.lxd.described_views import Sort
 from fairlead.api.lxd.forwards import FORWARDS
 from fairlead.model import sizes
 from fairlead.model.abilities import Abilities
-from fairlead.model.loadbalancer import Algorithm, DownMember, Locality, MonitorType, PersistenceType
+from fairlead.model.loadbalancer import Algorithm, DownMember, Locality, MonitorType, PersistenceType, RawMatch
 
 ABLE = Abilities()
 SORTS = (LOAD_BALANCERS, FORWARDS)
@@ -48,6 +48,7 @@ balancer_options = st.fixed_dictionaries(
         "fairlead.affinity": st.just("source-ip"),
         "fairlead.locality": st.sampled_from(["chassis", "none", "zone"]),
         "fairlead.down-member": st.sampled_from(["keep", "reset"]),
+        "fairlead.raw": st.sampled_from(["0:5353482d", "4095:00ff"]),
         "fairlead.weight.web": st.integers(0, 256).map(str),
     },
 )
@@ -173,6 +174,7 @@ def test_options_mean_what_incus_and_we_say_they_do():
         "fairlead.locality": "chassis",
         "fairlead.down-member": "reset",
         "fairlead.weight.a.b": "0",
+        "fairlead.raw": "2:5353482d",
     }
     asked = LOAD_BALANCERS.decode({**LOAD_BALANCERS.nothing, "config": config}, "net", ABLE).asked
     assert asked.probing is not None
@@ -182,6 +184,7 @@ def test_options_mean_what_incus_and_we_say_they_do():
     assert asked.persistence is not None
     assert asked.persistence.type is PersistenceType.SOURCE_IP
     assert asked.down_member is DownMember.RESET
+    assert asked.raw == RawMatch(location=2, value=b"SSH-")
     assert (asked.locality, asked.weights) == (Locality.CHASSIS, {"a.b": 0})
 
 

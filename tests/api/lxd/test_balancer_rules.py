@@ -77,6 +77,14 @@ BODIES: list[tuple[dict[str, Any], str]] = [
         with_config(fairlead__locality="rack"),
         'Invalid value "rack" for option "fairlead.locality": must be one of: chassis, none, zone',
     ),
+    *(
+        (
+            with_config(fairlead__raw=value),
+            f'Invalid value "{value}" for option "fairlead.raw": must be LOCATION:VALUE,'
+            " up to 4095 and of up to 64 bytes in hexadecimal digits",
+        )
+        for value in ("SSH-", "0:535", "4096:53", f"0:{'53' * 65}", "0:", ":53")
+    ),
     (
         with_config(fairlead__healthcheck__method="ping"),
         'Invalid value "ping" for option "fairlead.healthcheck.method": must be one of: tcp, udp-connect',

@@ -88,6 +88,7 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "default_pool_id": {"default_pool_id": "{pool}"},
         **{name: {name: 7} for name in specs.LISTENER_POST if name.startswith("timeout_")},
         "connection_limit": {"connection_limit": 5},
+        "raw": {"raw": {"location": 0, "value": "5353482d"}},
         "l7policies": {"l7policies": [{"action": "REJECT"}]},
         "insert_headers": {"protocol": "HTTP", "insert_headers": {"X-Forwarded-For": "true"}},
         "hsts_max_age": {**ENDS_TLS, "hsts_max_age": 60},

@@ -12,6 +12,7 @@
 | `fairlead.affinity` | what keeps a client at one backend: `source-ip` | none |
 | `fairlead.locality` | who goes first: `chassis`, backends on the client's own node, then in its zone; `zone` | none |
 | `fairlead.down-member` | what becomes of the connections of a backend that goes down: `keep`, `reset` | keep |
+| `fairlead.raw` | LOCATION:VALUE, the bytes that connections of TCP ports have there, in hexadecimal digits | any |
 | `fairlead.weight.BACKEND` | its share; 0 takes no new connections | 1 |
 | `user.*` | anything | |
 
@@ -19,6 +20,7 @@ Ours begin with the product's name, which no other program's option will. An opt
 words that an option may have are those that the provider can do.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,16 +30,18 @@ from fairlead.api.lxd.go_texts import parse_uint32, quote
 from fairlead.changes.described_checks import AskedDescription, Probing
 from fairlead.model import loadbalancer as lb
 from fairlead.model.abilities import Abilities
-from fairlead.model.sizes import LARGEST_WEIGHT, MOST_RETRIES
+from fairlead.model.sizes import LARGEST_RAW_LOCATION, LARGEST_WEIGHT, MOST_RETRIES, RAW_BYTES
 
 HEALTHCHECK = "healthcheck"
 OURS = "fairlead."
 METHOD, ALGORITHM, AFFINITY = f"{OURS}healthcheck.method", f"{OURS}algorithm", f"{OURS}affinity"
 LOCALITY, DOWN_MEMBER = f"{OURS}locality", f"{OURS}down-member"
+RAW = f"{OURS}raw"
 WEIGHT = f"{OURS}weight."
 USER = "user."
 LONGEST_PERIOD = 3_600
 """Seconds: of an interval between two probes, and of a timeout."""
+_RAW = re.compile("([0-9]{1,4}):((?:[0-9A-Fa-f]{2})+)")
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 
 
@@ -68,6 +72,7 @@ class Options:
     weights: Mapping[str, int]
     """By backend."""
     probing: Probing | None
+    raw: lb.RawMatch | None
 
 
 def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
@@ -84,6 +89,7 @@ def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
         probing=_probing(config, _METHODS[method] if method else None)
         if config.get(HEALTHCHECK, "").lower() in _TRUE
         else None,
+        raw=_read_raw(config[RAW]) if RAW in config else None,
     )
 
 
@@ -94,10 +100,21 @@ def _check(name: str, value: str, known: Mapping[str, Collection[str]]) -> None:
         _check_number(name, value, 1, NUMBERS[name].most)
     elif name.startswith(WEIGHT):
         _check_number(name, value, 0, LARGEST_WEIGHT)
+    elif name == RAW:
+        _read_raw(value)
     elif name in known:
         _check_word(name, value, known[name])
     elif not name.startswith(USER):
         raise unknown_option(name)
+
+
+def _read_raw(value: str) -> lb.RawMatch:
+    """Raises ApiError 400."""
+    found = _RAW.fullmatch(value)
+    if found is None or int(found[1]) > LARGEST_RAW_LOCATION or len(found[2]) > 2 * RAW_BYTES:
+        wanted = f"LOCATION:VALUE, up to {LARGEST_RAW_LOCATION} and of up to {RAW_BYTES} bytes in hexadecimal digits"
+        raise ApiError(400, f"Invalid value {quote(value)} for option {quote(RAW)}: must be {wanted}")
+    return lb.RawMatch(location=int(found[1]), value=bytes.fromhex(found[2]))
 
 
 def unknown_option(name: str) -> ApiError:
@@ -126,6 +143,8 @@ def imply_options(asked: AskedDescription) -> Mapping[str, str]:
         found[LOCALITY] = _word(asked.locality)
     if asked.down_member is not lb.DownMember.KEEP:
         found[DOWN_MEMBER] = _word(asked.down_member)
+    if asked.raw is not None:
+        found[RAW] = f"{asked.raw.location}:{asked.raw.value.hex()}"
     if (probing := asked.probing) is not None:
         found |= {
             HEALTHCHECK: "true",

@@ -50,6 +50,7 @@ def decode_balancer(document: Document, network_id: str, abilities: Abilities) -
         down_member=options.down_member,
         weights=options.weights if wrong is None else {},
         probing=options.probing,
+        raw=options.raw,
     )
     return Decoded(asked=asked, wrong=wrong)
 

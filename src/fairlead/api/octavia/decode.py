@@ -82,6 +82,8 @@ def edit_listener(listener: Listener, values: Values) -> Listener:
         changes["allowed_cidrs"] = tuple(dict.fromkeys(values["allowed_cidrs"] or ()))
     if "default_pool_id" in values:
         changes["default_pool_id"] = values["default_pool_id"]
+    if "raw" in values:
+        changes["raw"] = values["raw"]
     timeouts = {
         field: getattr(_NO_TIMEOUTS, field) if values[name] is None else values[name]
         for name, field in _TIMEOUTS.items()

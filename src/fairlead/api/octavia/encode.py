@@ -10,6 +10,7 @@ import msgspec
 from fairlead.api.door import JsonObject, Services
 from fairlead.api.fields import Schema, Spec, array_schema, object_schema, or_null, words_schema
 from fairlead.api.octavia import specs
+from fairlead.api.octavia.raw import encode_raw
 from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
 from fairlead.model import sizes
@@ -200,6 +201,7 @@ def encode_listener(where: BalancerStatus, listener: Listener) -> JsonObject:
         "timeout_member_connect": listener.timeouts.member_connect,
         "timeout_member_data": listener.timeouts.member_data,
         "timeout_tcp_inspect": listener.timeouts.tcp_inspect,
+        "raw": encode_raw(listener.raw),
         "allowed_cidrs": [str(cidr) for cidr in listener.allowed_cidrs] or None,
         **encode_listener_tls(listener),
     }

@@ -60,6 +60,7 @@ _SAID: Mapping[str, str] = {
     "listener.protocol": "protocol",
     "listener.l7policies": "L7 policies",
     "listener.connection_limit": "connection_limit",
+    "listener.raw": "raw",
     "pool.protocol": "pool protocol",
     "pool.algorithm": "lb_algorithm",
     "pool.locality": "locality",

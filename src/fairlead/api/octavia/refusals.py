@@ -208,6 +208,9 @@ _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     listener_checks.LeadsNowhere: lambda why: ApiError(
         400, f"Protocol {why.protocol.value} listeners cannot have child objects."
     ),
+    listener_checks.RawOfOther: lambda why: bad_request(
+        f"raw is of TCP listeners; a {why.protocol.value} listener cannot have it."
+    ),
     listener_checks.CidrOfOtherVersion: lambda why: bad_request(
         f"CIDR {why.cidr} IP version incompatible with all VIPs {[str(vip) for vip in why.vips]} IP version."
     ),

@@ -32,6 +32,7 @@ from fairlead.api.fields import (
 from fairlead.api.octavia import limits, texts
 from fairlead.api.octavia.errors import bad_field, bad_request, missing_field, unknown_field
 from fairlead.api.octavia.options import LISTENER_HTTP, LISTENER_TLS, POOL_TLS, forms
+from fairlead.api.octavia.raw import raw_match
 from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model import sizes
@@ -245,6 +246,7 @@ LISTENER_PUT: Spec = {
             "allowed_cidrs": Field(list_of(texts.cidr, sizes.CIDRS)),
             "connection_limit": Field(integer(-1, limits.LARGEST_NUMBER)),
             "default_pool_id": Field(uuid),
+            "raw": Field(raw_match),  # Octavia has no such attribute
             "timeout_client_data": Field(integer(0, limits.LONGEST_TIMEOUT)),
             "timeout_member_connect": Field(integer(0, limits.LONGEST_TIMEOUT)),
             "timeout_member_data": Field(integer(0, limits.LONGEST_TIMEOUT)),

@@ -19,7 +19,7 @@ from fairlead.model.network import Resource
 from fairlead.model.steps import Steps
 
 _NOT_SAID = frozenset(
-    {"provisioning_status", "operating_status", "created_at", "updated_at", "tags", "locality", "down_member"}
+    {"provisioning_status", "operating_status", "created_at", "updated_at", "tags", "locality", "down_member", "raw"}
 )
 """Attributes that no service says."""
 _OF_OTHERS = frozenset(

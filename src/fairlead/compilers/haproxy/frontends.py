@@ -14,13 +14,15 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_words import Line
 from fairlead.model.addresses import IPAddress, render_endpoint
-from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, find_pool
+from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch, find_pool
 from fairlead.model.paths import INSIDE
 from fairlead.model.port_ranges import count
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 5_000
 """Of one listener at once on one node, if it asks for more or for no limit: others of its project have theirs."""
+RAW_DELAY, LONGEST_RAW_DELAY = 5_000, 60_000
+"""Milliseconds that a client has to send its first bytes: if the listener says none, and at most."""
 _IN_A_LINE = 32
 """Prefixes."""
 _CLIENT_HEADERS = {
@@ -86,8 +88,19 @@ def _lines(listener: Listener, addresses: tuple[IPAddress, ...]) -> Iterator[Lin
         yield "tcp-request", "connection", "reject", "unless", "allowed"
     if listener.connection_limit == 0:
         yield "tcp-request", "connection", "reject"
-    if listener.timeouts.tcp_inspect:
+    if listener.raw is not None:
+        yield from _raw_lines(listener, listener.raw)
+    elif listener.timeouts.tcp_inspect:
         yield "tcp-request", "inspect-delay", str(listener.timeouts.tcp_inspect)
+
+
+def _raw_lines(listener: Listener, raw: RawMatch) -> Iterator[Line]:
+    """A client that sends too little in time is refused as one that sends something else. Nobody is waited for longer
+    than a minute: a connection of which nothing is known yet has its place in the proxy."""
+    yield "tcp-request", "inspect-delay", str(min(listener.timeouts.tcp_inspect or RAW_DELAY, LONGEST_RAW_DELAY))
+    looked_at = f"req.payload({raw.location},{len(raw.value)})"
+    yield "tcp-request", "content", "accept", "if", "{", looked_at, "-m", "bin", "--", raw.value.hex(), "}"
+    yield "tcp-request", "content", "reject"
 
 
 def _after_policies(balancer: LoadBalancer, listener: Listener) -> Iterator[Line]:
