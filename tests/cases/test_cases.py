@@ -1,15 +1,26 @@
 """Every story, walked in every way, with and without restarts, with and without 30 % of applies failing."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from harness.story import Story, read_story
 from harness.walk import check_goldens, walk_every_way
 
 STORIES = [read_story(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
-SEEDS = (None, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3)))
-"""Of the faults; None for a dataplane without."""
+
+
+def way(seed: int | None, restarting: bool, *marks: pytest.MarkDecorator) -> ParameterSet:
+    """Seed of the faults, None for a dataplane without, and whether it is restarted at each step."""
+    words = ("calm" if seed is None else f"faults{seed}", "restarted" if restarting else "running")
+    return pytest.param(seed, restarting, marks=marks, id="-".join(words))
+
+
+SLOW = ((None, True), (1, False), *product((2, 3), (False, True)))
+WAYS = [way(None, False), way(1, True), *(way(*each, pytest.mark.slow) for each in SLOW)]
+"""One of the two quick ones finds nearly all: there nobody fails or forgets, or everybody does both."""
 
 pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 
@@ -18,7 +29,6 @@ def test_the_rows_are_those_of_the_story(story: Story) -> None:
     check_goldens(story)
 
 
-@pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"faults{seed}" if seed else "calm")
+@pytest.mark.parametrize(("seed", "restarting"), WAYS)
 def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
     walk_every_way(story, seed=seed, restarting=restarting)

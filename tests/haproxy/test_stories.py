@@ -17,7 +17,6 @@ def test_the_rows_are_those_of_the_story(story: Story) -> None:
     check_goldens(story)
 
 
-@pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("seed", [None, 1], ids=["calm", "faults"])
+@pytest.mark.parametrize(("seed", "restarting"), [(None, False), (1, True)], ids=["calm", "faults-restarted"])
 def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
     walk_every_way(story, seed=seed, restarting=restarting)
