@@ -1,6 +1,6 @@
 """The load balancer aggregate: VIP, listeners, pools and members are one document with one revision."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -519,15 +519,29 @@ def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
 
 def target_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
     """All ports at which the member takes connections, each once, in order of the listeners that lead to its pool."""
-    if isinstance(member.port, int):
-        return (member.port,)
-    ports = (tuple(expand(listener.ports)) for listener in listeners_of(balancer, pool.id))
-    return tuple(dict.fromkeys(number for each in ports for number in targets(member.port, each)))
+    return (member.port,) if isinstance(member.port, int) else _ports_behind(_listened(balancer, pool), member.port)
+
+
+def _listened(balancer: LoadBalancer, pool: Pool) -> Sequence[Sequence[int]]:
+    """The ports of each listener that leads to the pool."""
+    return [tuple(expand(listener.ports)) for listener in listeners_of(balancer, pool.id)]
+
+
+def _ports_behind(listened: Sequence[Sequence[int]], port: Ports | None) -> tuple[int, ...]:
+    return tuple(dict.fromkeys([number for each in listened for number in targets(port, each)]))
 
 
 def probed_ports(balancer: LoadBalancer, pool: Pool, member: Member) -> tuple[int, ...]:
     """Those at which a health monitor looks for it."""
     return target_ports(balancer, pool, member) if member.monitor_port is None else (member.monitor_port,)
+
+
+def count_probed_ports(balancer: LoadBalancer, pool: Pool) -> Sequence[int]:
+    """How many these are of each member of the pool; a thousand of them mostly have the same port."""
+    ports = {member.port for member in pool.members if not isinstance(member.port, int)}
+    listened = _listened(balancer, pool) if ports else ()
+    counted: dict[TargetPort, int] = {port: len(_ports_behind(listened, port)) for port in ports}
+    return [counted.get(member.port, 1) if member.monitor_port is None else 1 for member in pool.members]
 
 
 def replace_pool(balancer: LoadBalancer, pool: Pool) -> LoadBalancer:

@@ -14,7 +14,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.foreign import is_foreign
-from fairlead.model.loadbalancer import LoadBalancer, probed_ports
+from fairlead.model.loadbalancer import LoadBalancer, count_probed_ports
 from fairlead.model.local_ip import LocalIP
 from fairlead.model.network import UNASKED, FloatingIP, Network, Port, Router
 
@@ -181,10 +181,11 @@ def _rates_of_pools(balancer: LoadBalancer) -> Mapping[ProbedAddress, int]:
     for pool in balancer.pools:
         if pool.health_monitor is not None:
             rate = int(MILLION / pool.health_monitor.seconds_between)
-            for member in pool.members:
+            counted = count_probed_ports(balancer, pool)
+            for member, number in zip(pool.members, counted, strict=True):
                 where = member.subnet_id or balancer.vip.network_id
                 place = balancer.project_id, where, member.monitor_address or member.address
-                rates[place] = rates.get(place, 0) + rate * len(probed_ports(balancer, pool, member))
+                rates[place] = rates.get(place, 0) + rate * number
     return rates
 
 
