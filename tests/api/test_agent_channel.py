@@ -28,6 +28,7 @@ from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.hold import as_in_a_server
 from harness.story import State, Story, parse_model, read_story
 from harness.walk import foreign_documents
 
@@ -227,4 +228,5 @@ def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_chan
                 await stage.check()
                 assert (len(listener.slice.snapshot.ports) > 2000) is joins
 
-    asyncio.run(story())
+    with as_in_a_server():
+        asyncio.run(story())
