@@ -52,14 +52,19 @@ def test_each_monitor_asks_its_own_question_of_each_member_at_each_of_its_ports(
     times = Rhythm(delay=5.0, timeout=2.0, max_retries=2, max_retries_down=3)
     assert asked(snapshot, "web") == [
         Target(
-            endpoint=endpoint("vm1", "10.0.0.11", number, Transport.TCP, "web-tcp-80-monitor"), check=http, rhythm=times
+            endpoint=endpoint("vm1", "10.0.0.11", number, Transport.TCP, "web-tcp-80-monitor"),
+            check=http,
+            rhythm=times,
+            project_id="demo",
         )
         for number in (80, 81)
     ]
     ping, slow = PlainCheck(type=MonitorType.PING), replace(times, delay=9.0)
     once = endpoint("vm1", "10.0.0.11", 0, Transport.ANY, "api-tcp-80+81-monitor")
     nobodys = endpoint("", "10.0.0.99", 0, Transport.ANY, "api-tcp-80+81-monitor")
-    assert asked(snapshot, "api") == [Target(endpoint=each, check=ping, rhythm=slow) for each in (once, nobodys)]
+    assert asked(snapshot, "api") == [
+        Target(endpoint=each, check=ping, rhythm=slow, project_id="demo") for each in (once, nobodys)
+    ]
 
 
 def test_nothing_is_asked_of_agents_where_ovn_probes():

@@ -388,7 +388,7 @@ def test_open_sockets_are_bounded_and_all_are_closed_in_the_end():
 
     async def story() -> None:
         before = len(os.listdir("/proc/self/fd"))
-        prober = Prober(device=lambda _: "lo", told=lambda _: None, most_at_once=5)
+        prober = Prober(device=lambda _: "lo", told=lambda _: None, most_at_once=6)
         with socket.create_server((HOSTS[4], 0)) as listening:  # the kernel accepts for it, and nobody answers
             silent = target(HTTP, listening.getsockname()[1], rhythm=how)
             many = [replace(silent, endpoint=silent.endpoint._replace(port_id=f"vm{each}")) for each in range(50)]
@@ -398,7 +398,7 @@ def test_open_sockets_are_bounded_and_all_are_closed_in_the_end():
             for _ in range(60):
                 await asyncio.sleep(0.01)
                 most = max(most, len(prober._flights))
-            assert most == 5
+            assert most == 3, "half of them, for one project"
             prober.change([each.endpoint for each in many[1:]], ())
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):

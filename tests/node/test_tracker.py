@@ -32,15 +32,17 @@ HASTY = Missed("busy", at_once=True)
 LETTERS: dict[str, Outcome] = {"+": GOOD, "-": BAD, "?": BUSY}
 WORDS = {Verdict.PENDING: ".", Verdict.UP: "u", Verdict.DOWN: "d"}
 NOW = 1_000_000.0
+FREE = 1_000
+"""Places for probes, more than any of these tests needs."""
 
 
 def rhythm(delay: float = 5.0, timeout: float = 3.0, up: int = 3, down: int = 3) -> Rhythm:
     return Rhythm(delay=delay, timeout=timeout, max_retries=up, max_retries_down=down)
 
 
-def target(name: str, how: Rhythm | None = None) -> Target:
+def target(name: str, how: Rhythm | None = None, project: str = "") -> Target:
     endpoint = Endpoint(name, parse_address("10.0.0.11"), 80, Transport.TCP, "net1", "pool")
-    return Target(endpoint=endpoint, check=PlainCheck(type=MonitorType.TCP), rhythm=how or rhythm())
+    return Target(endpoint=endpoint, check=PlainCheck(type=MonitorType.TCP), rhythm=how or rhythm(), project_id=project)
 
 
 def verdicts(outcomes: str, up: int = 3, down: int = 3) -> str:
@@ -122,7 +124,7 @@ def run(tracker: Tracker, now: float, until: float, takes: float = 0.0) -> list[
             return found
         while flying and flying[0][0] <= now:
             tracker.conclude(flying.pop(0)[1], GOOD, now)
-        for each in tracker.take_due(now, 100):
+        for each in tracker.take_due(now, 100, FREE):
             found.append((now, each.endpoint.port_id))
             flying.append((now + takes, each))
 
@@ -162,8 +164,8 @@ def test_who_is_late_leaves_out_what_was_due_meanwhile():
     tracker.aim([target("vm1")], NOW)
     first = tracker.next_due()
     assert first is not None
-    assert [each.endpoint.port_id for each in tracker.take_due(first + 60, 10)] == ["vm1"]
-    assert tracker.take_due(first + 60, 10) == []
+    assert [each.endpoint.port_id for each in tracker.take_due(first + 60, 10, FREE)] == ["vm1"]
+    assert tracker.take_due(first + 60, 10, FREE) == []
     tracker.conclude(target("vm1"), GOOD, first + 61)
     again = tracker.next_due()
     assert again is not None
@@ -173,14 +175,54 @@ def test_who_is_late_leaves_out_what_was_due_meanwhile():
 def test_no_more_are_taken_at_once_than_asked_for():
     tracker = Tracker()
     tracker.aim([target(f"vm{number}") for number in range(10)], NOW)
-    assert [len(tracker.take_due(NOW + 10, 4)) for _ in range(4)] == [4, 4, 2, 0]
+    assert [len(tracker.take_due(NOW + 10, 4, FREE)) for _ in range(4)] == [4, 4, 2, 0]
+
+
+def test_a_project_has_as_many_places_as_are_free_and_those_of_others_have_theirs():
+    """Everybody of `large` is silent for as long as they may be; a member of `small` is asked when it is due."""
+    tracker, places, flying = Tracker(), 100, list[Target]()
+    tracker.aim([target(f"l{number}", project="large") for number in range(1_000)], NOW)
+    late = NOW + 10
+    while taken := tracker.take_due(late, 10, places - len(flying)):
+        flying += taken
+    assert len(flying) == places / 2
+    tracker.aim([*tracker.targets, *(target(f"s{number}", project="small") for number in range(10))], late)
+    flying += tracker.take_due(late + SOON, 100, places - len(flying))
+    assert Counter(each.project_id for each in flying) == {"large": 50, "small": 10}
+    seen = set(flying)
+    while flying:  # each that ends lets others in, until all have been asked
+        tracker.conclude(flying.pop(0), BAD, late + SOON)
+        taken = tracker.take_due(late + SOON, 100, places - len(flying))
+        flying += [each for each in taken if each not in seen]
+        for again in set(taken) & seen:
+            tracker.conclude(again, BAD, late + SOON)
+        seen |= set(taken)
+        assert Counter(each.project_id for each in flying)["large"] <= places / 2
+    assert len(seen) == 1_010
+
+
+def test_who_waits_for_a_share_and_is_gone_or_asked_otherwise_meanwhile_is_asked_once_or_never():
+    tracker = Tracker()
+    one, two, three = (target(f"l{number}", project="large") for number in range(3))
+    tracker.aim([one, two, three], NOW)
+    [flying] = tracker.take_due(NOW + 10, 10, 2)
+    stays, goes = (each for each in (one, two, three) if each != flying)
+    faster = replace(stays, rhythm=rhythm(0.5))
+    for asked in (faster, stays, faster):
+        tracker.change([goes.endpoint], [asked], NOW + 10)
+    assert tracker.take_due(NOW + 20, 10, 1) == []
+    tracker.conclude(flying, GOOD, NOW + 20)
+    asked_next = tracker.take_due(NOW + 20, 10, 10)
+    assert (set(asked_next), len(asked_next)) == ({flying, faster}, 2)
+    tracker.change([faster.endpoint], (), NOW + 20)
+    assert (tracker.take_due(NOW + 21, 10, 10), len(tracker)) == ([], 1)
 
 
 def settled(tracker: Tracker, who: Target, outcome: Outcome) -> None:
     for _ in range(3):
         due = tracker.next_due()
         assert due is not None
-        assert tracker.take_due(due, 10) == [who]
+        assert tracker.take_due(due, 10, FREE) == [who]
         tracker.conclude(who, outcome, due)
 
 
@@ -196,7 +238,7 @@ def test_who_is_probed_otherwise_keeps_its_standing_and_begins_a_new_row():
     due = tracker.next_due()
     assert due is not None
     assert due <= NOW + 100.5
-    assert tracker.take_due(due, 10) == [faster]
+    assert tracker.take_due(due, 10, FREE) == [faster]
     tracker.aim([who], due)  # while it is in flight
     tracker.conclude(faster, BAD, due + 0.1)
     assert tracker.standings[who.endpoint].failures == 0, "what another question came to says nothing"
@@ -208,7 +250,7 @@ def test_who_is_not_probed_any_more_is_forgotten_with_all_that_was_due():
     tracker.aim([who], NOW)
     due = tracker.next_due()
     assert due is not None
-    tracker.take_due(due, 1)
+    tracker.take_due(due, 1, FREE)
     tracker.aim([], due)
     tracker.conclude(who, BAD, due)
     assert (tracker.standings, tracker.next_due(), len(tracker)) == ({}, None, 0)

@@ -77,6 +77,8 @@ class Target:
     rhythm: Rhythm
     covers: bool = False
     """Whether it is on another node, or on none, and is reached by the network's ordinary port."""
+    project_id: str = ""
+    """Who has it probed: what one project has probed keeps no other one waiting."""
 
 
 def rhythm_of(monitor: HealthMonitor | ReplicaMonitor) -> Rhythm:

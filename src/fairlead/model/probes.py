@@ -202,19 +202,21 @@ def targets(snapshot: Snapshot, probing: Probing) -> Iterator[Target]:
                 monitor = working_monitor(probing, pool)
                 if monitor is not None:
                     found = dict.fromkeys(pool_endpoints(snapshot, probing, monitor, pool))
-                    yield from _asked_by(monitor, found)
+                    yield from _asked_by(monitor, found, probing.project_id)
         case LocalIP():
             if probing.health_monitor is not None:
-                yield from _asked_by(probing.health_monitor, replica_endpoints(snapshot, probing))
+                found = dict.fromkeys(replica_endpoints(snapshot, probing))
+                yield from _asked_by(probing.health_monitor, found, probing.project_id)
         case unknown:
             assert_never(unknown)
 
 
-def _asked_by(monitor: HealthMonitor | ReplicaMonitor, found: Iterable[Endpoint]) -> Iterator[Target]:
+def _asked_by(monitor: HealthMonitor | ReplicaMonitor, found: Iterable[Endpoint], project_id: str) -> Iterator[Target]:
     rhythm = rhythm_of(monitor)
     for endpoint in found:
         if endpoint.asker:
-            yield Target(endpoint=endpoint, check=check_of(monitor, endpoint.address), rhythm=rhythm)
+            check = check_of(monitor, endpoint.address)
+            yield Target(endpoint=endpoint, check=check, rhythm=rhythm, project_id=project_id)
 
 
 def probes_of_port(snapshot: Snapshot, probed: Map[ProbedAddress, int], port: Port) -> int:

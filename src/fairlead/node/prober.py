@@ -165,8 +165,7 @@ class Prober:
         return asyncio.get_running_loop().time()
 
     def _launch(self, now: float) -> None:
-        room = min(self.most_at_once - len(self._flights), MOST_LAUNCHED)
-        for target in self.tracker.take_due(now, room):
+        for target in self.tracker.take_due(now, MOST_LAUNCHED, self.most_at_once - len(self._flights)):
             try:
                 made = self._open(target)
             except OSError as error:

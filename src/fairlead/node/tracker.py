@@ -7,12 +7,16 @@
 * **In a row.** `max_retries` answers in a row make a member UP, `max_retries_down` failures in a row DOWN. A probe that
   the node could not make, or could not look after (`Missed`), breaks no row and counts as nothing. If the node was
   too busy to look after it, the next one comes at once.
+* **A share for each project.** Of the places for probes in flight, a project may have as many as are free: alone half
+  of them, of two each a third. Its members beyond that wait for its own, so however many of them are silent, those of
+  another project are probed when they are due.
 """
 
 import heapq
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from typing import TypeAlias, assert_never
 
 from fairlead.model.addresses import seeded
@@ -21,6 +25,8 @@ from fairlead.model.health import Endpoint
 
 SOON = 5.0
 """Seconds in which the first probe of a member comes at the latest."""
+WOKEN = 2
+"""Members that wait for their project's share, for each of its probes that ends: the share may have grown meanwhile."""
 _WHOLE = 2**64
 
 
@@ -101,6 +107,8 @@ class _Aim:
     """Of the entry in the heap that counts; others are left from before."""
     began: float | None = None
     """When the probe began that is in flight; None while none is."""
+    waits: bool = False
+    """Whether it was due when its project had its share."""
 
 
 @dataclass(slots=True)
@@ -112,6 +120,10 @@ class Tracker:
     """Whose verdict is another one since somebody took this set."""
     _aims: dict[Endpoint, _Aim] = field(default_factory=dict)
     _due: list[tuple[float, int, Endpoint]] = field(default_factory=list)
+    _flying: Counter[str] = field(default_factory=Counter)
+    """Probes that are in flight, by project."""
+    _waiting: defaultdict[str, deque[_Aim]] = field(default_factory=lambda: defaultdict(deque))
+    """Who was due when their project had its share; some may have gone since then."""
     _numbers: Iterator[int] = field(default_factory=count)
 
     def __len__(self) -> int:
@@ -130,7 +142,9 @@ class Tracker:
         """Who is not probed any more, and who is; the others stay. Who is probed otherwise than before keeps its
         standing: what was known of it last holds until the new probes say something else."""
         for endpoint in list(gone):
-            self._aims.pop(endpoint, None)
+            aim = self._aims.pop(endpoint, None)
+            if aim is not None and aim.began is not None:
+                self._land(aim, now)
             self.standings.pop(endpoint, None)
             self.changed.discard(endpoint)
         for target in targets:
@@ -153,7 +167,7 @@ class Tracker:
         endpoint = aim.target.endpoint
         standing = self.standings.get(endpoint, PENDING)
         self.standings[endpoint] = replace(standing, answers=0, failures=0)
-        if aim.began is None:
+        if aim.began is None and not aim.waits:
             self._plan(aim, first_due(aim.target, now))
 
     def next_due(self) -> float | None:
@@ -162,14 +176,40 @@ class Tracker:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def take_due(self, now: float, most: int) -> list[Target]:
-        """Who is to be probed now, `most` at once. Each is in flight until it is concluded."""
+    def take_due(self, now: float, most: int, free: int) -> list[Target]:
+        """Who is to be probed now, `most` at once, `free` places being left. Each is in flight until concluded."""
         found = list[Target]()
-        while len(found) < most and (due := self.next_due()) is not None and due <= now:
+        while len(found) < min(most, free) and (due := self.next_due()) is not None and due <= now:
             aim = self._aims[heapq.heappop(self._due)[2]]
-            aim.began, aim.number = now, -1
+            aim.number = -1
+            if self._flying[aim.target.project_id] >= free - len(found):
+                aim.waits = True
+                self._waiting[aim.target.project_id].append(aim)
+                continue
+            aim.began = now
+            self._flying[aim.target.project_id] += 1
             found.append(aim.target)
         return found
+
+    def _land(self, aim: _Aim, now: float) -> None:
+        """Its probe is in flight no more: others of its project may have their turn."""
+        project_id = aim.target.project_id
+        aim.began = None
+        self._flying[project_id] -= 1
+        if not self._flying[project_id]:
+            del self._flying[project_id]
+        for other in islice(self._next_waiting(project_id), WOKEN):
+            other.waits = False
+            self._plan(other, now)
+
+    def _next_waiting(self, project_id: str) -> Iterator[_Aim]:
+        """Those that are still there; they do not wait any more."""
+        waiting = self._waiting.get(project_id)
+        while waiting:
+            aim = waiting.popleft()
+            if self._aims.get(aim.target.endpoint) is aim:
+                yield aim
+        self._waiting.pop(project_id, None)
 
     def conclude(self, target: Target, outcome: Outcome, now: float) -> None:
         """What became of a probe. Of somebody who is probed otherwise by now, or not at all, it says nothing."""
@@ -179,8 +219,8 @@ class Tracker:
             return
         again = isinstance(outcome, Missed) and outcome.at_once
         due = now if again else next_due(aim.target.rhythm.delay, aim.place, aim.began)
+        self._land(aim, now)
         self._plan(aim, max(now, due))
-        aim.began = None
         if aim.target != target:
             return
         before = self.standings.get(endpoint, PENDING)
