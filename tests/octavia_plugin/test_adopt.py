@@ -164,6 +164,26 @@ def test_what_cannot_be_had_is_said_and_nothing_is_changed(place: Cloud, cli: Sh
     assert (code, told) == (3, {"nobody": "unknown", limited: "501"})
 
 
+def test_clients_are_not_left_without_saying_so(place: Cloud, cli: Shell, network: str):
+    """The stock provider has it on a network and a router on which one of ours would not be."""
+    served = stock(place, network, "served")
+    other, router = "11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"
+    northbound(place, "ls-add", f"neutron-{other}", "--", "lr-add", f"neutron-{router}")
+    tcp, udp = (row["_uuid"][1] for row in rows(place, served))
+    northbound(place, "add", "Logical_Switch", f"neutron-{other}", "load_balancer", udp)
+    northbound(place, "add", "Logical_Router", f"neutron-{router}", "load_balancer", tcp, udp)
+    before = rows(place, served), octavias(place, served)
+    said = "refused: Fairlead cannot have it: clients would be left where the other provider serves them:"
+    named = "to leave them, name each."
+    code, out, complaint = run(place, "--dry-run", "served")
+    assert (code, out) == (3, "")
+    assert complaint == f"{served}: {said} network {other} and router {router}; {named}"
+    assert run(place, "served", "--leave", other) == (3, "", f"{served}: {said} router {router}; {named}")
+    assert (rows(place, served), octavias(place, served)) == before
+    assert run(place, "--leave", other, "--leave", router, "served")[:2] == (0, f"{served}: adopted\n")
+    assert rows(place, served) == []
+
+
 def test_one_whose_additional_vip_has_a_port_of_its_own_is_refused_by_name(place: Cloud, cli: Shell, network: str):
     cli.good("subnet create six --network net --ip-version 6 --subnet-range fd00:7::/64 -f json")
     lb = "loadbalancer create --name two --provider ovn --vip-subnet-id sub --additional-vip subnet-id=six"

@@ -26,6 +26,7 @@ from fairlead.changes.quotas import within_quota
 from fairlead.changes.refusal import Refused
 from fairlead.compilers import providers
 from fairlead.compilers.providers import Names
+from fairlead.model.domain import Places
 from fairlead.model.kinds import owner_of
 from fairlead.model.owner import Owner
 from fairlead.model.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
@@ -76,6 +77,10 @@ class Reachable:
     """For which a token is good that lets somebody bring a certificate."""
 
 
+async def nowhere(_: str) -> Places:
+    return Places()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What is behind the doors: values and functions, so that a test can hand in its own."""
@@ -107,6 +112,8 @@ class Services:
     """The id of the network, router or port that this place of a node is. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
     """The ports that a node has; None for one that is not there. Raises DriverError."""
+    served_by_others: Callable[[str], Awaitable[Places]] = nowhere
+    """Where another provider of the same service has a load balancer, by its id. Raises DriverError."""
     reachable: Callable[[], Reachable | None] = lambda: None
     """None where no client with a certificate can connect."""
     enrolment: Callable[[], Enrolment | None] = lambda: None

@@ -34,6 +34,14 @@ class Domain:
     """Ports of routers on these networks: one at least on each, if more than one network is connected."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """By their ids: networks and routers on which something is."""
+
+    networks: frozenset[str] = frozenset()
+    routers: frozenset[str] = frozenset()
+
+
 NOWHERE = Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset())
 
 

@@ -17,7 +17,10 @@ GOOD = (Outcome.ADOPTED, Outcome.ALREADY, Outcome.POSSIBLE)
 DESCRIPTION = """Take over load balancers of Octavia's stock provider, `ovn`.
 
 Their rows in OVN go in the very transaction that brings Fairlead's: no moment without. What cannot be taken over is
-said before anything is changed. Whoever is interrupted runs it again."""
+said before anything is changed. Whoever is interrupted runs it again.
+
+Where the stock provider serves clients and Fairlead would not (networks and routers of other projects, and networks
+that nothing connects with the VIP's) is refused too, with their ids; --leave ID says of each that it is given up."""
 EPILOG = """Run it where octavia-api or octavia-driver-agent runs: it needs their configuration, database and Neutron.
 The provider `fairlead` has to be enabled, and its agent has to run in octavia-driver-agent.
 Exit codes: 0 done (or possible, with --dry-run), 1 something did not answer or is left to do: run it again,
@@ -30,6 +33,13 @@ def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], Door]) ->
     help_text = "take over load balancers of Octavia's stock provider"
     adopt = commands.add_parser("adopt", help=help_text, description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
     adopt.add_argument("load_balancers", nargs="+", metavar="LB", help="its id, or its name if only one has it")
+    adopt.add_argument(
+        "--leave",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="a network or router where the stock provider serves clients, and Fairlead need not; several times",
+    )
     adopt.add_argument("--dry-run", action="store_true", help="only say whether it can be; nothing is written")
     adopt.add_argument("--json", action="store_true", help="a list with an object for each")
     adopt.set_defaults(run=lambda arguments: _adopt(arguments, open_door(arguments)))
@@ -40,7 +50,7 @@ def _adopt(arguments: argparse.Namespace, door: Door) -> int:
     from fairlead.octavia_plugin.handover import Handover, VipPorts
     from fairlead.octavia_plugin.options import PROVIDER
 
-    adoption = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts())
+    adoption = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts(), leaves=tuple(arguments.leave))
     do = adoption.try_out if arguments.dry_run else adoption.adopt
     reports = list[Report]()
     for name in arguments.load_balancers:

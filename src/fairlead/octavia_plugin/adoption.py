@@ -1,7 +1,7 @@
 """Taking over a load balancer of Octavia's stock provider, step by step.
 
-1. Octavia's row is locked. Fairlead is given the load balancer, prepared: it refuses what it cannot do, and what it
-   takes has no rows yet. Then Octavia commits that the provider is ours.
+1. Octavia's row is locked. Fairlead is given the load balancer, prepared: it refuses what it cannot do, and to leave
+   clients whom the stock provider serves; what it takes has no rows yet. Then Octavia commits that it is ours.
 2. The VIP's port becomes one that Octavia deletes.
 3. Fairlead takes it: the stock provider's rows go in the transaction that brings its own.
 4. The agent tells Octavia that it is ACTIVE, as after every change.
@@ -111,6 +111,8 @@ class Adoption:
     door: Door
     octavia: Octavia
     ports: Ports
+    leaves: tuple[str, ...] = ()
+    """Networks and routers on which the stock provider has one, and Fairlead need not."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -142,7 +144,7 @@ class Adoption:
         body = self.octavia.look(standing.id)
         self.ports.was_made(standing.vip_port_id)
         if self.door.statuses(standing.id) is None:  # else it was prepared, and so it can be
-            self.door.post("/trials", "loadbalancer", _wish(body))
+            self.door.post("/trials", "loadbalancer", self._wish(standing, body))
         return Report(load_balancer=standing.id, outcome=Outcome.POSSIBLE)
 
     def _adopt(self, standing: Standing) -> Report:
@@ -152,7 +154,7 @@ class Adoption:
         if is_new:
             with self.octavia.handing_over(standing.id, port_was_made=was_made) as body:
                 self._forget_prepared(standing.id)
-                self.door.post("/loadbalancers", "loadbalancer", _wish(body))
+                self.door.post("/loadbalancers", "loadbalancer", self._wish(standing, body))
         try:
             self.finish(standing.id)
         except (ServerError, NotHandedOver, NotAnswered) as error:  # it is ours from now on, and that is to be said
@@ -189,9 +191,9 @@ class Adoption:
     def _unfinished(self, balancer_id: str, why: str) -> Report:
         return Report(load_balancer=balancer_id, outcome=Outcome.UNFINISHED, message=why)
 
-
-def _wish(body: Body) -> dict[str, Any]:
-    return {**body, "takeover": True}
+    def _wish(self, standing: Standing, body: Body) -> dict[str, Any]:
+        """What Octavia has said to be ours is not asked about once more."""
+        return {**body, "takeover": True, **({"leaves": self.leaves} if standing.provider == STOCK else {})}
 
 
 def _option(error: ServerError) -> str:

@@ -68,6 +68,7 @@ class OvnControl:
             dataplane, model, self.driver, first_hear=self._first_hear, hears=self._hears, unheard=self._unheard_for
         )
         self.locate = self.southbound.locate
+        self.served_by_others = self.driver.stock_places
         self._probe_interval = float(options.chassis_probe_interval)
         self._tasks = contextlib.AsyncExitStack()
 

@@ -105,6 +105,10 @@ async def serve(configuration: Configuration) -> None:
         await listen(apps, configuration, authenticate, lxd, nodes)
 
 
+SEEN_BY_OVN = ("locate", "ports_on", "served_by_others")
+"""What doors ask of it."""
+
+
 def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
     """Raises BadConfiguration for load balancers whose provider's name is gone: what it meant is not known any more.
 
@@ -131,7 +135,7 @@ def _services(
 ) -> Services:
     lxd, nodes = ways_in
     ovn = next((control for control in controls if isinstance(control, OvnControl)), None)
-    seen: dict[str, Any] = {} if ovn is None else {"locate": ovn.locate, "ports_on": ovn.ports_on}
+    seen: dict[str, Any] = {} if ovn is None else {name: getattr(ovn, name) for name in SEEN_BY_OVN}
     return Services(
         model=model,
         applied=dataplanes.applied,

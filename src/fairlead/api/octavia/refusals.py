@@ -36,6 +36,7 @@ from fairlead.changes import (
     proxy_ports,
     quotas,
     said_again,
+    takeovers,
     tls_checks,
     vip_gateways,
     vips,
@@ -305,6 +306,11 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     addresses.NoSubnetOnNetwork: lambda why: bad_request(
         f"Supplied network does not contain a subnet{'' if why.address is None else ' for VIP address specified'}."
     ),
+    takeovers.ClientsLeft: lambda why: ApiError(
+        409,
+        f"clients would be left where the other provider serves them: {_places(why.networks, 'network')}"
+        f"{' and ' if why.networks and why.routers else ''}{_places(why.routers, 'router')}; to leave them, name each.",
+    ),
     access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
     vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
@@ -342,3 +348,7 @@ WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     **_PROXIES,
     **_VIPS,
 }
+
+
+def _places(identities: tuple[str, ...], what: str) -> str:
+    return f"{what}{'' if len(identities) < 2 else 's'} {', '.join(identities)}" if identities else ""

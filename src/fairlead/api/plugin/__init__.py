@@ -20,6 +20,7 @@ from fairlead.api.plugin.routes import change_routes, status_routes, takeover_ro
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
 from fairlead.store.model import Published
 
@@ -62,6 +63,10 @@ DOOR = Door(
     title="Fairlead: plug-ins",
     error=SENTENCE,
     fault=sentence,
-    words={Refused: _say, Unsupported: lambda _, error: ApiError(501, say_feature(error.asked))},
+    words={
+        Refused: _say,
+        Unsupported: lambda _, error: ApiError(501, say_feature(error.asked)),
+        DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
+    },
     admits=_only_admin,
 )

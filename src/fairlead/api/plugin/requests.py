@@ -9,10 +9,11 @@ from fairlead.api.octavia import decode, specs
 from fairlead.api.octavia.caller import Caller, Origin, common
 from fairlead.api.octavia.errors import bad_request
 from fairlead.api.octavia.requests import listener_with
-from fairlead.changes import balancers, offers, vips
+from fairlead.changes import balancers, offers, takeovers, vips
 from fairlead.changes.said_again import find_kept
 from fairlead.compilers.providers import Names
 from fairlead.model.catalog import AvailabilityZoneProfile, FlavorProfile
+from fairlead.model.domain import Places
 from fairlead.model.loadbalancer import Kept, Listener, LoadBalancer, Pool, Takeover
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -22,9 +23,11 @@ LONGEST_REVISION = 19
 """Digits: the stores count in 64 bits."""
 
 
-def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller) -> Steps[Changes]:
-    """The whole tree, of the default provider: what the service calls its provider is its own affair.
-    Raises Refused, Unsupported, ApiError."""
+def create_load_balancer(
+    snapshot: Snapshot, values: Values, caller: Caller, served: Places | None = None
+) -> Steps[Changes]:
+    """The whole tree, of the default provider: what the service calls its provider is its own affair. `served` is where
+    another provider has it, if somebody minds. Raises Refused, Unsupported, ApiError."""
     asker, balancer_id = caller.asker, values["id"]
     provider = asker.providers.default
     specs.refuse_not_yet(values, provider)
@@ -43,7 +46,14 @@ def create_load_balancer(snapshot: Snapshot, values: Values, caller: Caller) -> 
         ),
     )
     balancer = yield from _with_tree(balancer, values, caller.origin)
-    return (yield from balancers.create_load_balancer(snapshot, asker, balancer, vip))
+    changes = yield from balancers.create_load_balancer(snapshot, asker, balancer, vip)
+    if served is not None:
+        takeovers.check_clients(snapshot, _made(changes), served, frozenset(values["leaves"]))
+    return changes
+
+
+def _made(changes: Changes) -> LoadBalancer:
+    return next(each for each in changes.puts if isinstance(each, LoadBalancer))
 
 
 def said(snapshot: Snapshot, values: Values, caller: Caller, balancer_id: str) -> Steps[LoadBalancer]:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.door import Services, json_response
-from fairlead.api.fields import array_schema, object_schema, or_null
+from fairlead.api.fields import Values, array_schema, object_schema, or_null
 from fairlead.api.octavia import encode, views
 from fairlead.api.octavia import specs as octavia
 from fairlead.api.octavia.parts import MEMBER, Part
@@ -33,6 +33,7 @@ from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.resting import in_steps
+from fairlead.store.model import Change
 
 _BALANCERS = "/loadbalancers"
 _STATISTICS = {"id": IDENTITY, **encode.STATISTICS}
@@ -49,9 +50,18 @@ class _Balancers:
     async def create(self, request: Request) -> Response:
         """A load balancer with all that it holds."""
         values = await read_body(request)
-        caller = self._seen.caller(request, values["project_id"])
-        snapshot = await self._services.write(lambda old: in_steps(requests.create_load_balancer(old, values, caller)))
+        snapshot = await self._services.write(await self._creation(request, values))
         return await self._show(snapshot, values["id"], 201)
+
+    async def try_out(self, request: Request) -> Response:
+        """Whether such a load balancer could be had now. Nothing is written."""
+        await self._services.try_out(await self._creation(request, await read_body(request)))
+        return Response(status_code=views.NO_CONTENT)
+
+    async def _creation(self, request: Request, values: Values) -> Change:
+        caller = self._seen.caller(request, values["project_id"])
+        served = None if values.get("leaves") is None else await self._services.served_by_others(values["id"])
+        return lambda old: in_steps(requests.create_load_balancer(old, values, caller, served))
 
     async def compare(self, request: Request) -> Response:
         """A load balancer as the service says it now: in what it is another one here. Nothing is written."""
@@ -138,13 +148,7 @@ def change_routes(services: Services) -> list[Operation]:
 def takeover_routes(services: Services) -> list[Operation]:
     """For what another provider of the service has: it is made with `takeover`, and so it is prepared."""
     seen = Views(services)
-
-    async def try_out(request: Request) -> Response:
-        """Whether such a load balancer could be had now. Nothing is written."""
-        values = await read_body(request)
-        caller = seen.caller(request, values["project_id"])
-        await services.try_out(lambda old: in_steps(requests.create_load_balancer(old, values, caller)))
-        return Response(status_code=views.NO_CONTENT)
+    balancers = _Balancers(services, seen)
 
     async def take(request: Request) -> Response:
         """A prepared one is taken over from another provider of the service; of one that has been nothing changes."""
@@ -154,7 +158,7 @@ def takeover_routes(services: Services) -> list[Operation]:
 
     post = octavia.body("loadbalancer", specs.LOAD_BALANCER, argument="load_balancer")
     return [
-        Operation("POST", "/trials", try_out, takes=post, gives={204: None}, fails=[501]),
+        Operation("POST", "/trials", balancers.try_out, takes=post, gives={204: None}, fails=[501]),
         Operation("PUT", f"{_BALANCERS}/{{id}}/takeover", take, gives={204: None}, fails=[501]),
     ]
 

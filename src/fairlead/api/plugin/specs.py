@@ -8,6 +8,9 @@ from fairlead.api.octavia.parts import Part
 from fairlead.changes.identity import LONGEST_PROJECT
 from fairlead.model import sizes
 
+MOST_LEFT = 1_000
+"""Networks and routers of one load balancer that are left. Ours."""
+
 
 def _with_id(spec: Spec) -> Spec:
     return {**spec, "id": Field(uuid, required=True)}
@@ -39,6 +42,7 @@ LOAD_BALANCER: Spec = _with_id(
         "flavor": Field(mapping),
         "listeners": Field(list_of(specs.nested(_LISTENER_IN_TREE), sizes.LISTENERS)),
         "takeover": Field(boolean),
+        "leaves": Field(list_of(text(), MOST_LEFT)),
         "pools": Field(list_of(specs.nested(_POOL_IN_TREE), sizes.POOLS)),
         **{
             name: specs.LOAD_BALANCER_POST[name]
@@ -47,7 +51,8 @@ LOAD_BALANCER: Spec = _with_id(
     }
 )
 """A flavor and a zone are what their profiles say: those of the service are its own. `takeover`: another provider of
-the service has it, and it is only prepared."""
+the service has it, and it is only prepared. `leaves`: networks and routers where that one has it and it need not be; if
+it is there, any other such place is a refusal."""
 PROFILES: Spec = {"availability_zone": Field(mapping), "flavor": Field(mapping)}
 MEMBERS: Parser[tuple[Values, ...]] = specs.under(
     "members", list_of(specs.nested(MEMBER), sizes.MEMBERS), "a list", argument="members_"

@@ -24,6 +24,7 @@ from fairlead.drivers.ovn.encoder import Encoder, Transaction
 from fairlead.drivers.ovn.foreign import ForeignChange, describe_all
 from fairlead.drivers.ovn.marks import Mark, read_abilities
 from fairlead.drivers.ovn.replica import Replica, Tables
+from fairlead.drivers.ovn.stock import find_places
 from fairlead.drivers.ovsdb.client import (
     Changes,
     Client,
@@ -42,6 +43,8 @@ from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, RequestE
 from fairlead.drivers.ovsdb.large import in_parts
 from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.remotes import Remote
+from fairlead.drivers.ovsdb.values import Json
+from fairlead.model.domain import Places
 from fairlead.model.owner import Owner, creation_order
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
@@ -190,6 +193,18 @@ class OvnDriver:
                 await self._client.transact([assert_lock(self._lock), count], self._timeout)
         except TransactionError as error:
             raise DriverError(str(error)) from error
+
+    async def stock_places(self, balancer_id: str) -> Places:
+        """Where Octavia's stock provider has a load balancer. Raises DriverError."""
+        self._require_connection()
+        try:
+            with _translated():
+                return await find_places(self._ask, self._mark, balancer_id)
+        except TransactionError as error:
+            raise DriverError(str(error)) from error
+
+    async def _ask(self, operations: Sequence[Json]) -> list[Json]:
+        return await self._client.transact(operations, self._timeout)
 
     async def take_lock(self) -> None:
         """From whoever has it. Raises DriverError."""

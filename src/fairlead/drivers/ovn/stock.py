@@ -1,0 +1,48 @@
+"""Where Octavia's stock provider (ovn_octavia_provider) has a load balancer: switches and routers that hold its rows.
+
+They are asked for when somebody wants to know: rows of others are not followed for what is asked once.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias, cast
+
+from fairlead.drivers.ovn.marks import Mark
+from fairlead.drivers.ovsdb.values import Json, decode_uuid, encode_uuids
+from fairlead.model.domain import Places
+
+Ask: TypeAlias = Callable[[Sequence[Json]], Awaitable[list[Json]]]
+"""One transaction; the result of each operation."""
+_NEUTRONS = "neutron-"
+"""How Neutron's ML2/OVN calls a switch or a router: this, and the id of the network or router."""
+_HOLDERS = ("Logical_Switch", "Logical_Router")
+MOST_ROWS = 10
+"""The stock provider has one for each protocol, of which there are three."""
+
+
+async def find_places(ask: Ask, mark: Mark, balancer_id: str) -> Places:
+    """Raises what `ask` raises."""
+    theirs = [["name", "==", balancer_id], ["external_ids", "excludes", mark.ours]]
+    [found] = await ask([{"op": "select", "table": "Load_Balancer", "where": theirs, "columns": ["_uuid"]}])
+    rows = [decode_uuid(row["_uuid"]) for row in _rows(found)][:MOST_ROWS]
+    questions = [
+        {
+            "op": "select",
+            "table": holder,
+            "where": [["load_balancer", "includes", encode_uuids([row])]],
+            "columns": ["name"],
+        }
+        for holder in _HOLDERS
+        for row in rows
+    ]
+    answers = await ask(questions) if questions else []
+    switches, routers = answers[: len(rows)], answers[len(rows) :]
+    return Places(networks=_ids(switches), routers=_ids(routers))
+
+
+def _ids(answers: Iterable[Json]) -> frozenset[str]:
+    names = (str(row["name"]) for answer in answers for row in _rows(answer))
+    return frozenset(name.removeprefix(_NEUTRONS) for name in names)
+
+
+def _rows(answer: Json) -> list[dict[str, Any]]:
+    return cast(list[dict[str, Any]], cast(dict[str, Any], answer)["rows"])
