@@ -10,7 +10,7 @@ import pytest
 from immutables import Map
 
 from fairlead.compilers.ovn import OVN, compile_owner
-from fairlead.compilers.providers import parse_names
+from fairlead.compilers.providers import parse_names, without_proxies
 from fairlead.config import BadConfiguration
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
@@ -59,6 +59,18 @@ def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
     refuse_strangers(snapshot, parse_names("ovn=ovn,gold=ovn", "ovn"))
     with pytest.raises(BadConfiguration, match=r"load balancers are stored with other names: 'gold' \(2\); name these"):
         refuse_strangers(snapshot, parse_names("ovn=ovn", "ovn"))
+
+
+def test_what_leads_to_proxies_needs_agents_that_run_them():
+    whole = some_balancer("0", "p")
+    led = replace(
+        whole, provider="fairlead", listeners=tuple(replace(each, proxy_port=2000) for each in whole.listeners)
+    )
+    snapshot = Snapshot(load_balancers=Map({led.id: led}))
+    names = parse_names("fairlead=fairlead", "fairlead")
+    refuse_strangers(snapshot, names)
+    with pytest.raises(BadConfiguration, match=r"1 load balancers lead to proxies, which agents run: set probes\.by"):
+        refuse_strangers(snapshot, without_proxies(names))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.api.octavia.options import say_feature
 from fairlead.compilers.ovn import compile_owner
-from fairlead.compilers.providers import DEFAULT
+from fairlead.compilers.providers import DEFAULT, checked_by, dataplanes_of, with_advice
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.abilities import EVERY_OPTION, Abilities, Feature, lacking_for_listener, lacking_for_pool
 from fairlead.model.l7 import L7Policy, Reject
@@ -38,6 +38,7 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.language import BEGINNING, parse_model
 from harness.story import EMPTY, WORDS, tell_feature
@@ -190,3 +191,20 @@ def test_octavia_has_a_word_for_each_of_them():
 def test_stories_tell_refusals_in_octavias_words():
     for attribute in WORDS:
         assert tell_feature(Feature(attribute, "X")) == say_feature(Feature(attribute, "X"))
+
+
+ADVICE = " (agents of nodes do more: probes.by = 'agents' in the configuration)"
+
+
+@pytest.mark.parametrize(("provider", "advice"), [("fairlead", ADVICE), ("ovn", "")])
+def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice: str):
+    """Of the name that leads to the switch alone nothing is promised."""
+    balancer = DOCUMENTS[WEB]
+    assert isinstance(balancer, LoadBalancer)
+    listener = replace(balancer.listeners[0], connection_limit=5)
+    documents = {**DOCUMENTS, WEB: replace(balancer, provider=provider, listeners=(listener,))}
+    snapshot = apply_changes(EMPTY, Changes(puts=tuple(documents.values())), 1)
+    check = with_advice(checked_by(dataplanes_of(DEFAULT)), DEFAULT)
+    with pytest.raises(Unsupported) as refused:
+        at_once(check(snapshot, WEB))
+    assert (refused.value.provider, refused.value.advice) == (provider, advice)

@@ -49,6 +49,28 @@ def compile_anything(snapshot: Snapshot, owner: Owner) -> Rows:
     return by_key([LogicalSwitch(name=f"{owner} {snapshot.generations[owner]}")])
 
 
+@dataclass(frozen=True)
+class Deployment:
+    """What an operator has configured."""
+
+    facts: Snapshot
+    names: providers.Names
+
+
+PLAIN = Deployment(Snapshot(gateway_chassis=("gw1", "gw2")), providers.DEFAULT)
+_NAMES = providers.parse_names("fairlead=fairlead,ovn=ovn", "fairlead")
+WITH_PROXIES = Deployment(replace(PLAIN.facts, agents_probe=True, proxied_providers=frozenset({"fairlead"})), _NAMES)
+"""Agents probe, and run proxies."""
+
+
+def compile_with_proxies(snapshot: Snapshot, owner: Owner) -> Rows:
+    """The rows of OVN, of what all dataplanes can have."""
+    central, *others = providers.dataplanes_of(_NAMES)
+    for each in others:
+        each.compile(snapshot, owner)
+    return central.compile(snapshot, owner)
+
+
 @dataclass
 class Inside:
     """A client at the door, and what is behind it."""
@@ -97,10 +119,14 @@ def kept_by(reconciler: Reconciler, condition: Condition = Condition(connected=T
 
 @asynccontextmanager
 async def inside(
-    make_door: Callable[[Services], Starlette], folder: Path, door_path: str, compile_owner: Compile = compile_owner
+    make_door: Callable[[Services], Starlette],
+    folder: Path,
+    door_path: str,
+    compile_owner: Compile = compile_owner,
+    deployment: Deployment = PLAIN,
 ):
     store = await SqliteStore.open(folder / "store.db")
-    model = await Model.load(store, compile_owner, Snapshot(gateway_chassis=("gw1", "gw2")))
+    model = await Model.load(store, compile_owner, deployment.facts)
     driver = FakeDriver(references)
     dataplane = replace(OVN, compile_in_steps=in_one_step(compile_owner))
     reconciler = Reconciler(dataplane=dataplane, driver=driver, snapshot=lambda: model.snapshot, clock=lambda: 0.0)
@@ -119,6 +145,7 @@ async def inside(
         node_counts=place.node_counts,
         reachable=lambda: place.reachable,
         patience=PATIENCE,
+        providers=deployment.names,
     )
     door = make_door(services)
 

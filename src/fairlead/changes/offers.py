@@ -99,7 +99,7 @@ def choose(
         offer = snapshot.availability_zones.get(zone)
         profile, vip_networks = _profile_of(providers, snapshot, offer, Kind.AVAILABILITY_ZONE, zone)
         reads.append(Owner(Kind.AVAILABILITY_ZONE, zone))
-        if not providers.are_one(profile.provider, chosen):
+        if not providers.share_zones(profile.provider, chosen):
             raise Refused(OfferOfOtherProvider(kind=Kind.AVAILABILITY_ZONE, key=zone, provider=chosen))
     return Offer(chosen, flavor_id, zone, vip_networks, tuple(reads))
 

@@ -6,11 +6,13 @@ provider, and no other.
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fairlead.compilers.haproxy import HAPROXY
+from fairlead.compilers.haproxy.abilities import ABILITIES as OF_PROXIES
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.ovn.abilities import ABILITIES, WITH_AGENTS
 from fairlead.compilers.ovn.members import check_change
@@ -18,7 +20,7 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Certificate
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Rows
-from fairlead.model.abilities import Abilities
+from fairlead.model.abilities import Abilities, Feature, either
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
@@ -38,6 +40,8 @@ class Provider:
     """Whether its listeners may lead to proxies; agents of nodes run them, and probe their members."""
     with_agents: Abilities | None = None
     """The same in a deployment whose agents probe, if that is something else."""
+    remedy: str = ""
+    """By what an operator gives it more abilities; nothing if it has all that it may have."""
     check: Check = lambda _, __: None
     """Refuses in a change what may be stored all the same: a member's address may become a VIP's after the member was
     made. Raises Unsupported. The snapshot is the one before the change."""
@@ -73,6 +77,7 @@ IMPLEMENTATIONS: Mapping[str, Provider] = {
         description="As ovn; what asks for more than a switch can do is led to an HAProxy on the node where the"
         " connection starts.",
         dataplanes=frozenset({OVN.name, HAPROXY.name}),
+        abilities=either(WITH_AGENTS, OF_PROXIES),
         has_proxies=True,
         check=check_change,
         availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
@@ -106,9 +111,29 @@ class Names:
     def __iter__(self) -> Iterator[str]:
         return iter(self.implementations)
 
-    def are_one(self, name: str, other: str) -> bool:
-        """Whether both lead to the same implementation."""
-        return self.implementations[name] == self.implementations[other]
+    def share_zones(self, name: str, other: str) -> bool:
+        """Whether an availability zone of one is one of the other's too: both heed the same keys."""
+        first, second = self[name], self[other]
+        return first.availability_zone_capabilities == second.availability_zone_capabilities
+
+
+def without_proxies(names: Names) -> Names:
+    """In a deployment whose nodes run none: what would have them is what the switch can do alone, and says so."""
+    alone = {name: _on_the_switch(provider) for name, provider in names.providers.items() if provider.has_proxies}
+    return replace(names, providers=ChainMap(alone, names.providers))  # type: ignore[arg-type]
+
+
+def _on_the_switch(provider: Provider) -> Provider:
+    switch = IMPLEMENTATIONS["ovn"]
+    return replace(
+        provider,
+        description=switch.description,
+        dataplanes=switch.dataplanes,
+        abilities=ABILITIES,
+        with_agents=WITH_AGENTS,
+        has_proxies=False,
+        remedy="agents of nodes do more: probes.by = 'agents' in the configuration",
+    )
 
 
 def proxied_names(names: Names) -> frozenset[str]:
@@ -152,7 +177,23 @@ def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], S
     return check
 
 
-DEFAULT_NAMES = "fairlead=ovn,ovn=ovn"
+def with_advice(
+    check: Callable[[Snapshot, Owner], Steps[None]], names: Names
+) -> Callable[[Snapshot, Owner], Steps[None]]:
+    """The same check, which says of what is refused how an operator could have it."""
+
+    def advise(snapshot: Snapshot, owner: Owner) -> Steps[None]:
+        try:
+            yield from check(snapshot, owner)
+        except Unsupported as refused:
+            known = isinstance(refused.asked, Feature) and refused.provider in names
+            remedy = names[refused.provider].remedy if known else ""
+            raise Unsupported(refused.asked, refused.provider, remedy) from None
+
+    return advise
+
+
+DEFAULT_NAMES = "fairlead=fairlead,ovn=ovn"
 DEFAULT_NAME = "fairlead"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """As long as Octavia lets a name be, of what needs no quotes in a path or in a configuration."""
@@ -177,4 +218,5 @@ def parse_names(text: str, default: str) -> Names:
     return Names(implementations=found, default=default)
 
 
-DEFAULT = parse_names(DEFAULT_NAMES, DEFAULT_NAME)
+DEFAULT = without_proxies(parse_names(DEFAULT_NAMES, DEFAULT_NAME))
+"""Of a deployment whose nodes have no agents."""

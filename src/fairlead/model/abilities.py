@@ -67,6 +67,13 @@ class Abilities:
     """The optional attributes that have an effect."""
 
 
+def either(first: Abilities, second: Abilities) -> Abilities:
+    """What one of both can do: together they are asked by whoever chooses the right one."""
+    return Abilities(
+        **{each.name: getattr(first, each.name) | getattr(second, each.name) for each in fields(Abilities)}
+    )
+
+
 def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | None:
     """The first that the listener asks for and is not there."""
     if listener.protocol not in abilities.listener_protocols:

@@ -21,11 +21,19 @@ from fairlead.api.app import make_app
 from fairlead.api.door import Services
 from fairlead.api.loop_lag import LoopLag
 from fairlead.compilers.ovn import OVN
-from fairlead.compilers.providers import Names, checked_by, dataplanes_of, parse_names, proxied_names
+from fairlead.compilers.providers import (
+    Names,
+    checked_by,
+    dataplanes_of,
+    parse_names,
+    proxied_names,
+    with_advice,
+    without_proxies,
+)
 from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
-from fairlead.model.proxies import rests_on_agents
+from fairlead.model.proxies import proxied_listeners, rests_on_agents
 from fairlead.model.quota import Limits
 from fairlead.model.snapshot import Snapshot
 from fairlead.options import AGENTS, Configuration
@@ -56,8 +64,8 @@ async def serve(configuration: Configuration) -> None:
     authenticate = make_authentication(configuration)
     await check_authentication(authenticate, configuration)
     providers = parse_names(configuration.providers.names, configuration.providers.default)
-    if proxied_names(providers) and configuration.probes.by != AGENTS:
-        raise BadConfiguration("providers.names: agents run proxies, and probe their members: set probes.by = 'agents'")
+    if configuration.probes.by != AGENTS:
+        providers = without_proxies(providers)
     dataplanes = dataplanes_of(providers)
     gc.disable()  # until the model is loaded: each new document would be looked through again and again
     store = await open_store(configuration.store.where)
@@ -69,7 +77,7 @@ async def serve(configuration: Configuration) -> None:
         empty = with_facts(empty, AGENTS_PROBE, configuration.probes.by == AGENTS)
         empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_answers == "yes")
         empty = with_facts(empty, PROXIED_PROVIDERS, proxied_names(providers))
-        model = Model(store, checked_by(dataplanes), empty)
+        model = Model(store, with_advice(checked_by(dataplanes), providers), empty)
         controls = _controls(dataplanes, model, configuration)
         for control in controls:
             stack.push_async_exit(control)
@@ -111,6 +119,7 @@ SEEN_BY_OVN = ("locate", "ports_on", "served_by_others")
 
 def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
     """Raises BadConfiguration for load balancers whose provider's name is gone: what it meant is not known any more.
+    And for those that lead to proxies where nobody runs any.
 
     Nothing has been written then: their rows stay as they are, and connections go on.
     """
@@ -118,6 +127,12 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
     if unknown:
         found = ", ".join(f"'{name}' ({count})" for name, count in sorted(unknown.items()))
         raise BadConfiguration(f"providers.names: load balancers are stored with other names: {found}; name these too")
+    proxied = sum(bool(proxied_listeners(each)) for each in snapshot.load_balancers.values())
+    if proxied and not proxied_names(providers):
+        raise BadConfiguration(
+            f"{proxied} load balancers lead to proxies, which agents run: set probes.by = 'agents', and providers.names"
+            " to lead to 'fairlead'"
+        )
 
 
 def _controls(dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration) -> Sequence[Control]:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from api.octavia.world import Door
-from harness.api import compile_owner
+from harness.api import WITH_PROXIES, compile_owner, compile_with_proxies
 
 
 @pytest.fixture
@@ -18,5 +18,13 @@ def anything(tmp_path: Path) -> Iterator[Door]:
 @pytest.fixture
 def ovn(tmp_path: Path) -> Iterator[Door]:
     opened = Door(tmp_path, compile_owner)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[Door]:
+    """Where agents run proxies."""
+    opened = Door(tmp_path, compile_with_proxies, WITH_PROXIES)
     yield opened
     opened.close()

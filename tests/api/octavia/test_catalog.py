@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from api.octavia.world import Door
 from fairlead.api import octavia
+from fairlead.api.octavia.providers import provider_routes
 from fairlead.compilers import providers
-from fairlead.compilers.providers import IMPLEMENTATIONS
+from fairlead.compilers.providers import IMPLEMENTATIONS, parse_names
 from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.model.writing import Changes, owners_with_rows
 from harness.api import Inside, inside
@@ -204,6 +206,17 @@ def test_a_load_balancer_with_a_flavor_and_a_zone(tmp_path: Path):
 def test_the_description_of_a_provider_can_stand_in_a_configuration():
     """Octavia's, and its clients', lists of providers are name:description,name:description."""
     assert not [provider for provider in IMPLEMENTATIONS.values() if set(provider.description) & set(",:")]
+
+
+def test_the_document_says_what_each_provider_can_do(ovn: Door):
+    described = ovn.run(ovn.place.call("GET", "/openapi.json")).json()["paths"]["/v2.0/lbaas/providers"]["get"]
+    of_fairlead, of_ovn = described["description"].split("\n\nThe provider `ovn`")
+    assert "`fairlead` can, in this deployment:\n\n* protocol of listeners: HTTPS, SCTP, TCP, UDP\n" in of_fairlead
+    assert "* options: none" in of_ovn
+    several = replace(ovn.place.services, providers=parse_names("a=fairlead,b=ovn", "a"))
+    (told, *_) = provider_routes(several)
+    of_all, of_switch = str(told.endpoint.__doc__).split("\n\nThe provider `b`")
+    assert ("TERMINATED_HTTPS" in of_all, "insert_headers" in of_all, "L7 policies" in of_switch) == (True, True, False)
 
 
 def test_a_second_provider_and_what_it_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

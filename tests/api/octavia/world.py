@@ -14,7 +14,7 @@ from fairlead.drivers.fake import Fault
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.writing import Changes
-from harness.api import NOON, compile_anything, inside
+from harness.api import NOON, PLAIN, Deployment, compile_anything, inside
 
 NET = "11111111-0000-4000-8000-000000000001"
 SUBNET = "22222222-0000-4000-8000-000000000001"
@@ -99,10 +99,10 @@ def machines() -> Iterator[Port]:
 class Door:
     """Calls are answered before the dataplane has anything of them; `rest` lets it catch up."""
 
-    def __init__(self, folder: Path, compile_owner: Compile = compile_anything) -> None:
+    def __init__(self, folder: Path, compile_owner: Compile = compile_anything, deployment: Deployment = PLAIN) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        opened = inside(make_door, folder, "/load-balancer", compile_owner)
+        opened = inside(make_door, folder, "/load-balancer", compile_owner, deployment)
         self.place = self.run(self._stack.enter_async_context(opened))
         self.run(self.place.model.write(lambda _: Changes(puts=(network(), *machines()))))
         self.rest()

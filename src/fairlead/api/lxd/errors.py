@@ -73,7 +73,7 @@ def say(why: Refusal) -> ApiError:
 
 
 def say_unsupported(error: Unsupported) -> ApiError:
-    return ApiError(501, f"Provider '{error.provider}' does not support: {error.asked}")
+    return ApiError(501, f"Provider '{error.provider}' does not support: {error.asked}{error.advice}")
 
 
 def bad_field(error: BadField) -> ApiError:

@@ -50,7 +50,8 @@ def make_door(services: Services) -> Starlette:
 
 
 def _say_unsupported(_: Request, error: Unsupported) -> ApiError:
-    return ApiError(501, f"Provider '{error.provider}' does not support a requested option: {say_feature(error.asked)}")
+    asked = f"{say_feature(error.asked)}{error.advice}"
+    return ApiError(501, f"Provider '{error.provider}' does not support a requested option: {asked}")
 
 
 DOOR = Door(

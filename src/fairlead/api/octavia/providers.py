@@ -1,19 +1,22 @@
 """Providers, what their flavors and availability zones may say, and amphorae: machines of which no provider has any."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import ApiError, json_response
+from fairlead.api.door import ApiError, Services, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null
 from fairlead.api.listing import LARGEST_PAGE
 from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family
 from fairlead.api.octavia.errors import not_found
 from fairlead.api.octavia.lists import Plain, unpaged
+from fairlead.api.octavia.options import say_feature
 from fairlead.api.openapi import FLAG, IDENTITY, TEXT, TEXTS, Handler, Operation
 from fairlead.changes.offers import find_provider
 from fairlead.compilers.providers import Names
+from fairlead.model.abilities import Abilities, Feature
+from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
 
 _DESCRIBED: Mapping[str, Schema] = {"name": TEXT, "description": TEXT}
 _QUERY: Mapping[str, Schema] = {"fields": TEXTS, **dict.fromkeys(_DESCRIBED, TEXTS)}
@@ -34,9 +37,10 @@ _AMPHORAE = Plain(
 )
 
 
-def provider_routes(names: Names) -> list[Operation]:
+def provider_routes(services: Services) -> list[Operation]:
+    names = services.providers
     return [
-        Operation("GET", "/providers", _list(names), gives={200: _described("providers")}, query=_QUERY),
+        Operation("GET", "/providers", _list(services), gives={200: _described("providers")}, query=_QUERY),
         _capabilities(names, "flavor_capabilities", FLAVORS),
         _capabilities(names, "availability_zone_capabilities", ZONES),
     ]
@@ -54,12 +58,33 @@ def amphora_routes() -> list[Operation]:
     ]
 
 
-def _list(names: Names) -> Handler:
+def _list(services: Services) -> Handler:
+    names = services.providers
+
     async def show_all(request: Request) -> Response:
         providers = ({"name": name, "description": names[name].description} for name in names)
         return json_response({"providers": unpaged(request, providers)})
 
+    snapshot = services.model.snapshot
+    show_all.__doc__ = "\n\n".join(_can(name, names[name].abilities_in(snapshot)) for name in names)
     return show_all
+
+
+def _can(name: str, abilities: Abilities) -> str:
+    """What a provider does, for the document: a line for each attribute that has values, and one of those that have
+    none."""
+    values: Mapping[str, Iterable[str]] = {
+        "protocol of listeners": abilities.listener_protocols - {ListenerProtocol.ANY},
+        "protocol of pools": abilities.pool_protocols - {PoolProtocol.ANY},
+        "lb_algorithm": abilities.algorithms,
+        "session_persistence": abilities.persistence,
+        "type of health monitors": abilities.monitors,
+        "locality": abilities.localities,
+        "down_member": abilities.down_members,
+        "options": {say_feature(Feature(each)) for each in abilities.options},
+    }
+    lines = (f"* {what}: {', '.join(sorted(map(str, its))) or 'none'}" for what, its in values.items())
+    return "\n".join((f"The provider `{name}` can, in this deployment:", "", *lines))
 
 
 def _capabilities(names: Names, root: str, family: Family) -> Operation:

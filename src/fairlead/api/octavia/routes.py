@@ -25,7 +25,7 @@ def resource_routes(services: Services) -> list[Operation]:
         *(operation for part in PARTS for operation in _part_routes(views, part)),
         _member_batch(views),
         Operation("GET", "/listeners/{id}/stats", views.show_listener_stats, gives=_STATS, fails=[501]),
-        *provider_routes(services.providers),
+        *provider_routes(services),
         *quota_routes(services),
         *catalog_routes(services),
     ]

@@ -1,0 +1,137 @@
+"""What Kubernetes' cloud provider asks for where nodes have proxies: each call of a Service's life, and its answer.
+
+As cloud-provider-openstack's `ensureOctaviaLoadBalancer` calls, for annotations one by one: a listener with
+x-forwarded-for is HTTP, a pool of one with proxy-protocol is PROXY or PROXYV2, and another protocol is another pool;
+with `externalTrafficPolicy: Local` the monitor asks kube-proxy's own port for /healthz.
+"""
+
+from typing import Any
+
+import pytest
+
+from api.octavia.test_kubernetes import NAME, TIMEOUTS, members, service
+from api.octavia.world import Door
+
+HEALTHZ = {"type": "HTTP", "url_path": "/healthz", "http_method": "GET", "expected_codes": "200"}
+LOCAL = {"name": "monitor", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3, **HEALTHZ}
+NODE_PORT = 32100
+"""Of kube-proxy's health checks."""
+
+
+def _made(door: Door, asked: dict[str, Any]) -> dict[str, Any]:
+    """A load balancer in one request, and its ids; kept until it is ACTIVE, as the provider waits."""
+    made: dict[str, Any] = door.good("POST", "/loadbalancers", asked)["loadbalancer"]
+    door.rest()
+    assert door.show("lb", made["id"])["provisioning_status"] == "ACTIVE"
+    door.ids |= {"lb": made["id"], "listener": made["listeners"][0]["id"], "pool": made["pools"][0]["id"]}
+    return made
+
+
+def _proxy_port(door: Door) -> int:
+    """Where proxies take the listener's connections; 0 where the switch leads to members."""
+    return door.place.model.snapshot.load_balancers[door.ids["lb"]].listeners[0].proxy_port
+
+
+def _listener(door: Door) -> dict[str, Any]:
+    (found,) = door.good("GET", "/listeners?loadbalancer_id={lb}")["listeners"]
+    return dict(found)
+
+
+def _pool(door: Door) -> dict[str, Any]:
+    (found,) = door.good("GET", "/pools?loadbalancer_id={lb}")["pools"]
+    return dict(found)
+
+
+def test_a_service_with_nothing_of_this_meets_no_proxy(proxied: Door):
+    _made(proxied, service("fairlead", **TIMEOUTS))
+    assert _proxy_port(proxied) == 0
+
+
+def test_x_forwarded_for(proxied: Door):
+    asked = service("fairlead", protocol="HTTP", insert_headers={"X-Forwarded-For": "true"}, **TIMEOUTS)
+    asked["loadbalancer"]["listeners"][0]["default_pool"]["protocol"] = "HTTP"
+    _made(proxied, asked)
+    listener = _listener(proxied)
+    assert (listener["protocol"], listener["insert_headers"]) == ("HTTP", {"X-Forwarded-For": "true"})
+    assert _proxy_port(proxied) > 0
+    # the annotation goes: the headers go, the listener stays what it is
+    proxied.good("PUT", "/listeners/{listener}", {"listener": {"insert_headers": {}}})
+    proxied.rest()
+    assert (_listener(proxied)["insert_headers"], _pool(proxied)["protocol"]) == ({}, "HTTP")
+
+
+@pytest.mark.parametrize("protocol", ["PROXY", "PROXYV2"])
+def test_proxy_protocol_comes_and_goes_by_another_pool(proxied: Door, protocol: str):
+    _made(proxied, service("fairlead", **TIMEOUTS))
+    assert _proxy_port(proxied) == 0
+    for wanted in (protocol, "TCP"):
+        proxied.good("DELETE", f"/pools/{_pool(proxied)['id']}")
+        proxied.rest()
+        body = {
+            "name": f"pool_0_{NAME}",
+            "protocol": wanted,
+            "lb_algorithm": "ROUND_ROBIN",
+            "session_persistence": {"type": "SOURCE_IP"},
+            "listener_id": proxied.ids["listener"],
+        }
+        made = proxied.good("POST", "/pools", {"pool": body})["pool"]
+        proxied.rest()
+        proxied.good("PUT", f"/pools/{made['id']}/members", {"members": members(11, 12)})
+        proxied.rest()
+        assert (_pool(proxied)["protocol"], _pool(proxied)["session_persistence"]["type"]) == (wanted, "SOURCE_IP")
+        assert bool(_proxy_port(proxied)) == (wanted == protocol)
+
+
+def test_a_connection_limit_comes_and_goes(proxied: Door):
+    _made(proxied, service("fairlead", connection_limit=100))
+    assert (_listener(proxied)["connection_limit"], _proxy_port(proxied) > 0) == (100, True)
+    for limit, is_led in ((50, True), (-1, False), (100, True)):
+        proxied.good("PUT", "/listeners/{listener}", {"listener": {"connection_limit": limit}})
+        proxied.rest()
+        assert (_listener(proxied)["connection_limit"], _proxy_port(proxied) > 0) == (limit, is_led)
+
+
+def test_traffic_policy_local_probes_kube_proxy_and_may_be_turned_off(proxied: Door):
+    """Then every node serves, and the monitor of the other type is another one."""
+    asked = service("fairlead", **TIMEOUTS)
+    pool = asked["loadbalancer"]["listeners"][0]["default_pool"]
+    pool |= {"healthmonitor": LOCAL, "members": [{**each, "monitor_port": NODE_PORT} for each in members(11, 12)]}
+    _made(proxied, asked)
+    assert _proxy_port(proxied) == 0  # the switch leads, agents ask
+    monitor = proxied.show("monitor", _pool(proxied)["healthmonitor_id"])
+    assert {name: monitor[name] for name in HEALTHZ} == HEALTHZ
+    shown = proxied.good("GET", "/pools/{pool}/members")["members"]
+    assert {each["monitor_port"] for each in shown} == {NODE_PORT}
+    proxied.good("DELETE", f"/healthmonitors/{monitor['id']}")
+    proxied.rest()
+    plain = {key: LOCAL[key] for key in ("name", "delay", "timeout", "max_retries", "max_retries_down")}
+    body = {**plain, "type": "TCP", "pool_id": proxied.ids["pool"]}
+    proxied.good("POST", "/healthmonitors", {"healthmonitor": body})
+    proxied.rest()
+    proxied.good("PUT", "/pools/{pool}/members", {"members": members(11, 12)})
+    proxied.rest()
+    shown = proxied.good("GET", "/pools/{pool}/members")["members"]
+    assert {each["monitor_port"] for each in shown} == {NODE_PORT}  # what a batch does not say stays, as in Octavia
+
+
+def test_time_outs_and_source_ranges_of_a_listener_that_is_led_to_proxies(proxied: Door):
+    asked = service("fairlead", connection_limit=7, allowed_cidrs=["192.0.2.0/24"], **TIMEOUTS)
+    _made(proxied, asked)
+    changed = {"timeout_client_data": 1000, "timeout_member_data": 2000, "allowed_cidrs": ["198.51.100.0/24"]}
+    proxied.good("PUT", "/listeners/{listener}", {"listener": changed})
+    proxied.rest()
+    assert {name: _listener(proxied)[name] for name in changed} == changed
+
+
+def test_a_listener_of_udp_is_led_by_the_switch_and_has_no_limit(proxied: Door):
+    """One of another protocol, of the same Service, is refused with words of what cannot be."""
+    asked = service("fairlead", protocol="UDP", connection_limit=100)
+    asked["loadbalancer"]["listeners"][0]["default_pool"] |= {"protocol": "UDP", "healthmonitor": None}
+    status, words = proxied.bad("POST", "/loadbalancers", asked)
+    assert (status, words) == (501, "Provider 'fairlead' does not support a requested option: connection_limit")
+
+
+def test_all_of_it_goes_at_once(proxied: Door):
+    _made(proxied, service("fairlead", connection_limit=100))
+    proxied.good("DELETE", "/loadbalancers/{lb}?cascade=true")
+    assert proxied.good("GET", f"/loadbalancers?name={NAME}")["loadbalancers"] == []
