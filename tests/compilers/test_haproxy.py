@@ -34,9 +34,10 @@ def nowhere(snapshot: Snapshot) -> Snapshot:
 
 
 def test_what_cannot_be_had_is_refused_before_any_node_has_a_proxy() -> None:
-    one = listener("l", 2000, ports=(PortRange(80, 81),))
+    each = pool("p", replace(member("m1", 1), port=None))
+    one = listener("l", 2000, each, ports=(PortRange(80, 81),))
     with pytest.raises(Unsupported, match="several ports"):
-        HAPROXY.compile(nowhere(view([one], [])), WEB)
+        HAPROXY.compile(nowhere(view([one], [each])), WEB)
     assert {} == HAPROXY.compile(nowhere(view([listener("l", 2000)], [])), WEB)
 
 
@@ -50,11 +51,12 @@ def test_refusals_are_the_abilities() -> None:
     assert {PoolProtocol.UDP, PoolProtocol.SCTP, PoolProtocol.ANY}.isdisjoint(ABILITIES.pool_protocols)
 
 
-def test_members_near_the_client_are_not_looked_for() -> None:
-    its = pool("p", locality=Locality.CHASSIS)
+def test_zones_are_not_looked_for() -> None:
+    """A node knows its own alone."""
+    its = pool("p", locality=Locality.ZONE)
     with pytest.raises(Unsupported) as refused:
         rows_of(view([listener("l", 2000, its)], [its]))
-    assert Feature("pool.locality", "CHASSIS") == refused.value.asked
+    assert Feature("pool.locality", "ZONE") == refused.value.asked
 
 
 def test_no_protocol_is_agreed_with_members_for_who_is_not_looked_into() -> None:

@@ -26,7 +26,7 @@ MEMBERS = ("w1", "w2")
 CLIENTS = ("near", "other", "far")
 POOL = {"lb_algorithm": "ROUND_ROBIN"}
 OTHER_PROXY_SECONDS = 2.0
-OPTIONS = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}
+OPTIONS = {"FAIRLEAD_PROBES_BY": "agents"}
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,18 @@ def test_each_node_asks_its_own_proxy(site: Site, version: int):
             after = {each: counted(site, each) for each in before}
             assert seen == {("200", "w1"): 4, ("200", "w2"): 4}, client
             assert {each: after[each] - before[each] for each in before} == {**dict.fromkeys(before, 0), chassis: 8}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_vip_answers_ping_whether_a_proxy_serves_or_not(site: Site, version: int):
+    """OVN does; no proxy and no member is asked."""
+    with web(site, version) as balancer:
+        for client in CLIENTS:
+            site.lab.exec(client, ["ping", f"-{version}", "-c", "1", "-w", "5", balancer.vip])
+        site.cloud.load_balancer.update_listener(balancer.listener, admin_state_up=False)
+        site.settle(balancer.id)
+        for client in CLIENTS:
+            site.lab.exec(client, ["ping", f"-{version}", "-c", "1", "-w", "5", balancer.vip])
 
 
 def test_paths_lead_where_policies_say(site: Site):

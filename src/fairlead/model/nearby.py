@@ -38,6 +38,12 @@ def members_near(snapshot: Snapshot, balancer: LoadBalancer) -> Near:
     return found
 
 
+def members_on(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, chassis: str) -> frozenset[str]:
+    """The ids of those that are on one chassis."""
+    located = _located(snapshot, balancer, pool, chassis_with(snapshot))
+    return frozenset(member.id for member, name in located if name == chassis)
+
+
 def chassis_with(snapshot: Snapshot) -> Callable[[str], Sequence[str]]:
     """Where a port is plugged in and its packets flow: nowhere, or on one chassis."""
     hosts = _hosts(snapshot)

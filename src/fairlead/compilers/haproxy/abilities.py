@@ -9,6 +9,6 @@ ABILITIES = Abilities(
     - {ListenerProtocol.ANY, ListenerProtocol.SCTP, ListenerProtocol.UDP},
     pool_protocols=frozenset(PoolProtocol) - {PoolProtocol.ANY, PoolProtocol.SCTP, PoolProtocol.UDP},
     monitors=frozenset(ASKED_OVER),
-    localities=frozenset({Locality.NONE}),
+    localities=frozenset({Locality.NONE, Locality.CHASSIS}),
     options=EVERY_OPTION - {"pool.persistence.granularity"},
 )

@@ -4,7 +4,7 @@ A server's number is its member's ordinal: every node counts alike, so a hash le
 and a member that comes or goes moves no other's clients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
@@ -19,11 +19,13 @@ from fairlead.model.loadbalancer import (
     Listener,
     ListenerProtocol,
     LoadBalancer,
+    Locality,
     Member,
     Pool,
     PoolProtocol,
     SourceIpPersistence,
 )
+from fairlead.model.nearby import members_on
 from fairlead.model.port_ranges import targets
 from fairlead.model.snapshot import Snapshot
 
@@ -46,7 +48,10 @@ def backend_name(pool: Pool, listener: Listener) -> str:
     return f"{pool.id}:{listener.id}"
 
 
-def backend_rows(view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool) -> Iterator[HAProxyRow]:
+def backend_rows(
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, pool: Pool, chassis: str
+) -> Iterator[HAProxyRow]:
+    """`chassis` is the one of the proxy; nothing where it has none yet."""
     name = backend_name(pool, listener)
     inside = listener.protocol in (ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS)
     lines = (
@@ -61,19 +66,35 @@ def backend_rows(view: Snapshot, balancer: LoadBalancer, listener: Listener, poo
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
     options = (*_GREETING.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
     down = view.down.get(balancer.id, frozenset())
+    ports = {member.id: targets(member.port, (listener.port,))[0] for member in pool.members}
+    failed = {each for each, port in ports.items() if each in down or (each, port) in down}
+    near = _near(view, balancer, pool, failed, chassis)
     for member in pool.members:
-        port = targets(member.port, (listener.port,))[0]
         yield Server(
             backend=name,
             name=member.id,
             number=_number(member),
             address=member.address,
-            port=port,
+            port=ports[member.id],
             weight=member.weight,
-            maintained=not member.admin_state_up or member.id in down or (member.id, port) in down,
+            maintained=not member.admin_state_up or member.id in failed or member.id not in near,
             options=(*(("backup",) if member.backup else ()), *options),
             cookie_key=cookie_key,
         )
+
+
+def _near(view: Snapshot, balancer: LoadBalancer, pool: Pool, failed: Set[str], chassis: str) -> Set[str]:
+    """Those to whom this proxy leads: the ones on its own chassis while any of these serves, as a switch there does.
+
+    Others are in maintenance meanwhile, and not backups of these: a pool may have backups of its own, and a proxy knows
+    one sort alone.
+    """
+    if pool.locality is Locality.CHASSIS and chassis:
+        own = members_on(view, balancer, pool, chassis)
+        serving = own - failed
+        if any(each.id in serving and each.takes_connections and not each.backup for each in pool.members):
+            return own
+    return {member.id for member in pool.members}
 
 
 def _number(member: Member) -> int:

@@ -77,7 +77,7 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
     for listener in proxied_listeners(balancer):
         _refuse(balancer, listener)
         try:
-            for row in frontend_rows(view, balancer, listener, addresses):
+            for row in frontend_rows(view, balancer, listener, addresses, port.host if port is not None else ""):
                 str(row)  # it can be written, or the change is refused
                 if wanted and listener.admin_state_up:
                     yield row

@@ -4,7 +4,7 @@ What is added to requests and answers is Octavia's: the names of the headers, an
 are told is the listener's, as the client knows it, and not the proxy's own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
@@ -39,14 +39,14 @@ _NO_HTTP = Http()
 
 
 def frontend_rows(
-    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...]
+    view: Snapshot, balancer: LoadBalancer, listener: Listener, addresses: tuple[IPAddress, ...], chassis: str
 ) -> Iterator[HAProxyRow]:
-    """Raises Unsupported and Unwritable."""
-    _refuse(balancer, listener)
+    """Of the proxy with these addresses, on this chassis. Raises Unsupported and Unwritable."""
     default = _enabled(balancer, listener.default_pool_id)
     pools = {pool.id: pool for pool in (default, *led_pools(balancer, listener)) if pool is not None}
+    _refuse(balancer, listener, pools.values())
     for pool in pools.values():
-        yield from backend_rows(view, balancer, listener, pool)
+        yield from backend_rows(view, balancer, listener, pool, chassis)
     lines = [*_lines(listener, addresses), *policy_lines(balancer, listener), *_after_policies(balancer, listener)]
     if default is not None:
         lines.append(("default_backend", backend_name(default, listener)))
@@ -62,9 +62,11 @@ def frontend_rows(
     yield from tls.certificates(listener)
 
 
-def _refuse(balancer: LoadBalancer, listener: Listener) -> None:
-    if count(listener.ports) != 1:
-        raise Unsupported("a proxy for several ports of one listener", balancer.provider)
+def _refuse(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -> None:
+    """All ports of a listener are one at the proxy, which does not know at which of them a client came."""
+    members = (member for pool in pools for member in pool.members)
+    if count(listener.ports) != 1 and not all(isinstance(member.port, int) for member in members):
+        raise Unsupported("a proxy for several ports whose members have as many", balancer.provider)
     if listener.l7policies and listener.protocol not in INSIDE:
         raise Unsupported(f"L7 policies of a {listener.protocol} listener", balancer.provider)
     tls.refuse(balancer, listener)
