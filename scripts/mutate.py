@@ -55,7 +55,13 @@ MUTANTS = (
         "            self._memory.believed[owner] = desired",
         "            self._memory.believed.setdefault(owner, desired)",
     ),
-    Mutant("proxies lead to who is down", "compilers/haproxy/backends.py", "or member.id in down", ""),
+    Mutant("proxies lead to who is down", "compilers/haproxy/backends.py", "or member.id in failed", ""),
+    Mutant("proxies lead near to who is down", "compilers/haproxy/backends.py", "own - failed", "own"),
+    Mutant("proxies lead to all who are near", "compilers/haproxy/backends.py", " or member.id not in near", ""),
+    Mutant("first bytes of anything", "compilers/haproxy/frontends.py", '"-m", "bin", "--"', '"-m", "len", "--"'),
+    Mutant(
+        "first bytes for ever", "compilers/haproxy/frontends.py", "RAW_DELAY, LONGEST_RAW_DELAY))", "RAW_DELAY, 2**31))"
+    ),
     Mutant("proxies let everybody in", "compilers/haproxy/frontends.py", '"reject", "unless", "allowed"', '"accept"'),
     Mutant("policies by position alone", "compilers/haproxy/policies.py", "_ORDER[type(each[0].action)]", "0"),
     Mutant(
@@ -231,7 +237,10 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
-        "monitor_port is not looked at", "model/loadbalancer.py", "if member.monitor_port is None else", "if True else"
+        "monitor_port is not looked at",
+        "model/loadbalancer.py",
+        "if member.monitor_port is None else (",
+        "if True else (",
     ),
     Mutant(
         "a member is taken out for all ports",
