@@ -111,16 +111,18 @@ def test_flows_that_have_the_service_in_a_register_are_read_too():
 METERED_FLOWS = """\
  cookie=0x71, duration=4.25s, table=48, n_packets=20, n_bytes=1720, idle_age=1, priority=1000,tcp,metadata=0x1,nw_src=10.0.0.94,tp_src=80 actions=meter:1,resubmit(,49)
  cookie=0x72, duration=4.5s, table=48, n_packets=9, n_bytes=900, idle_age=1, priority=1000,udp6,metadata=0x1f,ipv6_src=fd00:a::10,tp_src=0x1f40/0xffc0 actions=meter:1,resubmit(,49)
+ cookie=0x75, duration=4.5s, table=22, n_packets=9, n_bytes=700, idle_age=1, priority=1000,tcp,metadata=0x4,nw_dst=203.0.113.50,tp_dst=80 actions=meter:1,resubmit(,23)
  cookie=0x73, duration=4.5s, table=48, n_packets=9, n_bytes=900, priority=3002,ip,reg15=0x2,metadata=0x1 actions=meter:2,resubmit(,49)
  cookie=0x74, duration=4.5s, table=48, n_packets=9, n_bytes=900, priority=1000,tcp,metadata=0x1,nw_src=10.0.0.94,tp_src=81 actions=resubmit(,49)
 """
-"""The third is a limit of somebody else, the fourth no meter."""
+"""The third is of what comes from outside, the fourth a limit of somebody else, the fifth no meter."""
 
 
 def test_answers_are_read_of_flows_that_meter_a_service():
     assert list(parse_metered(METERED_FLOWS, 100.0)) == [
-        (service("datapath:1", "tcp", "10.0.0.94", 80), Count(value=1720, cookie=0x71, created=95.75)),
-        (service("datapath:31", "udp", "fd00:a::10", 8000), Count(value=900, cookie=0x72, created=95.5)),
+        (service("datapath:1", "tcp", "10.0.0.94", 80), "bytes_out", Count(value=1720, cookie=0x71, created=95.75)),
+        (service("datapath:31", "udp", "fd00:a::10", 8000), "bytes_out", Count(value=900, cookie=0x72, created=95.5)),
+        (service("datapath:4", "tcp", "203.0.113.50", 80), "bytes_in", Count(value=700, cookie=0x75, created=95.5)),
     ]
 
 

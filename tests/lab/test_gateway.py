@@ -26,7 +26,7 @@ OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
     """Members and shore on bay, hill on creek; one router between them and the host outside, which knows the way in."""
-    site = open_site(lab)
+    site = open_site(lab, FAIRLEAD_OVN_COUNT_ANSWERS="yes")
     public = site.outside()
     site.network("bay", "10.0.0.0/24", "fd00:a::/64")
     site.network("creek", "10.0.1.0/24", "fd00:b::/64")
@@ -234,6 +234,25 @@ def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
                 assert ask(site, client, to, protocol, 10).errors == {}
         figures = site.cloud.load_balancer.get_load_balancer_statistics
         until(PATIENCE, "each is counted once", lambda: figures(balancer.id).total_connections == 40)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_bytes_of_who_comes_by_a_floating_ip_are_counted(site: Site, protocol: Protocol):
+    """What they send and what they get, on the switch of the external network."""
+    with (
+        site.counting(),
+        site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer,
+        floating_ip(site, vip_port(site, balancer)) as address,
+    ):
+        sent = Traffic(to=address, port=80, protocol=protocol, count=10, concurrency=5, timeout=2, size=1000)
+        assert site.lab.traffic("outside", sent).errors == {}
+        find = site.cloud.load_balancer.get_load_balancer_statistics
+
+        def is_counted() -> bool:
+            found = find(balancer.id)
+            return all(10_000 < each < 20_000 for each in (found.bytes_in, found.bytes_out))
+
+        until(PATIENCE, f"they are counted; {find(balancer.id)}", is_counted)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

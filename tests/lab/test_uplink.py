@@ -46,7 +46,7 @@ print(":".join(f"{octet:02x}" for octet in frame[6:12]), flush=True)
 def site(lab: Lab) -> Iterator[Site]:
     """Members and beach on quay behind one router; fox behind another one, with its gateway on the same wire. Others of
     the same project may be there from other tests: no other one reaches the members, for they have other addresses."""
-    site = open_site(lab)
+    site = open_site(lab, FAIRLEAD_OVN_COUNT_ANSWERS="yes")
     public = site.outside()
     routed = [
         site.cloud.network.create_subnet(
@@ -165,13 +165,23 @@ def test_datagrams_and_who_may_send_them(site: Site, version: int):
 
 
 @pytest.mark.ovn
-def test_who_comes_is_counted_once(site: Site):
-    """Outside on the chassis of the gateway, inside on the client's own."""
-    with site.counting(), site.balancer("public-v4", [*MEMBERS]) as balancer:
-        for client in ("outside", "beach", "fox"):
-            assert ask(site, client, balancer.vip).errors == {}
-        figures = site.cloud.load_balancer.get_load_balancer_statistics
-        until(PATIENCE, "each is counted once", lambda: figures(balancer.id).total_connections == 36)
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_comes_is_counted_once(site: Site, version: int):
+    """Outside on the chassis of the gateway, inside on the client's own; bytes, too."""
+    figures = site.cloud.load_balancer.get_load_balancer_statistics
+    with site.counting(), site.balancer(f"public-v{version}", [*MEMBERS], version=version) as balancer:
+        for number, client in enumerate(("outside", "beach", "fox"), 1):
+            sent = Traffic(to=balancer.vip, port=80, count=12, concurrency=4, timeout=2, size=1000)
+            assert site.lab.traffic(client, sent).errors == {}
+
+            def is_counted(number: int = number) -> bool:
+                found = figures(balancer.id)
+                bytes_both = (found.bytes_in, found.bytes_out)
+                return found.total_connections == 12 * number and all(
+                    1000 < each / (12 * number) < 2000 for each in bytes_both
+                )
+
+            until(PATIENCE, f"{client} is counted once; {figures(balancer.id)}", is_counted)
 
 
 @pytest.mark.ovn

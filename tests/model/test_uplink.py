@@ -79,9 +79,10 @@ def operating(snapshot: Snapshot) -> OperatingStatus:
 
 
 def test_each_place_counts_for_the_listener():
-    """A switch of a client inside, and the router for those outside; another router on the uplink counts for nobody."""
+    """A switch of a client inside, the router for those outside, and the network that the address is of; another router
+    on the uplink counts for nobody."""
     snapshot = made(WORLD, WEB.format("at=r1", "a/10.0.0.11:80"))
     address = snapshot.load_balancers["web"].vip.address
     service = CountedService(place=Datapath(1), transport=Transport.TCP, address=address, port=80)
     found = find_listeners(snapshot, [(place, service) for place in ("net1", "r1", "net2", "r2", "r9", "public")])
-    assert found == ["web-tcp-80", "web-tcp-80", None, None, None, None]
+    assert found == ["web-tcp-80", "web-tcp-80", None, None, None, "web-tcp-80"]

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.health import HealthKey
-from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import (
     DownMember,
     Listener,
@@ -21,7 +20,7 @@ from fairlead.model.loadbalancer import (
     transport,
 )
 from fairlead.model.port_ranges import expand, targets
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, floating_ips_of
 
 
 class Cut(NamedTuple):
@@ -56,8 +55,7 @@ def cuts_of(snapshot: Snapshot, balancer_id: str) -> frozenset[Cut]:
 def _addresses(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[IPAddress]:
     for vip in balancer.vips:
         yield vip.address
-        floating = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(vip.port_id, NO_IDS))
-        yield from (each.address for each in floating if each.fixed_address == vip.address)
+        yield from (each.address for each in floating_ips_of(snapshot, vip))
 
 
 def _lost(listener: Listener, pool: Pool, down: frozenset[HealthKey]) -> Iterator[tuple[int, IPAddress, int]]:

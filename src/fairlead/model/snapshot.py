@@ -354,3 +354,11 @@ def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
     where = member_network(snapshot, balancer, member), member.address
     port = snapshot.ports.get(snapshot.addresses.get(where, ""))
     return port is not None and port.use is PortUse.VIP
+
+
+def floating_ips_of(snapshot: Snapshot, vip: Vip) -> Iterator[FloatingIP]:
+    """Those that lead to the VIP."""
+    for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS):
+        floating_ip = snapshot.floating_ips[identity]
+        if floating_ip.fixed_address == vip.address:
+            yield floating_ip

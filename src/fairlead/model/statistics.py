@@ -128,12 +128,21 @@ def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> I
     for balancer in (snapshot.load_balancers[owner] for owner in owners if owner is not None):
         if _is_there(topology, balancer, place):
             yield balancer
+    yield from _led_from(snapshot, place, address)
+
+
+def _led_from(snapshot: Snapshot, network_id: str, address: IPAddress) -> Iterator[LoadBalancer]:
+    """The one that a floating IP of this external network leads to, if it is one."""
+    port = snapshot.ports.get(snapshot.addresses.get((network_id, address), ""))
+    floating_ip = snapshot.floating_ips.get(port.device_id) if port is not None else None
+    owner = snapshot.vip_owner.get(floating_ip.port_id or "") if floating_ip is not None else None
+    if owner is not None:
+        yield snapshot.load_balancers[owner]
 
 
 def _is_there(topology: Topology, balancer: LoadBalancer, place: str) -> bool:
     domain = topology.domain_of(balancer)
-    is_own = balancer.router_id is None and place == balancer.vip.network_id
-    return is_own or place in domain.networks or place in domain.routers
+    return place == balancer.vip.network_id or place in domain.networks or place in domain.routers
 
 
 def _domain(topology: Topology, place: str) -> Domain:

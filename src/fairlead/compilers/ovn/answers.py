@@ -5,10 +5,13 @@ address and the port that the client has asked. Its rate is the largest that a m
 least, so that a row of anybody else (Neutron's of a policy that limits a port) goes before it and is not undone. What
 such a row takes is not counted.
 
-They are on switches of the project alone, so on no external network and on no shared network of another project.
+They are on switches of the project, and for an address that an external network gave, on the switch of that network: it
+is nobody else's there. There rows count what clients outside send, too: no flow of a router does it for each port. On a
+shared network of another project there are none.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 from fairlead.compilers.ovn.admission import port_match
 from fairlead.dataplane.ovn_rules import Qos
@@ -16,7 +19,7 @@ from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import IPAddress
 from fairlead.model.domain import Topology
 from fairlead.model.foreign import row_of
-from fairlead.model.snapshot import Snapshot
+from fairlead.model.snapshot import Snapshot, floating_ips_of
 
 PRIORITY = 1
 """The least that counts: OVN lets everything else pass with 0."""
@@ -32,14 +35,40 @@ def counting_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> tuple[st
     return tuple(sorted(row_of(snapshot.networks[each]) for each in networks))
 
 
+def outside_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Mapping[IPAddress, str]:
+    """Of each address that clients outside connect to: the row of the external network's switch that it is from."""
+    if not snapshot.counts_answers:
+        return {}
+    found = {
+        floating.address: floating.network_id
+        for vip in balancer.vips
+        for floating in floating_ips_of(snapshot, vip)
+        if floating.address_port_id in snapshot.ports
+    }
+    if balancer.router_id is not None:
+        found |= {vip.address: vip.network_id for vip in balancer.vips}
+    return {address: row_of(snapshot.networks[network]) for address, network in found.items()}
+
+
 def counting_rows(switches: Iterable[str], listener: lb.Listener, address: IPAddress) -> Iterator[Qos]:
     """One for each switch, whichever ports the listener has."""
-    ports = port_match(lb.transport(listener.protocol).value, listener.ports, "src")
     for switch in switches:
-        yield Qos(
-            name=f"{listener.id} {address} {switch}",
-            switch=switch,
-            priority=PRIORITY,
-            match=f"ip{address.version}.src == {address} && {ports}",
-            rate=UNLIMITED,
-        )
+        yield _row(f"{listener.id} {address} {switch}", switch, listener, address, "src")
+
+
+def outside_rows(switch: str, listener: lb.Listener, address: IPAddress) -> Iterator[Qos]:
+    """What clients outside get, and what they send."""
+    yield from counting_rows([switch], listener, address)
+    yield _row(f"{listener.id} {address} {switch} in", switch, listener, address, "dst")
+
+
+def _row(name: str, switch: str, listener: lb.Listener, address: IPAddress, side: Literal["src", "dst"]) -> Qos:
+    ports = port_match(lb.transport(listener.protocol).value, listener.ports, side)
+    return Qos(
+        name=name,
+        switch=switch,
+        priority=PRIORITY,
+        match=f"ip{address.version}.{side} == {address} && {ports}",
+        rate=UNLIMITED,
+        direction="to-lport" if side == "src" else "from-lport",
+    )

@@ -8,12 +8,12 @@ the switch of that network. There its load balancers have other rows: with the V
 network, and of the members only those that are on it too.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from fairlead.compilers.ovn.abilities import ABILITIES, abilities_here
 from fairlead.compilers.ovn.admission import admission
-from fairlead.compilers.ovn.answers import counting_rows, counting_switches
+from fairlead.compilers.ovn.answers import counting_rows, counting_switches, outside_rows, outside_switches
 from fairlead.compilers.ovn.groups import Groups, domain_groups, find_vip_network, gateway_groups, guest_groups
 from fairlead.compilers.ovn.locality import (
     NearGroups,
@@ -47,13 +47,12 @@ from fairlead.model.addresses import IPAddress, render_endpoint, render_interfac
 from fairlead.model.domain import AddressRanges
 from fairlead.model.foreign import is_foreign
 from fairlead.model.health import HealthKey
-from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import Network, subnet_with
 from fairlead.model.port_ranges import expand
 from fairlead.model.proxies import absent_proxies, led_by_proxies
 from fairlead.model.resetting import RESET_PORT, reset_address
 from fairlead.model.shares import LARGEST
-from fairlead.model.snapshot import Snapshot, held_vips, vip_gateway, vip_network
+from fairlead.model.snapshot import Snapshot, floating_ips_of, held_vips, vip_gateway, vip_network
 
 PROVIDER = "ovn"
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
@@ -131,6 +130,8 @@ class Place:
     """Whether rules about who may connect may go before rules of others there."""
     counting: tuple[str, ...] = ()
     """The switches on which the bytes of answers are counted."""
+    outside: Mapping[IPAddress, str] = field(default_factory=dict)
+    """Those on which the bytes of clients outside are, by the address that they connect to."""
 
 
 def _places(
@@ -141,15 +142,26 @@ def _places(
     gateway has: what is reached from its router."""
     down = snapshot.down.get(balancer.id, frozenset()) | absent_proxies(snapshot, balancer)
     addresses = tuple((vip, (vip.address, *_floating_addresses(snapshot, vip))) for vip in held)
+    outside = outside_switches(snapshot, balancer)
     if balancer.router_id is not None:
         groups, near = gateway_groups(balancer.router_id), gateway_near_groups(balancer.router_id)
         counting = counting_switches(snapshot, balancer)
-        yield Place(groups=groups, near=near, addresses=addresses, out=down, options=ANSWERING, counting=counting)
+        yield Place(
+            groups=groups,
+            near=near,
+            addresses=addresses,
+            out=down,
+            options=ANSWERING,
+            counting=counting,
+            outside=outside,
+        )
         return
     where, allows = vip_network(snapshot, network.id, balancer.project_id), not is_foreign(network)
     groups, near = domain_groups(where), domain_near_groups(where)
     counting = counting_switches(snapshot, balancer)
-    yield Place(groups=groups, near=near, addresses=addresses, out=down, allows=allows, counting=counting)
+    yield Place(
+        groups=groups, near=near, addresses=addresses, out=down, allows=allows, counting=counting, outside=outside
+    )
     if where.guest is not None:
         ranges = AddressRanges.of(network)
         members = (member for pool in balancer.pools for member in pool.members)
@@ -201,6 +213,8 @@ def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpo
             for address in addresses:
                 yield from admission(place.groups, place.suffix, listener, address, allows=place.allows)
                 yield from counting_rows(place.counting, listener, address)
+                if address in place.outside:
+                    yield from outside_rows(place.outside[address], listener, address)
     for (transport, fields), entries in services.items():
         row = LoadBalancer(
             name="-".join([balancer.id, transport.value, *fields, *([place.suffix] if place.suffix else [])]),
@@ -252,8 +266,7 @@ def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, table
 
 def _floating_addresses(snapshot: Snapshot, vip: lb.Vip) -> list[IPAddress]:
     """OVN translates a packet once on its way through a router: a floating IP that leads to a VIP has to be one too."""
-    found = (snapshot.floating_ips[identity] for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS))
-    return [floating_ip.address for floating_ip in found if floating_ip.fixed_address == vip.address]
+    return [floating_ip.address for floating_ip in floating_ips_of(snapshot, vip)]
 
 
 def _selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: int) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ Where each figure comes from (ovn-northd(8), ingress tables of a logical switch 
   router has none for each port.
 * `bytes_out`: bytes of the flows of the stage of the egress pipeline that meters by QoS rows, where there are any for
   the service (`compilers/ovn/answers.py`). What goes by has been translated back by then. Without such rows nothing has
-  a flow for the answers: on their way back they are an established connection like all others.
+  a flow for the answers: on their way back they are an established connection like all others. On the switch of an
+  external network, which balances nothing, such rows count what comes for a service, too: `bytes_in`.
 * `active`: entries of the connection tracker whose first packet went to the service.
 
 OVN makes the flows of the balancing stage anew when the members change, and all flows when ovn-controller starts:
@@ -103,8 +104,8 @@ class Switch:
         for family in FAMILIES:
             for number in PROTOCOLS:
                 now = self._clock()
-                for service, count in parse_metered(await self._flows(f"{family},nw_proto={number}"), now):
-                    counts.setdefault(service, {})["bytes_out"] = count
+                for service, name, count in parse_metered(await self._flows(f"{family},nw_proto={number}"), now):
+                    counts.setdefault(service, {})[name] = count
         active = await self._active()
         return {
             service: Reading(counts=counts.get(service, {}), active=active.get(service, 0))
@@ -147,23 +148,24 @@ def parse_services(text: str) -> Iterator[tuple[CountedService, str]]:
             yield service, found["actions"]
 
 
-def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, Count]]:
-    """The flows that meter what comes from a service. One flow may have several ports of a range, which are one
-    listener's: the first of them stands for all."""
+def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
+    """The flows that meter what comes from a service, or for it. One flow may have several ports of a range, which are
+    one listener's: the first of them stands for all."""
     for found in _FLOW.finditer(text):
         if METERED not in found["actions"]:
             continue
         words = found["match"].split(",")
         fields = dict(word.split("=", 1) for word in words if "=" in word)
         transport = next((word.removesuffix("6") for word in words if word.removesuffix("6") in list(Transport)), None)
-        address = fields.get("nw_src") or fields.get("ipv6_src")
-        if transport is None or address is None or not {"tp_src", "metadata"} <= fields.keys():
+        side, name = ("src", "bytes_out") if {"nw_src", "ipv6_src"} & fields.keys() else ("dst", "bytes_in")
+        address = fields.get(f"nw_{side}") or fields.get(f"ipv6_{side}")
+        if transport is None or address is None or not {f"tp_{side}", "metadata"} <= fields.keys():
             continue
-        port = int(fields["tp_src"].partition("/")[0], 0)
+        port = int(fields[f"tp_{side}"].partition("/")[0], 0)
         place = Datapath(int(fields["metadata"], 16))
         service = CountedService(place=place, transport=Transport(transport), address=parse_address(address), port=port)
         created = now - float(found["age"])
-        yield service, Count(value=int(found["bytes"]), cookie=int(found["cookie"], 16), created=created)
+        yield service, name, Count(value=int(found["bytes"]), cookie=int(found["cookie"], 16), created=created)
 
 
 def _parse_match(match: str) -> CountedService | None:
