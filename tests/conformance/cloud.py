@@ -87,6 +87,8 @@ DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("f
 PROXIED = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
 """Those of a door whose nodes run proxies."""
 WITH_PROXIES = {"FAIRLEAD_PROVIDERS_NAMES": "ovn=ovn,fairlead=fairlead", "FAIRLEAD_PROBES_BY": "agents"}
+PROXIES_ALONE = {**WITH_PROXIES, "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead"}
+"""For an Octavia, which gives all to the default provider, `fairlead`."""
 FLAVOR_CAPABILITIES = {
     "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
     " ACTIVE_STANDBY - Two amphora per load balancer."

@@ -35,11 +35,11 @@ PATIENCE = 60
 
 
 @contextmanager
-def on_octavia(folder: Path, counted: frozenset[str]) -> Iterator[str]:
-    """The address of its Keystone."""
+def on_octavia(folder: Path, counted: frozenset[str], **more: str) -> Iterator[str]:
+    """With further options of Fairlead's server. The address of its Keystone."""
     passwords = folder / "passwords"
     write_password_file(passwords)
-    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords)}
+    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords), **more}
     with (
         machine(folder, options) as server,
         octavia(folder, server.url) as address,

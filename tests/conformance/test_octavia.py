@@ -5,7 +5,8 @@ reason; nothing may fail. Most reasons are Fairlead's own words of what the prov
 expect of a provider that is not Octavia's own. So they are run again against a provider that refuses nothing: there the
 doors are tested in all that the API has, and a 501 is a failure. The provider with proxies is between the two: what it
 refuses are limits and counts of datagrams, which no proxy passes on. And the short
-ones are run against a real Octavia, whose only provider is Fairlead: there Octavia's API answers, and asks Fairlead.
+ones are run against a real Octavia, whose only provider is Fairlead, and those of listeners and L7, where that has
+proxies: there Octavia's API answers, and asks Fairlead.
 `REWRITE=1` writes the files anew; read the diff.
 
 Only what needs machines of Nova (the tests of traffic) is not here: real connections are the business of tests/lab.
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cloud import DESCRIBED, PROXIED, WITH_PROXIES, on_anything, on_ovn, write_configuration
+from conformance.cloud import DESCRIBED, PROXIED, PROXIES_ALONE, WITH_PROXIES, on_anything, on_ovn, write_configuration
 from conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
 from conformance.octavia_cloud import on_octavia
 from conformance.running import Outcome, summary, tempest
@@ -43,6 +44,10 @@ SCENARIOS = tuple(
     f"scenario.v2.test_{name}"
     for name in ("member", "pool", "listener", "healthmonitor", "load_balancer", "l7policy", "l7rule")
 )
+L7 = (
+    "api.v2.test_listener",
+    *(f"{sort}.v2.test_{name}" for sort in ("api", "scenario") for name in ("l7policy", "l7rule")),
+)
 AT_ONCE = 4
 """Processes, of which each runs a module; the long ones come first."""
 NO_KEYS = "it tests a provider that has keys for profiles; ovn has none, and its list is empty"
@@ -56,7 +61,7 @@ COMPUTE = {
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """`everything`: against the provider that refuses nothing. `proxies`: against the one with proxies. `octavia`:
-    against a real Octavia with Fairlead in it. `roles` count: Keystone's, or Octavia's older ones."""
+    through a real Octavia with Fairlead in it. `roles` count: Keystone's, or Octavia's older ones."""
 
     everything: bool = False
     proxies: bool = False
@@ -72,6 +77,7 @@ RUNS = {
     "everything": Run(everything=True),
     "proxies": Run(proxies=True),
     "octavia": Run(octavia=True, modules=SHORT),
+    "octavia-proxies": Run(octavia=True, proxies=True, modules=L7),
     "octavia-short": Run(octavia=True, modules=("api.v2.test_load_balancer",)),
     "older-roles": Run(everything=True, roles=OCTAVIA_ROLES, modules=SHORT),
 }
@@ -81,7 +87,7 @@ CAPABILITIES = {
     "api.v2.test_availability_zone_capabilities.AvailabilityZoneCapabilitiesAPITest"
     ".test_availability_zone_capabilities_list": NO_KEYS,
 }
-MINUTES = ("octavia", "proxies")
+MINUTES = ("octavia", "octavia-proxies", "proxies")
 """Runs of `make tempest` alone."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "ovn": {**COMPUTE, **CAPABILITIES},
@@ -106,8 +112,9 @@ def _wanted() -> None:
 def test_octavias_own_tests(called: str, tmp_path: Path):
     run = RUNS[called]
     left_out = LEFT_OUT.get(called, {})
-    on_own = partial(on_ovn, **WITH_PROXIES) if run.proxies else on_ovn
-    place = on_anything if run.everything else on_octavia if run.octavia else on_own
+    on_server = on_octavia if run.octavia else on_ovn
+    options = {} if not run.proxies else PROXIES_ALONE if run.octavia else WITH_PROXIES
+    place = on_anything if run.everything else partial(on_server, **options)
     providers = (PROVIDERS,) if run.octavia else PROXIED if run.proxies else DESCRIBED
     with place(tmp_path, run.roles) as address:
 
