@@ -12,6 +12,7 @@ from fairlead.model.agent import Agent
 from fairlead.model.chassis import Chassis
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxies import proxy_ports
+from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
@@ -23,6 +24,7 @@ network net2 10.1.0.0/24
 web vip=10.0.0.10 on=net1 provider=fairlead http:80{proxy=2000}=a/10.0.0.11:8080
 ssh vip=10.1.0.10 on=net2 provider=fairlead tcp:22=a/10.1.0.11:22
 """
+NET1 = ProxyPlace("net1", "demo")
 NAMES = ["one", "two", "three", "four"]
 MACHINES = "".join(f"port vm-{name} net1 10.0.0.{20 + number}\n" for number, name in enumerate(NAMES))
 
@@ -35,34 +37,34 @@ def world(text: str = NETWORK + MACHINES, *, silent: Collection[str] = (), dead:
     return replace(snapshot, chassis=Map(chassis), agents=Map(agents))
 
 
-def placed(snapshot: Snapshot, near: Collection[str], most: int = 8, network_id: str = "net1") -> Snapshot:
-    changes = place_proxies(snapshot, network_id, near, NOON, most)
+def placed(snapshot: Snapshot, near: Collection[str], most: int = 8, place: ProxyPlace = NET1) -> Snapshot:
+    changes = place_proxies(snapshot, place, near, NOON, most)
     snapshot = apply_changes(snapshot, changes, snapshot.revision + 1)
     known = {
         name: replace(chassis, ports=Map({f"vm-{name}": True} if f"vm-{name}" in snapshot.ports else {}))
         for name, chassis in snapshot.chassis.items()
     }
-    for port in proxy_ports(snapshot, network_id):
+    for port in proxy_ports(snapshot, place):
         known[port.host] = replace(known[port.host], ports=known[port.host].ports.set(port.id, True))
     return replace(snapshot, chassis=Map(known))
 
 
 def hosts(snapshot: Snapshot) -> list[str]:
-    return [port.host for port in proxy_ports(snapshot, "net1")]
+    return [port.host for port in proxy_ports(snapshot, NET1)]
 
 
 def test_each_chassis_that_reaches_the_network_has_one_with_an_address_of_each_version():
     snapshot = placed(world(), ["one", "two"])
     assert hosts(snapshot) == ["one", "two"]
-    for port in proxy_ports(snapshot, "net1"):
+    for port in proxy_ports(snapshot, NET1):
         assert [fixed.address.version for fixed in port.fixed_ips] == [4, 6]
         assert port.use.value == port.device_owner
-    assert not find_placement(snapshot, "net1", ["one", "two"])
+    assert not find_placement(snapshot, NET1, ["one", "two"])
 
 
 def test_where_no_listener_needs_them_there_are_none():
-    assert not find_placement(world(), "net2", NAMES)
-    assert not find_placement(world(), "gone", NAMES)
+    assert not find_placement(world(), ProxyPlace("net2", "demo"), NAMES)
+    assert not find_placement(world(), ProxyPlace("gone", "demo"), NAMES)
 
 
 def test_they_go_with_the_last_listener_that_needs_them():
@@ -78,13 +80,13 @@ def test_nobody_has_one_whose_agent_is_silent_or_whose_node_is_dead():
 def test_what_is_not_known_after_a_start_takes_nothing_away():
     snapshot = placed(world(), NAMES)
     unknown = replace(snapshot, chassis=Map(), agents=Map())
-    assert find_placement(unknown, "net1", []) == Placement()
-    assert find_placement(unknown, "net1", [], most=2).come == ()
+    assert find_placement(unknown, NET1, []) == Placement()
+    assert find_placement(unknown, NET1, [], most=2).come == ()
 
 
 def test_so_many_and_no_more_and_whoever_has_no_machines_makes_room():
     snapshot = placed(world(), ["one", "two"], most=2)
-    assert find_placement(snapshot, "net1", NAMES, most=2) == Placement()
+    assert find_placement(snapshot, NET1, NAMES, most=2) == Placement()
     left = apply_changes(snapshot, Changes(deletes=(Owner(Kind.PORT, "vm-two"),)), 9)
     left = replace(left, chassis=left.chassis.set("two", Chassis(name="two", ports=Map({}))))
     moved = placed(left, ["one", "two", "four"], most=2)
@@ -112,16 +114,16 @@ def test_whoever_comes_and_goes_there_are_at_most_so_many_and_the_last_word_is_s
         snapshot = placed(snapshot, near, most)
         assert len(hosts(snapshot)) <= most
         assert set(hosts(snapshot)) >= set(near) or len(hosts(snapshot)) == most
-        assert not find_placement(snapshot, "net1", near, most)
+        assert not find_placement(snapshot, NET1, near, most)
 
 
 def test_two_servers_to_which_different_agents_listen_do_not_undo_each_other():
     first = placed(world(), ["one", "two"], most=2)
     assert hosts(first) == ["one", "two"]
     for near in (["three", "four"], ["two", "three"], []):
-        assert not find_placement(first, "net1", near, 2)
+        assert not find_placement(first, NET1, near, 2)
     silent = replace(first, agents=first.agents.set("one", replace(first.agents["one"], heard=False)))
-    assert [port.host for port in find_placement(silent, "net1", ["three"], 2).go] == ["one"]
-    assert find_placement(silent, "net1", ["three"], 2).come == ("three",)
+    assert [port.host for port in find_placement(silent, NET1, ["three"], 2).go] == ["one"]
+    assert find_placement(silent, NET1, ["three"], 2).come == ("three",)
     after_a_start = replace(first, agents=first.agents.delete("one").delete("two"))
-    assert not find_placement(after_a_start, "net1", ["three", "four"], 2)
+    assert not find_placement(after_a_start, NET1, ["three", "four"], 2)

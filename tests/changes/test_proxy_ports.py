@@ -43,7 +43,7 @@ def test_only_what_takes_that_path_has_one():
     assert FIRST_PORT <= first <= LAST_PORT
     assert FIRST_PORT <= second <= LAST_PORT
     assert first != second
-    assert {f"proxy-port/net/{first}", f"proxy-port/net/{second}"} <= claims(made)
+    assert {f"proxy-port/net/{made.project_id}/{number}" for number in (first, second)} <= claims(made)
 
 
 def test_where_providers_have_no_proxies_nobody_has_one():
@@ -70,7 +70,7 @@ def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.Monkey
         seen.update(numbers(made))
     assert seen == {FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 2}
     late = replace(snapshot.load_balancers["one"], id="late", listeners=(listener("late", 80, **HTTP),))
-    assert refusal(with_proxy_ports, snapshot, None, late) == NoProxyPort(network_id="net", most=3)
+    assert refusal(with_proxy_ports, snapshot, None, late) == NoProxyPort(place_id="net", most=3)
 
 
 def test_every_change_of_a_load_balancer_comes_by_here():

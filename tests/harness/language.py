@@ -26,13 +26,17 @@
     covering chassis1 net1
     web vip=10.0.0.10 on=net1 provider=fairlead http:80{proxy=2000}=a/10.0.0.11:8080
     proxy chassis1 net1 10.0.0.60 fd00::60
+    proxy chassis1 net1 at=r1 10.0.0.60
+    proxy chassis1 square of=guest 10.5.0.60
     serves chassis1 net1 2000
 
 What has `by=neutron` others wrote, and with a network or a router its ports: it has no rows here, and its own row is
 called `neutron-<name>@<UUID>`.
 A listener with `proxy=PORT` leads to proxies of the VIP's network, each of which is at this port of the addresses that
-`proxy` says; `serves` are the ports at which one takes connections. Load balancers of the provider `fairlead` may. What
-else may be said of such a listener, and of its policies, is in `harness/l7_language.py`.
+`proxy` says; `serves` are the ports at which one takes connections. With `at=r1` it is a proxy for VIPs on the gateway
+of a router (`serves chassis1 r1 2000`), with `of=bob` one of a guest's (`serves chassis1 square/bob 2000`). Load
+balancers of the provider `fairlead` may. What else may be said of such a listener, and of its policies, is in
+`harness/l7_language.py`.
 Every document but `probes`, `covers`, `covering`, `down`, `plugged`, `zones`, `agents` and `answers` may say whose it
 is, `project=NAME`, and what its tenant calls it, `name=NAME`; what says nothing is of the project demo, and has no
 name.
@@ -382,10 +386,17 @@ def _known_balancer(documents: Documents, owner: Owner) -> LoadBalancer:
     return found
 
 
-def _proxy(documents: Documents, chassis: str, network: str, *addresses: str) -> Port:
-    identity = proxy_port_id(network, chassis)
-    held = _held(documents, identity, network, ",".join(addresses), PortUse.PROXY, network)
-    return replace(held, host=chassis, mac_address=_mac(chassis))
+def _proxy(documents: Documents, chassis: str, network: str, *words: str) -> Port:
+    """Of guests, and of a router's gateway: by the name that it has there (`model/proxies.py`)."""
+    where = next((word[3:] for word in words if word.startswith("at=")), network)
+    guest = next((word[3:] for word in words if word.startswith("of=")), "")
+    addresses = [word for word in words if "=" not in word]
+    name = f"{where}/{guest}" if guest else where
+    identity = proxy_port_id(name, chassis)
+    held = _held(documents, identity, network, ",".join(addresses), PortUse.PROXY, where)
+    known = documents[Owner(Kind.ROUTER if where != network else Kind.NETWORK, where)]
+    mac = _mac(f"{chassis}{name}" if name != network else chassis)
+    return replace(held, host=chassis, mac_address=mac, project_id=guest or known.project_id)
 
 
 def _port(documents: Documents, name: str, network: str, *words: str) -> Port:

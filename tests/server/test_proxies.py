@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from changes.test_proxy_places import world
+from changes.test_proxy_places import NET1, world
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxies import proxy_ports
 from fairlead.model.snapshot import Snapshot
@@ -18,7 +18,7 @@ from fairlead.store.opening import open_store
 
 
 def hosts(snapshot: Snapshot) -> list[str]:
-    return [port.host for port in proxy_ports(snapshot, "net1")]
+    return [port.host for port in proxy_ports(snapshot, NET1)]
 
 
 async def until(model: Model, wanted: list[str]) -> None:

@@ -29,6 +29,7 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.observed_proxy import Proxy
 from fairlead.model.probes import endpoints
+from fairlead.model.proxy_place import place_of_port
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -239,9 +240,7 @@ class NodeAgents:
 
 def _has_proxy(snapshot: Snapshot, chassis: str, port_id: str) -> bool:
     port = snapshot.ports.get(port_id)
-    return (
-        port is not None and port.host == chassis and port_id in snapshot.network_proxies.get(port.network_id, NO_IDS)
-    )
+    return port is not None and port.host == chassis and place_of_port(port) is not None
 
 
 def _held(last: Sighting | None, seen: Sighting, began: datetime) -> Sighting:

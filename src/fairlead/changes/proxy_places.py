@@ -1,4 +1,4 @@
-"""Where a network has proxies: a port for each chassis that has one, written when somebody needs it.
+"""Where there are proxies: a port for each chassis that has one, written when somebody needs it.
 
 A chassis is given a proxy where its own machines reach the network, so that their connections stay there. Addresses of
 the tenant's subnet are used for them, so there are only so many; the clients of a chassis without one go to others.
@@ -8,23 +8,24 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from fairlead.changes.addresses import Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.refusal import Refused
-from fairlead.model.foreign import is_foreign
 from fairlead.model.locality import local_places
 from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.proxies import choose_chassis, proxy_port_id, proxy_ports
+from fairlead.model.proxies import choose_chassis, proxy_name, proxy_port_id, proxy_ports
+from fairlead.model.proxy_homes import home_of, home_subnets
+from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
 MOST = 8
-"""Of a network, unless an operator says otherwise."""
+"""Of a place, unless an operator says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What is to change of the proxies of a network."""
+    """What is to change of the proxies of a place."""
 
     come: tuple[str, ...] = ()
     """Chassis."""
@@ -34,45 +35,45 @@ class Placement:
         return bool(self.come or self.go)
 
 
-def find_placement(snapshot: Snapshot, network_id: str, near: Collection[str], most: int = MOST) -> Placement:
+def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str], most: int = MOST) -> Placement:
     """`near` are the chassis that reach the network and have an agent, of those that listen to this server.
 
     A proxy stays where it is as long as nobody else needs its place, and as long as it is of use there. That is not
     judged by who listens to this server, or two of them would each take what the other one gives. What is not known of
-    a chassis yet, after a start, takes nothing away.
+    a chassis yet, after a start, takes nothing away. One on a network that is not the one any more goes first.
     """
-    had = {port.host: port for port in proxy_ports(snapshot, network_id)}
-    if network_id not in snapshot.network_proxied:
-        return Placement(go=tuple(had.values()))
-    network = snapshot.networks.get(network_id)
-    if network is None or is_foreign(network):
-        return Placement()
+    ports = proxy_ports(snapshot, place)
+    home = home_of(snapshot, place) if place in snapshot.proxied else None
+    if home is None or any(port.network_id != home.id for port in ports):
+        return Placement(go=tuple(port for port in ports if home is None or port.network_id != home.id))
+    had = {port.host: port for port in ports}
     serving = {name for name in near if _can_serve(snapshot, name)}
     if len(serving | had.keys()) <= most:
         return Placement(come=tuple(sorted(serving - had.keys())))
-    needed = serving - had.keys() | {name for name in had if _is_of_use(snapshot, name, network_id)}
-    chosen = choose_chassis(needed, needed & had.keys(), network_id, most)
+    needed = serving - had.keys() | {name for name in had if _is_of_use(snapshot, name, home.id)}
+    chosen = choose_chassis(needed, needed & had.keys(), proxy_name(snapshot, place), most)
     idle = sorted(had.keys() - chosen)[: max(0, most - len(chosen))]
     gone = [port for name, port in had.items() if name not in chosen and name not in idle]
     return Placement(come=tuple(sorted(chosen - had.keys())), go=tuple(gone))
 
 
 def place_proxies(
-    snapshot: Snapshot, network_id: str, near: Collection[str], now: datetime, most: int = MOST
+    snapshot: Snapshot, place: ProxyPlace, near: Collection[str], now: datetime, most: int = MOST
 ) -> Changes:
     """Proxies that get no address any more do not come: clients there go to the others."""
-    placement = find_placement(snapshot, network_id, near, most)
+    placement, home = find_placement(snapshot, place, near, most), home_of(snapshot, place)
     gone = tuple(Owner(Kind.PORT, port.id) for port in placement.go)
     ports: list[Port] = []
     draft = apply_changes(snapshot, Changes(deletes=gone), snapshot.revision)
     for chassis in placement.come:
+        assert home is not None  # noqa: S101 - else none comes
         try:
-            port = _make(draft, snapshot.networks[network_id], chassis, now)
+            port = _make(draft, place, home, chassis, now)
         except Refused:
             break
         ports.append(port)
         draft = apply_changes(draft, Changes(puts=(port,)), snapshot.revision)
-    reads = (Owner(Kind.NETWORK, network_id),) if ports else ()
+    reads = (Owner(Kind.NETWORK, home.id),) if ports and home is not None else ()
     return Changes(puts=tuple(ports), deletes=gone, reads=reads)
 
 
@@ -94,19 +95,20 @@ def _has_machines(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
     return network_id in local_places(snapshot, machines)
 
 
-def _make(snapshot: Snapshot, network: Network, chassis: str, now: datetime) -> Port:
+def _make(snapshot: Snapshot, place: ProxyPlace, network: Network, chassis: str, now: datetime) -> Port:
     """Raises Refused where no address is left."""
-    identity = proxy_port_id(network.id, chassis)
+    identity = proxy_port_id(proxy_name(snapshot, place), chassis)
     mac = choose_mac(snapshot, identity)
+    asked = tuple(AskedAddress(subnet_id=subnet.id) for subnet in home_subnets(snapshot, place, network))
     return Port(
         id=identity,
-        project_id=network.project_id,
+        project_id=place.project_id,
         created_at=now,
         name="proxy",
         network_id=network.id,
         mac_address=mac,
-        fixed_ips=choose_fixed_ips(snapshot, Holder(port_id=identity, mac=mac, network=network), None),
-        device_id=network.id,
+        fixed_ips=choose_fixed_ips(snapshot, Holder(port_id=identity, mac=mac, network=network), asked or None),
+        device_id=place.at,
         device_owner=PortUse.PROXY.value,
         host=chassis,
     )

@@ -1,7 +1,7 @@
 """The ports of proxies at which listeners take their connections: given when a load balancer is written.
 
 A port is looked for from a place that the listener's id says, so two servers seldom choose the same one for two
-listeners; the store's claims (`proxy-port/<network>/<port>`) refuse the second one.
+listeners; the store's claims (`proxy-port/<place>/<project>/<port>`) refuse the second one.
 """
 
 from collections.abc import Set
@@ -12,6 +12,7 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model import loadbalancer as lb
 from fairlead.model.paths import Path, path_of
 from fairlead.model.proxies import FIRST_PORT, LAST_PORT
+from fairlead.model.proxy_place import ProxyPlace, place_of
 from fairlead.model.snapshot import Snapshot
 
 NUMBER = LAST_PORT - FIRST_PORT + 1
@@ -19,9 +20,9 @@ NUMBER = LAST_PORT - FIRST_PORT + 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoProxyPort(Refusal):
-    """All that proxies of the network have are taken."""
+    """All that proxies of a network, or of a router's gateway, have for a project are taken."""
 
-    network_id: str
+    place_id: str
     most: int
 
 
@@ -36,7 +37,7 @@ def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: 
         proxied = [each.id for each in balancer.listeners if path_of(balancer, each) is Path.PROXY]
         taken = set(had.values())
         for identity in proxied:
-            chosen[identity] = had.get(identity) or _choose(snapshot, balancer.vip.network_id, identity, taken)
+            chosen[identity] = had.get(identity) or _choose(snapshot, place_of(balancer), identity, taken)
             taken.add(chosen[identity])
     if all(listener.proxy_port == chosen.get(listener.id, 0) for listener in balancer.listeners):
         return balancer
@@ -44,11 +45,11 @@ def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: 
     return replace(balancer, listeners=tuple(listeners))
 
 
-def _choose(snapshot: Snapshot, network_id: str, listener_id: str, taken: Set[int]) -> int:
-    """One that is free on the network, and not among those of this load balancer."""
+def _choose(snapshot: Snapshot, place: ProxyPlace, listener_id: str, taken: Set[int]) -> int:
+    """One that is free there, and not among those of this load balancer."""
     first = int.from_bytes(blake2b(listener_id.encode(), digest_size=4).digest())
     for step in range(NUMBER):
         port = FIRST_PORT + (first + step) % NUMBER
-        if port not in taken and (network_id, port) not in snapshot.proxy_ports:
+        if port not in taken and (place, port) not in snapshot.proxy_ports:
             return port
-    raise Refused(NoProxyPort(network_id=network_id, most=NUMBER))
+    raise Refused(NoProxyPort(place_id=place.at, most=NUMBER))

@@ -17,6 +17,7 @@ from fairlead.model.indexes import NO_IDS, Ids
 from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
+from fairlead.model.proxy_place import place_of_port
 from fairlead.model.reach import joined_with
 from fairlead.model.snapshot import Snapshot, vip_network
 
@@ -49,6 +50,7 @@ def of_router(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner
                 found = snapshot.router_vips.get(owner.id, NO_IDS)
                 yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
         if rerouted:
+            yield from _with_ways(snapshot, owner.id)
             ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[:1]  # it joins all that it has one on
             for network_id in (snapshot.ports[port].network_id for port in ports):
                 yield from _crossing(snapshot, network_id)
@@ -149,14 +151,22 @@ def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
     if port.use is PortUse.ROUTER_INTERFACE:
         yield Owner(Kind.ROUTER, port.device_id)
         yield from vip_networks(topology, port.network_id, topology.projects_through(port.device_id))
+        yield from _with_ways(snapshot, port.device_id)
     if port.use is PortUse.ROUTER_INTERFACE or _is_gateway(snapshot, port):
         yield from _crossing(snapshot, port.network_id)
     if port.use is PortUse.ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
-    if port.id in snapshot.network_proxies.get(port.network_id, NO_IDS):
-        yield Owner(Kind.NETWORK, port.network_id)
-        found = snapshot.network_proxied.get(port.network_id, NO_IDS)
-        yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
+    place = place_of_port(port)
+    if place is not None:
+        yield Owner(Kind.ROUTER if place.at in snapshot.routers else Kind.NETWORK, place.at)
+        yield from (Owner(Kind.LOAD_BALANCER, each) for each in snapshot.proxied.get(place, NO_IDS))
+
+
+def _with_ways(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
+    """The networks that the router joins with proxies on them: some of their ways may be by this router. Those for
+    VIPs on its gateway are its own."""
+    ports = (snapshot.ports[each] for each in snapshot.router_interfaces.get(router_id, NO_IDS))
+    yield from (Owner(Kind.NETWORK, port.network_id) for port in ports if port.network_id in snapshot.network_proxies)
 
 
 def _probed_from(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
@@ -248,6 +258,8 @@ def _moved_network(before: Topology, after: Topology, network_id: str) -> Iterat
             yield from (Owner(Kind.LOCAL_IP, identity) for identity in local_ips)
             for router_id in snapshot.network_gateways.get(network_id, NO_IDS):
                 yield from _vip_gateway(snapshot, router_id)
+            for router_id in snapshot.network_routers.get(network_id, NO_IDS):
+                yield from _with_ways(snapshot, router_id)
 
 
 def _place(snapshot: Snapshot, network_id: str) -> object:

@@ -21,10 +21,10 @@ from fairlead.model.foreign_news import ForeignNews, admitted
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.names import describe_owner, describe_probed
-from fairlead.model.network import PortUse
 from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import all_probing, changed_health, derive_health, find_probing, why_down
+from fairlead.model.proxy_place import place_of_port
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import with_foreign
@@ -265,17 +265,18 @@ def _led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
     """Who leads to a proxy that serves others of its listeners than before."""
     for port_id in news:
         port = new.ports.get(port_id)
-        numbers = _served(old, port_id) ^ _served(new, port_id) if port is not None else ()
-        found = {new.proxy_ports.get((port.network_id, number), "") for number in numbers} if port is not None else ()
+        place = place_of_port(port) if port is not None else None
+        numbers = _served(old, port_id) ^ _served(new, port_id) if place is not None else ()
+        found = {new.proxy_ports.get((place, number), "") for number in numbers} if place is not None else ()
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found) if each)
 
 
 def _led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
     """Who leads to proxies behind these ports."""
-    networks = {
-        port.network_id for each in port_ids if (port := snapshot.ports.get(each)) and port.use is PortUse.PROXY
+    places = {
+        place for each in port_ids if (port := snapshot.ports.get(each)) is not None and (place := place_of_port(port))
     }
-    found = {each for network_id in networks for each in snapshot.network_proxied.get(network_id, NO_IDS)}
+    found = {each for place in places for each in snapshot.proxied.get(place, NO_IDS)}
     return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
 
 

@@ -21,6 +21,7 @@ from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, near_p
 from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
 from fairlead.model.snapshot import EVERYBODY, KEPT_SHELF, Aggregate
 from fairlead.model.trust import Certificate, Project, TrustToken
@@ -112,11 +113,11 @@ def _vip_networks(balancer: LoadBalancer) -> Iterator[str]:
 def _claims_of_load_balancer(balancer: LoadBalancer) -> Iterator[str]:
     """One for a port: of one that others wrote nothing else says so. And the ports of proxies."""
     yield f"vip-port/{balancer.vip.port_id}"
-    yield from (f"proxy-port/{network_id}/{port}" for network_id, port in _proxy_ports(balancer))
+    yield from (f"proxy-port/{place.at}/{place.project_id}/{port}" for place, port in _proxy_ports(balancer))
 
 
-def _proxy_ports(balancer: LoadBalancer) -> Iterator[tuple[str, int]]:
-    return ((balancer.vip.network_id, each.proxy_port) for each in balancer.listeners if each.proxy_port)
+def _proxy_ports(balancer: LoadBalancer) -> Iterator[tuple[ProxyPlace, int]]:
+    return ((place_of(balancer), each.proxy_port) for each in balancer.listeners if each.proxy_port)
 
 
 def _monitors(balancer: LoadBalancer) -> Iterator[str]:
@@ -194,7 +195,8 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Grouped("network_ports", lambda port: [port.network_id]),
             Held("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
-            Grouped("network_proxies", lambda port: [port.network_id] if _is_proxy(port) else []),
+            Grouped("network_proxies", lambda port: [port.network_id] if place_of_port(port) else []),
+            Grouped("place_proxies", lambda port: [place_of_port(port)]),
             Addresses("taken", _addresses),
             Unique("macs", lambda port: [] if is_foreign(port) else [port.mac_address]),  # others may give one twice
             Unique("called", lambda port: called(port) if called(port) != [port.id] else []),
@@ -212,10 +214,10 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("vip_projects", _vip_networks, attrgetter("project_id")),
             Grouped("router_vips", lambda balancer: [balancer.router_id]),
             Unique("near", lambda balancer: [balancer.id] if decides_on_chassis(balancer) else []),
-            Grouped("network_proxied", lambda balancer: {network_id for network_id, _ in _proxy_ports(balancer)}),
+            Grouped("proxied", lambda balancer: {place for place, _ in _proxy_ports(balancer)}),
             Unique("proxy_ports", _proxy_ports),
             Grouped("near_projects", _near_networks, attrgetter("project_id")),
-            Grouped("near_gateways", lambda balancer: [balancer.router_id] if near_pools(balancer) else []),
+            Grouped("near_gateways", lambda balancer: [balancer.router_id] if decides_on_chassis(balancer) else []),
             Grouped("near_members", _near_addresses),
             Grouped("kept_balancers", lambda balancer: [balancer.id[:KEPT_SHELF]] if balancer.kept else []),
             Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
@@ -289,11 +291,6 @@ _KIND_OF: Mapping[type[Aggregate], Kind] = {
 
 def _joins(port: Port) -> bool:
     return port.use is PortUse.ROUTER_INTERFACE
-
-
-def _is_proxy(port: Port) -> bool:
-    """Others may call ports of theirs as they like."""
-    return port.use is PortUse.PROXY and not is_foreign(port)
 
 
 def owner_of(aggregate: Aggregate) -> Owner:

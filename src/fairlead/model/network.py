@@ -25,7 +25,7 @@ class PortUse(StrEnum):
     PROBE = "ovn-lb-hm:distributed"
     """It holds the address from which the members on its subnet are probed, as Octavia's OVN provider has it."""
     PROXY = "network:load_balancer_proxy"
-    """A chassis's own proxy of the network is behind it; its `device_id` is the network's."""
+    """A chassis's own proxy is behind it. Its `device_id` is the network of the VIPs, or the router that has them."""
 
 
 _USES = {use.value: use for use in PortUse}

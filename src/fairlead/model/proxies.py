@@ -1,8 +1,9 @@
-"""Proxies of networks: one on a node for all load balancers whose VIPs are on the network and ask for one.
+"""Proxies: one on a node for all load balancers of a project whose VIPs are on one network and ask for one.
 
-A proxy is a member with locality. It has an address of the network on its chassis, and there each listener that takes
-the proxy's path has a port of its own. So such a listener leads each chassis to its own proxy, in the way in which
-other listeners lead to members near the client; and a chassis whose proxy does not serve, or that has none, to others.
+A proxy is a member with locality. It has an address of a network (`home_of`) on its chassis, and there each listener
+that takes the proxy's path has a port of its own. So such a listener leads each chassis to its own proxy, in the way in
+which other listeners lead to members near the client; and a chassis whose proxy does not serve, or that has none, to
+others.
 
 A port that nobody asked for holds the address (`PortUse.PROXY`). What a proxy serves is a fact: its agent says it.
 """
@@ -28,6 +29,7 @@ from fairlead.model.nearby import Tiers
 from fairlead.model.network import Port
 from fairlead.model.pool_slots import with_slots
 from fairlead.model.probes import asks_for_probes
+from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.rendezvous import score
 from fairlead.model.snapshot import Snapshot
 
@@ -36,9 +38,16 @@ FIRST_PORT, LAST_PORT = 1024, 32767
 """Of a proxy, for listeners: below those from which Linux makes connections (ip(7), ip_local_port_range)."""
 
 
-def proxy_port_id(network_id: str, chassis: str) -> str:
-    """Of the port behind which the chassis has its proxy."""
-    return id_of_name(_NAMESPACE, f"{network_id} {chassis}")
+def proxy_name(snapshot: Snapshot, place: ProxyPlace) -> str:
+    """What its proxies are called on every node: the network, or the router; and of guests their project too."""
+    network = snapshot.networks.get(place.at)
+    is_guest = network is not None and network.project_id != place.project_id
+    return f"{place.at}/{place.project_id}" if is_guest else place.at
+
+
+def proxy_port_id(name: str, chassis: str) -> str:
+    """Of the port behind which the chassis has the proxy of this name."""
+    return id_of_name(_NAMESPACE, f"{name} {chassis}")
 
 
 def proxied_listeners(balancer: LoadBalancer) -> tuple[Listener, ...]:
@@ -46,17 +55,28 @@ def proxied_listeners(balancer: LoadBalancer) -> tuple[Listener, ...]:
     return tuple([listener for listener in balancer.listeners if listener.proxy_port])
 
 
-def proxy_ports(snapshot: Snapshot, network_id: str) -> list[Port]:
-    """Of all proxies of the network, in the order of their chassis."""
-    ports = (snapshot.ports[each] for each in snapshot.network_proxies.get(network_id, NO_IDS))
+def proxy_ports(snapshot: Snapshot, place: ProxyPlace) -> list[Port]:
+    """Of all proxies of the place, in the order of their chassis."""
+    ports = (snapshot.ports[each] for each in snapshot.place_proxies.get(place, NO_IDS))
     return sorted(ports, key=lambda port: port.host)
 
 
-def own_proxy(view: Snapshot, network_id: str) -> Port | None:
-    """The port of the proxy that the one chassis of this slice has on the network."""
+def own_proxy(view: Snapshot, place: ProxyPlace) -> Port | None:
+    """The port of the proxy that the one chassis of this slice has."""
     for name in view.chassis:
-        return next((port for port in proxy_ports(view, network_id) if port.host == name), None)
+        return next((port for port in proxy_ports(view, place) if port.host == name), None)
     return None
+
+
+def own_proxies(view: Snapshot, at: str) -> list[tuple[ProxyPlace, Port]]:
+    """Those that the one chassis of this slice has for VIPs on this network, or on the gateway of this router."""
+    router = view.routers.get(at)
+    if router is not None:
+        found = [ProxyPlace(at, router.project_id)]
+    else:
+        ports = (view.ports[each] for each in view.network_proxies.get(at, NO_IDS))
+        found = sorted({place for port in ports if (place := place_of_port(port)) is not None and place.at == at})
+    return [(place, port) for place in found if (port := own_proxy(view, place)) is not None]
 
 
 # As members
@@ -68,7 +88,7 @@ def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
     proxied = proxied_listeners(balancer)
     if not proxied:
         return balancer
-    ports = proxy_ports(snapshot, balancer.vip.network_id)
+    ports = proxy_ports(snapshot, place_of(balancer))
     pools = {listener.id: _pool(listener, ports) for listener in proxied}
     listeners = [
         _listener(listener, pools[listener.id]) if listener.id in pools else listener for listener in balancer.listeners
@@ -89,7 +109,7 @@ def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
 
     Whether one serves of which the agent is silent nobody knows: it is led to if there is none but such.
     """
-    ports = proxy_ports(snapshot, balancer.vip.network_id)
+    ports = proxy_ports(snapshot, place_of(balancer))
     found = set[str]()
     for listener in proxied_listeners(balancer):
         serving = {port.id for port in ports if _serves(snapshot, port, listener)}
@@ -101,7 +121,7 @@ def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
 def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
     """Of a load balancer as a switch has it: chassis, pool of proxies, and those that are near the clients there: its
     own one, then those in its zones. Chassis that have the same have one value."""
-    hosts = {port.id: port.host for port in proxy_ports(snapshot, balancer.vip.network_id)}
+    hosts = {port.id: port.host for port in proxy_ports(snapshot, place_of(balancer))}
     if not hosts:
         return
     near, pools = _hosts_near(snapshot, frozenset(hosts.values())), {pool.id: pool for pool in balancer.pools}
@@ -187,13 +207,13 @@ def _listener(listener: Listener, pool: Pool) -> Listener:
 
 def rests_on_agents(snapshot: Snapshot) -> bool:
     """Whether it matters what agents tell: of members that they probe, or of proxies."""
-    return snapshot.agents_probe and (asks_for_probes(snapshot) or bool(snapshot.network_proxied))
+    return snapshot.agents_probe and (asks_for_probes(snapshot) or bool(snapshot.proxied))
 
 
 def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
     """The ports of proxies of which nobody has said anything, on nodes that live."""
-    for network_id in snapshot.network_proxied:
-        for port in proxy_ports(snapshot, network_id):
+    for place in snapshot.proxied:
+        for port in proxy_ports(snapshot, place):
             node = snapshot.chassis.get(port.host)
             if port.id not in snapshot.proxies and node is not None and node.alive:
                 yield port.id
@@ -202,9 +222,9 @@ def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
 # Where they are
 
 
-def choose_chassis(candidates: Iterable[str], had: Iterable[str], network_id: str, most: int) -> frozenset[str]:
+def choose_chassis(candidates: Iterable[str], had: Iterable[str], name: str, most: int) -> frozenset[str]:
     """At most so many of these chassis, the same whoever asks: those that had a proxy keep it, others come in the order
-    of the network."""
+    of its name."""
     wanted, kept = frozenset(candidates), frozenset(had)
-    order = sorted(wanted, key=lambda name: (name not in kept, score(name, network_id), name))
+    order = sorted(wanted, key=lambda each: (each not in kept, score(each, name), each))
     return frozenset(order[:most])

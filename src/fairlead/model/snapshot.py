@@ -32,6 +32,7 @@ from fairlead.model.network import (
 )
 from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
+from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.sighting import Sighting
 from fairlead.model.status import Applied
@@ -126,11 +127,13 @@ class Snapshot:
     """The name that others gave a row of theirs -> the id of the network, router or port that it is (`foreign.py`)."""
     network_ports: Map[str, Ids] = Map()
     network_proxies: Map[str, Ids] = Map()
-    """Network -> the ports of its proxies."""
-    network_proxied: Map[str, Ids] = Map()
-    """Network -> the load balancers with VIPs there that have a listener which leads to proxies."""
-    proxy_ports: Map[tuple[str, int], str] = Map()
-    """(network, port of its proxies) -> the load balancer whose listener has it."""
+    """Network -> the ports of proxies on it, whomever these serve."""
+    place_proxies: Map[ProxyPlace, Ids] = Map()
+    """-> the ports of its proxies."""
+    proxied: Map[ProxyPlace, Ids] = Map()
+    """-> the load balancers that have a listener which leads to its proxies."""
+    proxy_ports: Map[tuple[ProxyPlace, int], str] = Map()
+    """(place, port of its proxies) -> the load balancer whose listener has it."""
     network_vips: Map[str, Ids] = Map()
     """Network -> the load balancers with VIPs there, without those whose VIPs a gateway has."""
     vip_projects: Map[str, Ids] = Map()

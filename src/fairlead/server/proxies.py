@@ -1,4 +1,5 @@
-"""Gives networks the proxies that they need, and takes those that nobody needs: from time to time, by what is observed.
+"""Gives load balancers the proxies that they need, and takes those that nobody needs: from time to time, by what is
+observed.
 
 Any server may: what is written is the same, whoever does it, and the store refuses the second.
 """
@@ -12,6 +13,8 @@ from datetime import UTC, datetime
 from fairlead.changes.proxy_places import find_placement, place_proxies
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.proxy_homes import home_of
+from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
@@ -34,8 +37,8 @@ async def keep_proxies(model: Model, near: Callable[[str], Collection[str]], mos
         snapshot, now = model.snapshot, time.monotonic()
         if _is_same(last, snapshot) and now < due:
             continue
-        for network_id in await in_steps(_wrong(snapshot, near, most)):
-            await _place(model, network_id, near, most)
+        for place in await in_steps(_wrong(snapshot, near, most)):
+            await _place(model, place, near, most)
         last, due = snapshot, now + AGAIN
 
 
@@ -43,28 +46,34 @@ def _is_same(last: Snapshot, snapshot: Snapshot) -> bool:
     """Whether nothing has changed on which places depend."""
     return all(
         getattr(last, name) is getattr(snapshot, name)
-        for name in ("network_proxied", "network_proxies", "chassis", "agents", "router_interfaces")
+        for name in ("proxied", "place_proxies", "chassis", "agents", "router_interfaces")
     )
 
 
-def _wrong(snapshot: Snapshot, near: Callable[[str], Collection[str]], most: int) -> Steps[list[str]]:
-    found = list[str]()
-    for network_id in _networks(snapshot):
-        if find_placement(snapshot, network_id, near(network_id), most):
-            found.append(network_id)
+def _wrong(snapshot: Snapshot, near: Callable[[str], Collection[str]], most: int) -> Steps[list[ProxyPlace]]:
+    found = list[ProxyPlace]()
+    for place in _places(snapshot):
+        if find_placement(snapshot, place, _near(snapshot, place, near), most):
+            found.append(place)
         yield
     return found
 
 
-def _networks(snapshot: Snapshot) -> Iterator[str]:
-    yield from snapshot.network_proxied
-    yield from (each for each in snapshot.network_proxies if each not in snapshot.network_proxied)
+def _places(snapshot: Snapshot) -> Iterator[ProxyPlace]:
+    yield from snapshot.proxied
+    yield from (each for each in snapshot.place_proxies if each not in snapshot.proxied)
 
 
-async def _place(model: Model, network_id: str, near: Callable[[str], Collection[str]], most: int) -> None:
+def _near(snapshot: Snapshot, place: ProxyPlace, near: Callable[[str], Collection[str]]) -> Collection[str]:
+    """The chassis that reach the network on which its proxies are."""
+    home = home_of(snapshot, place)
+    return () if home is None else near(home.id)
+
+
+async def _place(model: Model, place: ProxyPlace, near: Callable[[str], Collection[str]], most: int) -> None:
     try:
         await model.write(
-            lambda snapshot: place_proxies(snapshot, network_id, near(network_id), datetime.now(UTC), most)
+            lambda snapshot: place_proxies(snapshot, place, _near(snapshot, place, near), datetime.now(UTC), most)
         )
     except (StoreError, Unsupported, Refused) as error:
-        LOG.warning("proxies of network %s are not placed yet: %s", network_id, error)
+        LOG.warning("proxies of %s for project %s are not placed yet: %s", place.at, place.project_id, error)

@@ -255,7 +255,7 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
 }
 _PROXIES: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     proxy_ports.NoProxyPort: lambda why: ApiError(
-        409, f"Network {why.network_id} has as many listeners that need a proxy as there may be: {why.most}."
+        409, f"{why.place_id} has as many listeners of the project that need a proxy as there may be: {why.most}."
     ),
 }
 _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {

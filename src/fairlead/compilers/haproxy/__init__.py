@@ -9,7 +9,7 @@ HAPROXY = Dataplane(
     name="haproxy",
     title="HAProxy",
     place=Place.NODE,
-    kinds=frozenset({Kind.NETWORK, Kind.LOAD_BALANCER}),
+    kinds=frozenset({Kind.NETWORK, Kind.ROUTER, Kind.LOAD_BALANCER}),
     compile_in_steps=compile_in_steps,
     references=references,
 )

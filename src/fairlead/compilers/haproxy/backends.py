@@ -27,6 +27,8 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.nearby import members_on
 from fairlead.model.port_ranges import targets
+from fairlead.model.proxies import proxy_name
+from fairlead.model.proxy_place import place_of
 from fairlead.model.snapshot import Snapshot
 
 TABLE = "10k"
@@ -62,7 +64,9 @@ def backend_rows(
         ("timeout", "connect", str(listener.timeouts.member_connect)),
         ("timeout", "server", str(listener.timeouts.member_data)),
     )
-    yield Backend(name=name, process=balancer.vip.network_id, lines=lines, secrets=tls.member_secrets(pool))
+    yield Backend(
+        name=name, process=proxy_name(view, place_of(balancer)), lines=lines, secrets=tls.member_secrets(pool)
+    )
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
     options = (*_GREETING.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
     down = view.down.get(balancer.id, frozenset())

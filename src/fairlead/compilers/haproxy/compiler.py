@@ -15,9 +15,11 @@ from fairlead.dataplane.rows import Key, Row, Rows
 from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, render_interface
 from fairlead.model.loadbalancer import Listener, LoadBalancer, find_pool, is_prepared, pools_of
-from fairlead.model.network import Network, Port, find_subnet
+from fairlead.model.network import Network, Port, Router, find_subnet
 from fairlead.model.owner import Owner
-from fairlead.model.proxies import own_proxy, proxied_listeners
+from fairlead.model.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
+from fairlead.model.proxy_homes import ways_of
+from fairlead.model.proxy_place import place_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
@@ -38,30 +40,26 @@ def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
 
 def _rows(view: Snapshot, owner: Owner) -> Iterator[HAProxyRow]:
     match view.find(owner):
-        case Network() as network:
-            port = own_proxy(view, network.id)
-            if port is not None:
-                yield _process(network, port)
+        case Network() | Router() as there:
+            for place, port in own_proxies(view, there.id):
+                yield _process(view, proxy_name(view, place), port)
         case LoadBalancer() as balancer:
             yield from _balancer_rows(view, balancer)
 
 
-def _process(network: Network, port: Port) -> Process:
+def _process(view: Snapshot, name: str, port: Port) -> Process:
+    network = view.networks[port.network_id]
     subnets = [(fixed.address, find_subnet(network, fixed.subnet_id)) for fixed in port.fixed_ips]
     found = sorted(
         ((address, subnet) for address, subnet in subnets if subnet is not None), key=lambda each: str(each[0])
     )
     return Process(
-        network=network.id,
+        network=name,
         port=port.id,
         mac=port.mac_address,
         mtu=network.mtu,
         addresses=tuple(render_interface(address, subnet.cidr) for address, subnet in found),
-        routes=tuple(
-            Route(destination="0.0.0.0/0" if address.version == 4 else "::/0", nexthop=str(subnet.gateway))
-            for address, subnet in found
-            if subnet.gateway is not None
-        ),
+        routes=tuple(Route(destination=way.destination, nexthop=way.nexthop) for way in ways_of(view, port)),
         connections=CONNECTIONS,
         threads=THREADS,
     )
@@ -69,9 +67,7 @@ def _process(network: Network, port: Port) -> Process:
 
 def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRow]:
     """None while it waits to be taken over; but what cannot be had is refused then already."""
-    network = view.networks.get(balancer.vip.network_id)
-    is_own = network is not None and network.project_id == balancer.project_id
-    port = own_proxy(view, balancer.vip.network_id) if is_own else None
+    port = own_proxy(view, place_of(balancer))
     addresses = _addresses(balancer, port)
     wanted = port is not None and balancer.admin_state_up and not is_prepared(balancer)
     for listener in proxied_listeners(balancer):

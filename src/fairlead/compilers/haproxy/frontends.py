@@ -17,6 +17,8 @@ from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch, find_pool
 from fairlead.model.paths import INSIDE
 from fairlead.model.port_ranges import count
+from fairlead.model.proxies import proxy_name
+from fairlead.model.proxy_place import place_of
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 5_000
@@ -53,7 +55,7 @@ def frontend_rows(
     limit = listener.connection_limit
     yield Frontend(
         name=listener.id,
-        process=balancer.vip.network_id,
+        process=proxy_name(view, place_of(balancer)),
         connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
         lines=tuple(lines),
         backends=tuple(sorted(backend_name(pool, listener) for pool in pools.values())),

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 
 from fairlead.dataplane.haproxy import Process
@@ -76,11 +77,12 @@ class ProxyPlaces:
         return addresses == set(process.addresses) and await self._has_routes(namespace, process)
 
     async def _has_routes(self, namespace: str, process: Process) -> bool:
-        found = set[str]()
-        for version in ("-4", "-6"):
-            routes = json.loads(await self._inside(namespace, "ip", version, "-json", "route", "show", "default"))
-            found |= {route["gateway"] for route in routes if "gateway" in route}
-        return found == {route.nexthop for route in process.routes}
+        found = set[tuple[str, str]]()
+        for version, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
+            routes = json.loads(await self._inside(namespace, "ip", version, "-json", "route", "show"))
+            ways = ((route["dst"], route["gateway"]) for route in routes if "gateway" in route)
+            found |= {(everything if to == "default" else str(ip_network(to)), by) for to, by in ways}
+        return found == {(route.destination, route.nexthop) for route in process.routes}
 
     async def _make_device(self, namespace: str, name: str, process: Process) -> None:
         """The end that the switch takes is made in the namespace of the switch, and has the same name."""

@@ -1,0 +1,144 @@
+"""On which network the proxies of a place are, and which way their packets leave it.
+
+For VIPs on a network it is that network, whose project's it may be. For VIPs on the gateway of a router it is one of
+the project's own networks that this router joins: what comes in by the gateway reaches them there, and what they
+answer goes back the same way.
+
+What a guest's proxy sends leaves somebody else's network by the guest's own routers alone. By the gateway of the
+network's owner it would reach what has the address *there*: with equal subnets another tenant's machine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.model.addresses import IPAddress, IPNetwork, parse_network
+from fairlead.model.domain import AddressRanges, Topology
+from fairlead.model.foreign import is_foreign
+from fairlead.model.indexes import NO_IDS
+from fairlead.model.network import FixedIP, Network, Port, Router, Subnet, find_subnet
+from fairlead.model.proxy_place import ProxyPlace, place_of_port
+from fairlead.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Way:
+    """To this network by that neighbour."""
+
+    destination: str
+    nexthop: str
+
+
+def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
+    """None where there is none that could be, or others give its addresses."""
+    if place.at not in snapshot.routers:
+        network = snapshot.networks.get(place.at)
+        return None if network is None or is_foreign(network) or network.external else network
+    wanted = {
+        version for each in snapshot.proxied.get(place, NO_IDS) for version in snapshot.load_balancers[each].ip_versions
+    }
+    had = {snapshot.ports[each].network_id for each in snapshot.place_proxies.get(place, NO_IDS)}
+    found = list(_joined(snapshot, place))
+    missing = {network.id: len(wanted - _versions(snapshot, place.at, network)) for network in found}
+    usable = [network for network in found if missing[network.id] < len(wanted)]
+    return min(
+        usable,
+        key=lambda network: (missing[network.id], network.id not in had, network.created_at, network.id),
+        default=None,
+    )
+
+
+def home_subnets(snapshot: Snapshot, place: ProxyPlace, network: Network) -> tuple[Subnet, ...]:
+    """From which proxies there have their addresses, one of each IP version; nothing where any will do."""
+    if place.at not in snapshot.routers:
+        return ()
+    first = dict[int, Subnet]()
+    for fixed in _interfaces(snapshot, place.at, network):
+        subnet = find_subnet(network, fixed.subnet_id)
+        if subnet is not None:
+            first.setdefault(subnet.cidr.version, subnet)
+    return tuple(first.values())
+
+
+def ways_of(snapshot: Snapshot, port: Port) -> tuple[Way, ...]:
+    """Of a proxy, to all that is not on its network."""
+    place, network = place_of_port(port), snapshot.networks.get(port.network_id)
+    if place is None or network is None:
+        return ()
+    is_guest = network.project_id != place.project_id
+    routers = [] if place.at in snapshot.routers else _own_routers(snapshot, network, place.project_id)
+    ways = dict[IPNetwork, IPAddress]()
+    for fixed in port.fixed_ips:
+        subnet = find_subnet(network, fixed.subnet_id)
+        if subnet is None:
+            continue
+        default: IPAddress | None
+        if place.at in snapshot.routers:
+            default = _address_of(snapshot, place.at, network, subnet)
+        elif is_guest:
+            default = _first_address(snapshot, routers, network, subnet)
+        else:
+            default = subnet.gateway
+        beyond = dict(_beyond(snapshot, routers, network, subnet))
+        ways |= {cidr: by for cidr, by in beyond.items() if by != default}
+        if default is not None:
+            ways[_EVERYTHING[subnet.cidr.version]] = default
+    found = (Way(destination=str(cidr), nexthop=str(by)) for cidr, by in ways.items())
+    return tuple(sorted(found, key=lambda way: (":" in way.destination, way)))
+
+
+_EVERYTHING = {4: parse_network("0.0.0.0/0"), 6: parse_network("::/0")}
+
+
+def _joined(snapshot: Snapshot, place: ProxyPlace) -> Iterator[Network]:
+    """The project's own networks on which the router is."""
+    ports = (snapshot.ports[each] for each in snapshot.router_interfaces.get(place.at, NO_IDS))
+    for network_id in {port.network_id for port in ports}:
+        network = snapshot.networks[network_id]
+        if network.project_id == place.project_id and not network.external and not is_foreign(network):
+            yield network
+
+
+def _versions(snapshot: Snapshot, router_id: str, network: Network) -> set[int]:
+    return {fixed.address.version for fixed in _interfaces(snapshot, router_id, network)}
+
+
+def _interfaces(snapshot: Snapshot, router_id: str, network: Network) -> Iterator[FixedIP]:
+    """The router's addresses on the network, always in the same order."""
+    ports = (snapshot.ports[each] for each in sorted(snapshot.router_interfaces.get(router_id, NO_IDS)))
+    return (fixed for port in ports if port.network_id == network.id for fixed in port.fixed_ips)
+
+
+def _address_of(snapshot: Snapshot, router_id: str, network: Network, subnet: Subnet) -> IPAddress | None:
+    found = _interfaces(snapshot, router_id, network)
+    return next((fixed.address for fixed in found if fixed.subnet_id == subnet.id), None)
+
+
+def _first_address(snapshot: Snapshot, routers: list[Router], network: Network, subnet: Subnet) -> IPAddress | None:
+    found = (_address_of(snapshot, router.id, network, subnet) for router in routers)
+    return next((address for address in found if address is not None), None)
+
+
+def _own_routers(snapshot: Snapshot, network: Network, project_id: str) -> list[Router]:
+    """Those of the project on the network, which may lead out first."""
+    topology = Topology(snapshot)
+    there = snapshot.network_routers.get(network.id, NO_IDS)
+    routers = (snapshot.routers[each] for each in there if topology.serves_only(each, project_id))
+    return sorted(routers, key=lambda router: (router.gateway is None, router.id))
+
+
+def _beyond(
+    snapshot: Snapshot, routers: list[Router], network: Network, subnet: Subnet
+) -> Iterator[tuple[IPNetwork, IPAddress]]:
+    """What these routers join beside this network. Of two that join the same the first goes; what overlaps the
+    network means something else there."""
+    ranges = AddressRanges.of(network)
+    for router in reversed(routers):
+        by = _address_of(snapshot, router.id, network, subnet)
+        for interface in sorted(snapshot.router_interfaces.get(router.id, NO_IDS)):
+            port = snapshot.ports[interface]
+            if by is None or port.network_id == network.id:
+                continue
+            for fixed in port.fixed_ips:
+                beyond = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
+                if beyond is not None and beyond.cidr.version == by.version and not ranges.overlap([beyond.cidr]):
+                    yield beyond.cidr, by
