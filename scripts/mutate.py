@@ -66,9 +66,33 @@ MUTANTS = (
     Mutant("policies by position alone", "compilers/haproxy/policies.py", "_ORDER[type(each[0].action)]", "0"),
     Mutant(
         "a guest in a proxy of another",
-        "compilers/haproxy/compiler.py",
-        "network is not None and network.project_id == balancer.project_id",
-        "network is not None",
+        "model/proxy_place.py",
+        "return ProxyPlace(balancer.router_id or balancer.vip.network_id, balancer.project_id)",
+        'return ProxyPlace(balancer.router_id or balancer.vip.network_id, "city")',
+    ),
+    Mutant(
+        "a guest's proxy leaves by the gateway of the network's owner",
+        "model/proxy_homes.py",
+        "        elif is_guest:\n",
+        "        elif not is_guest:\n",
+    ),
+    Mutant(
+        "a guest's proxy leaves by another guest's router",
+        "model/proxy_homes.py",
+        "for each in there if topology.serves_only(each, project_id))",
+        "for each in there)",
+    ),
+    Mutant(
+        "proxies of all projects on a network are one process",
+        "model/proxies.py",
+        'return f"{place.at}/{place.project_id}" if is_guest else place.at',
+        "return place.at",
+    ),
+    Mutant(
+        "proxies for VIPs outside leave by another router",
+        "model/proxy_homes.py",
+        "            default = _address_of(snapshot, place.at, network, subnet)",
+        "            default = subnet.gateway",
     ),
     Mutant(
         "the proxy's port told to members",

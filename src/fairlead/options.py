@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.changes.proxy_places import MOST as MOST_PROXIES
+from fairlead.changes.proxy_places import MOST_OF_GUESTS as MOST_GUEST_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
 from fairlead.model.parting import LONGEST_PARTING
 from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
@@ -324,8 +325,13 @@ class ProviderOptions:
     default: str = _option(DEFAULT_NAME, "The name that a load balancer gets if none is asked for.")
     proxies: int = _option(
         MOST_PROXIES,
-        "Of a network, where listeners need some: each is on a node of its own, and has an address of each subnet's"
-        " IP version.",
+        "Of a project on its own networks, where listeners need some, for each network: each is on a node of its own,"
+        " and has an address of each subnet's IP version.",
+    )
+    guest_proxies: int = _option(
+        MOST_GUEST_PROXIES,
+        "Of a project on a network of another one, where its listeners need some, for each network: they take addresses"
+        " of that network. Clients on other nodes go to the nearest of them.",
     )
 
 

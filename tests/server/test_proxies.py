@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from changes.test_proxy_places import NET1, world
+from fairlead.changes.proxy_places import Bounds
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxies import proxy_ports
 from fairlead.model.snapshot import Snapshot
@@ -39,7 +40,7 @@ def test_proxies_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         near: list[str] = []
         documents = (*known.networks.values(), *known.ports.values(), *known.load_balancers.values())
         await model.write(lambda _: Changes(puts=documents))
-        keeping = asyncio.ensure_future(keep_proxies(model, lambda _: near, 2))
+        keeping = asyncio.ensure_future(keep_proxies(model, lambda _: near, Bounds(own=2)))
         await asyncio.sleep(0.05)
         assert hosts(model.snapshot) == []
         near += ["one", "two"]  # nothing of the model changes

@@ -19,8 +19,20 @@ from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
-MOST = 8
-"""Of a place, unless an operator says otherwise."""
+MOST, MOST_OF_GUESTS = 8, 2
+"""Of a place, unless an operator says otherwise: on the project's own networks, and on those of others, whose addresses
+they take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    own: int = MOST
+    guests: int = MOST_OF_GUESTS
+
+    def of(self, snapshot: Snapshot, place: ProxyPlace) -> int:
+        network = snapshot.networks.get(place.at)
+        is_guest = network is not None and network.project_id != place.project_id
+        return self.guests if is_guest else self.own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

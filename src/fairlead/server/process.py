@@ -20,6 +20,7 @@ from typing import Any
 from fairlead.api.app import make_app
 from fairlead.api.door import Services
 from fairlead.api.loop_lag import LoopLag
+from fairlead.changes.proxy_places import Bounds
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import (
     Names,
@@ -99,7 +100,7 @@ async def serve(configuration: Configuration) -> None:
         services = _services(configuration, model, providers, kept, controls, (lxd, nodes))
         stack.enter_context(_frozen())
         loop_lag = LoopLag()
-        placing = partial(keep_proxies, model, services.nodes.channel.near, configuration.providers.proxies)
+        placing = partial(keep_proxies, model, services.nodes.channel.near, _bounds(configuration))
         nodes_work = services.nodes.channel.run, services.nodes.look
         await stack.enter_async_context(at_work(loop_lag.beat, keep_alive, placing, *nodes_work))
         apps = make_app(
@@ -138,6 +139,10 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
 def _controls(dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration) -> Sequence[Control]:
     central = (each for each in dataplanes if each.place is Place.CENTRAL)
     return [CONTROLS[each.name](each, model, configuration) for each in central]
+
+
+def _bounds(configuration: Configuration) -> Bounds:
+    return Bounds(own=configuration.providers.proxies, guests=configuration.providers.guest_proxies)
 
 
 def _services(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 
-from fairlead.changes.proxy_places import find_placement, place_proxies
+from fairlead.changes.proxy_places import Bounds, find_placement, place_proxies
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.proxy_homes import home_of
@@ -29,16 +29,16 @@ AGAIN = 5.0
 address may be free by then."""
 
 
-async def keep_proxies(model: Model, near: Callable[[str], Collection[str]], most: int) -> None:
-    """Until it is cancelled. `near`: the chassis with an agent that reach a network; `most` proxies of a network."""
+async def keep_proxies(model: Model, near: Callable[[str], Collection[str]], bounds: Bounds) -> None:
+    """Until it is cancelled. `near`: the chassis with an agent that reach a network."""
     last, due = Snapshot(), 0.0
     while True:
         await asyncio.sleep(INTERVAL)
         snapshot, now = model.snapshot, time.monotonic()
         if _is_same(last, snapshot) and now < due:
             continue
-        for place in await in_steps(_wrong(snapshot, near, most)):
-            await _place(model, place, near, most)
+        for place in await in_steps(_wrong(snapshot, near, bounds)):
+            await _place(model, place, near, bounds)
         last, due = snapshot, now + AGAIN
 
 
@@ -50,10 +50,10 @@ def _is_same(last: Snapshot, snapshot: Snapshot) -> bool:
     )
 
 
-def _wrong(snapshot: Snapshot, near: Callable[[str], Collection[str]], most: int) -> Steps[list[ProxyPlace]]:
+def _wrong(snapshot: Snapshot, near: Callable[[str], Collection[str]], bounds: Bounds) -> Steps[list[ProxyPlace]]:
     found = list[ProxyPlace]()
     for place in _places(snapshot):
-        if find_placement(snapshot, place, _near(snapshot, place, near), most):
+        if find_placement(snapshot, place, _near(snapshot, place, near), bounds.of(snapshot, place)):
             found.append(place)
         yield
     return found
@@ -70,10 +70,12 @@ def _near(snapshot: Snapshot, place: ProxyPlace, near: Callable[[str], Collectio
     return () if home is None else near(home.id)
 
 
-async def _place(model: Model, place: ProxyPlace, near: Callable[[str], Collection[str]], most: int) -> None:
+async def _place(model: Model, place: ProxyPlace, near: Callable[[str], Collection[str]], bounds: Bounds) -> None:
     try:
         await model.write(
-            lambda snapshot: place_proxies(snapshot, place, _near(snapshot, place, near), datetime.now(UTC), most)
+            lambda snapshot: place_proxies(
+                snapshot, place, _near(snapshot, place, near), datetime.now(UTC), bounds.of(snapshot, place)
+            )
         )
     except (StoreError, Unsupported, Refused) as error:
         LOG.warning("proxies of %s for project %s are not placed yet: %s", place.at, place.project_id, error)

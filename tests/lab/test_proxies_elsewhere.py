@@ -1,0 +1,218 @@
+"""End to end: proxies for VIPs on another project's network, on a gateway and behind a floating IP, of tenants that
+have the same addresses; and what a client notices when its own node's proxy is gone."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from fairlead.lab import Lab, agents
+from fairlead.lab.databases import until
+from fairlead.lab.errors import CommandFailed
+from fairlead.lab.ports import Placement, workload_of_port
+from lab.site import PATIENCE, Balancer, Site, lead_nobody_out, open_site
+from lab.test_proxies import OPTIONS, OTHER_PROXY_SECONDS, get
+from lab.ticker import PERIOD, Tick, Ticker, ticking
+
+pytestmark = [pytest.mark.lab]
+
+TENANTS = {"dora": "chassis1", "egon": "chassis2"}
+"""Each with a machine on this node. Their networks have the same addresses, and their machines too."""
+HOSTS = {"web": 50, "client": 51}
+GUESTS = {"gus": "chassis1", "hugo": "chassis2"}
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """market is everybody's. Each tenant has a network, and a router that joins it and market and leads outside."""
+    site = open_site(lab, **OPTIONS)
+    public = site.outside()
+    site.network("market", "10.6.0.0/24", "fd00:6::/64", is_shared=True, project_id="town")
+    for tenant, chassis in TENANTS.items():
+        site.network(tenant, "10.0.0.0/24", "fd00:a::/64", project_id=tenant)
+        router = site.cloud.network.create_router(
+            name=tenant, project_id=tenant, external_gateway_info={"network_id": public.id, "enable_snat": False}
+        )
+        for version in (4, 6):
+            site.join(router, f"{tenant}-v{version}")
+        door = site.cloud.network.create_port(network_id=network_id(site, "market"), name=f"{tenant}-door")
+        site.cloud.network.add_interface_to_router(router, port_id=door.id)
+        machine(site, tenant, f"{tenant}-web", chassis, HOSTS["web"])
+        machine(site, tenant, f"{tenant}-client", "chassis2", HOSTS["client"])
+    for guest, chassis in GUESTS.items():
+        machine(site, "market", guest, chassis, 70 + list(GUESTS).index(guest), project="carol")
+    names = [*GUESTS, *(f"{tenant}-{kind}" for tenant in TENANTS for kind in HOSTS)]
+    site.lab.wait_bound(*names)
+    site.lab.wait_synced()
+    yield site
+    for name in names:
+        lab.remove_workload(name)
+    assert lab.status().is_healthy, "a daemon of the lab ended by itself"
+    lead_nobody_out(site.cloud)
+    site.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+    started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
+    yield started
+    for agent in started.values():
+        agent.stop()
+
+
+def network_id(site: Site, name: str) -> str:
+    found: str = site.cloud.network.find_network(name, ignore_missing=False).id
+    return found
+
+
+def machine(site: Site, network: str, name: str, chassis: str, host: int, project: str = "") -> None:
+    """It serves 8080."""
+    subnets = site.cloud.network.subnets(network_id=network_id(site, network))
+    fixed = [
+        {"subnet_id": subnet.id, "ip_address": str(subnet.cidr).split("0/24")[0].split("/64")[0] + str(host)}
+        for subnet in subnets
+    ]
+    port = site.cloud.network.create_port(
+        name=name, network_id=network_id(site, network), fixed_ips=fixed, project_id=project or network
+    )
+    site.lab.add_workload(workload_of_port(site.url, port.id, Placement(name=name, chassis=chassis, serve=(8080,))))
+
+
+@contextmanager
+def led(
+    site: Site, tenant: str, subnet: str, version: int, at: str | None = None, **listener: Any
+) -> Iterator[Balancer]:
+    """The tenant's, with a VIP on this subnet and the tenant's one machine behind it."""
+    asked = {"protocol": "HTTP", **listener}
+    pool = {"name": "pool", "protocol": asked["protocol"], "lb_algorithm": "ROUND_ROBIN"}
+    member = {"address": site.address(f"{tenant}-web", version), "protocol_port": 8080}
+    made = site.cloud.load_balancer.create_load_balancer(
+        project_id=tenant,
+        vip_subnet_id=site.subnet(subnet).id,
+        **({} if at is None else {"vip_address": at}),
+        listeners=[{"protocol_port": 80, "default_pool": {"name": "pool"}, **asked}],
+        pools=[{**pool, "members": [member]}],
+    )
+    try:
+        site.settle(made.id)
+        yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
+    finally:
+        site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+
+
+def answer(site: Site, client: str, vip: str) -> str:
+    """Who; nothing if nobody."""
+    with suppress(CommandFailed):
+        code, who = get(site, client, vip)
+        return who if code == "200" else code
+    return ""
+
+
+def served(site: Site, wanted: Mapping[tuple[str, str], str]) -> None:
+    """(client, VIP) -> who answers, soon and then always."""
+    until(PATIENCE, f"{wanted} come true", lambda: all(answer(site, *each) == who for each, who in wanted.items()))
+    for each, who in wanted.items():
+        assert Counter(answer(site, *each) for _ in range(6)) == {who: 6}, each
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_guests_have_proxies_of_their_own_on_a_shared_network(site: Site, version: int):
+    """Behind them are two machines with the same address. Who asks is on the network, or behind the guest's router."""
+    with ExitStack() as stack:
+        found = {each: stack.enter_context(led(site, each, f"market-v{version}", version)) for each in TENANTS}
+        wanted = {(client, each.vip): f"{tenant}-web" for tenant, each in found.items() for client in GUESTS}
+        wanted |= {(f"{tenant}-client", each.vip): f"{tenant}-web" for tenant, each in found.items()}
+        served(site, wanted)
+        ports = list(site.cloud.network.ports(network_id=network_id(site, "market"), device_owner=PROXY))
+        nodes = {(port.project_id, port.binding_host_id) for port in ports}
+        assert nodes == {(tenant, chassis) for tenant in TENANTS for chassis in ("chassis1", "chassis2")}
+
+
+PROXY = "network:load_balancer_proxy"
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_two_tenants_with_the_same_addresses_have_vips_with_the_same_too(site: Site, version: int):
+    with ExitStack() as stack:
+        vip = {4: "10.0.0.200", 6: "fd00:a::c8"}[version]
+        found = {each: stack.enter_context(led(site, each, f"{each}-v{version}", version, vip)) for each in TENANTS}
+        assert {each.vip for each in found.values()} == {vip}
+        served(site, {(f"{tenant}-client", each.vip): f"{tenant}-web" for tenant, each in found.items()})
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_clients_outside_come_to_proxies_by_the_gateway(site: Site, version: int):
+    """A VIP of each tenant on the network outside, and the same addresses behind both."""
+    with ExitStack() as stack:
+        found = {each: stack.enter_context(led(site, each, f"public-v{version}", version)) for each in TENANTS}
+        wanted = {("outside", each.vip): f"{tenant}-web" for tenant, each in found.items()}
+        wanted |= {(f"{tenant}-client", each.vip): f"{tenant}-web" for tenant, each in found.items()}
+        served(site, wanted)
+
+
+def test_a_floating_ip_leads_to_proxies(site: Site):
+    with led(site, "dora", "dora-v4", 4) as balancer:
+        port = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
+        floating = site.cloud.network.create_ip(
+            floating_network_id=network_id(site, "public"), port_id=port, project_id="dora"
+        )
+        try:
+            address = floating.floating_ip_address
+            served(site, {("outside", address): "dora-web", ("dora-client", address): "dora-web"})
+        finally:
+            site.cloud.network.delete_ip(floating)
+
+
+@pytest.mark.parametrize("how", ["killed", "agent frozen"])
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_client_whose_own_proxy_is_gone_goes_on_through_another(
+    site: Site, nodes: dict[str, agents.Agent], version: int, how: str
+):
+    with led(site, "dora", f"dora-v{version}", version, protocol="TCP", connection_limit=1000) as balancer:
+        served(site, {("dora-client", balancer.vip): "dora-web"})
+        until(PATIENCE, "each has the one proxy", lambda: sorted(name for name, _ in proxies(site)) == sorted(nodes))
+        first = dict(proxies(site))["chassis2"]
+        with ticking(site.lab, "dora-client", balancer.vip, 80) as ticker:
+            until(PATIENCE, "it is served", lambda: len([each for each in ticker.ticks if each.name]) > 5)
+            agent, began = nodes["chassis2"].process, time.time()
+            os.kill(agent.pid if how == "agent frozen" else first, STOPS[how])
+            try:
+                watch(ticker, began + WATCHED[how])
+            finally:
+                os.kill(agent.pid, signal.SIGCONT)
+            ticker.stop()
+        assert (dict(proxies(site))["chassis2"] != first) == (how == "killed")
+    ticks = sorted((each for each in ticker.ticks if each.at > began - 1), key=lambda each: each.at)
+    print(f"IPv{version}, {how}: {outage(ticks):.2f} s, {Counter(each.kind or 'served' for each in ticks)}")
+    assert outage(ticks) < OTHER_PROXY_SECONDS
+
+
+STOPS = {"killed": signal.SIGKILL, "agent frozen": signal.SIGSTOP}
+WATCHED = {"killed": 5.0, "agent frozen": 20.0}
+"""Seconds: until a server calls an agent silent, and beyond."""
+
+
+def watch(ticker: Ticker, end: float) -> None:
+    until(PATIENCE, "it is told", lambda: any(each.at > end for each in ticker.ticks))
+
+
+def outage(ticks: list[Tick]) -> float:
+    """The longest time between the beginnings of two connections that were served, if any between them was not."""
+    good = [each.at for each in ticks if each.name]
+    gaps = [after - before for before, after in pairwise(good)]
+    return max((gap - PERIOD for gap in gaps), default=float("inf"))
+
+
+def proxies(site: Site) -> list[tuple[str, int]]:
+    """(chassis, process) of each proxy."""
+    folders = site.lab.layout.directory / "fairlead"
+    return [
+        (path.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"), int(path.read_text().split()[0]))
+        for path in folders.glob("agent-*.proxies/*/pid")
+    ]
