@@ -264,9 +264,8 @@ def _whatever_probes(old: Snapshot, new: Snapshot, news: object) -> Iterator[Own
 def _led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
     """Who leads to a proxy that serves others of its listeners than before."""
     for port_id in news:
-        port = new.ports.get(port_id)
-        place = place_of_port(port) if port is not None else None
-        numbers = _served(old, port_id) ^ _served(new, port_id) if place is not None else ()
+        place = place_of_port(new.ports[port_id]) if port_id in new.ports else None
+        numbers = _served(old, port_id) ^ _served(new, port_id)
         found = {new.proxy_ports.get((place, number), "") for number in numbers} if place is not None else ()
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found) if each)
 
