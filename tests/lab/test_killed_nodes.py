@@ -186,7 +186,9 @@ def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: No
         opened = sum(result.opened for result in seen)
         print(
             f"\n{told}: {opened} connections, {sum(result.asked for result in seen)} exchanges on kept ones,"
-            f" {len(broken)} failed, {len(changed)} rows changed"
+            f" {len(broken)} failed, {len(changed)} rows changed",
+            *changed,
+            sep="\n",
         )
         assert (broken, wrong, changed) == ([], [], []), told
         assert opened > SECONDS * 10
