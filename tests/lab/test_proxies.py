@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -61,9 +62,9 @@ def get(site: Site, client: str, vip: str, path: str = "/", *more: str) -> tuple
     return code, where or "".join(body)
 
 
-def serves(site: Site, client: str, vip: str) -> bool:
+def serves(site: Site, client: str, vip: str, path: str = "/") -> bool:
     try:
-        return get(site, client, vip)[0] == "200"
+        return get(site, client, vip, path)[0] == "200"
     except CommandFailed:
         return False
 
@@ -130,6 +131,39 @@ def test_the_vip_answers_ping_whether_a_proxy_serves_or_not(site: Site, version:
         site.settle(balancer.id)
         for client in CLIENTS:
             site.lab.exec(client, ["ping", f"-{version}", "-c", "1", "-w", "5", balancer.vip])
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_only_who_begins_with_the_bytes_of_the_listener_is_led_on(site: Site, version: int):
+    with site.balancer(f"thuja-v{version}", MEMBERS, version=version) as balancer:
+        assert get(site, "near", balancer.vip)[0] == "200"
+        raw = {"location": 0, "value": b"GET /of-ours".hex()}
+        path = f"{site.url}/load-balancer/v2/lbaas/listeners/{balancer.listener}"
+        httpx.put(path, json={"listener": {"raw": raw}}).raise_for_status()
+        until(PATIENCE, "others are refused", lambda: not any(serves(site, each, balancer.vip) for each in CLIENTS))
+        for client in CLIENTS:
+            until(PATIENCE, "it is led on", partial(serves, site, client, balancer.vip, "/of-ours"))
+            assert not serves(site, client, balancer.vip, "/of-others")
+        httpx.put(path, json={"listener": {"raw": None}}).raise_for_status()
+        until(PATIENCE, "everybody is led on", lambda: all(serves(site, each, balancer.vip) for each in CLIENTS))
+
+
+def test_each_proxy_leads_to_members_on_its_own_node_while_one_serves(site: Site):
+    with web(site) as balancer:
+        before = processes(site)
+        path = f"{site.url}/load-balancer/v2/lbaas/pools/{balancer.pool}"
+        httpx.put(path, json={"pool": {"locality": "CHASSIS"}}).raise_for_status()
+        for client, member in {"near": "w1", "other": "w2", "far": "w2"}.items():
+            until(
+                PATIENCE, f"{member} serves", lambda who=client, its=member: answers(site, who, balancer.vip) == {its}
+            )
+        site.set_member(balancer, "w1", weight=0)
+        until(PATIENCE, "the other one serves", lambda: answers(site, "near", balancer.vip) == {"w2"})
+        assert processes(site) == before  # nobody was replaced for it
+
+
+def answers(site: Site, client: str, vip: str) -> set[str]:
+    return {get(site, client, vip)[1] for _ in range(4)}
 
 
 def test_paths_lead_where_policies_say(site: Site):
