@@ -128,6 +128,7 @@ BAD = [
     ("", {"FAIRLEAD_AGENT_USER": "u", "FAIRLEAD_AGENT_PASSWORD_FILE": "/nothing"}, "/nothing: no such file"),
     ("", {"FAIRLEAD_AGENT_CA": "/nothing"}, "agent.ca: /nothing: no such file"),
     ("", {"FAIRLEAD_AGENT_INTERVAL": "0"}, "agent.interval: from 1"),
+    ("", {"FAIRLEAD_AGENT_RENEWAL": "0"}, "agent.renewal: from 1 to 3600 seconds"),
     ("", {"FAIRLEAD_AGENT_MOST_CONNECTIONS": "-1"}, "agent.most_connections: 0 or more"),
     ("", {"FAIRLEAD_LOG_FORMAT": "xml"}, "log.format: 'xml' is not text or json"),
 ]
@@ -224,3 +225,13 @@ def test_secrets_that_everybody_can_open_are_refused(tmp_path: Path, mode: int):
         check_secrets(configuration)
     path.chmod(0o640)
     check_secrets(configuration)
+
+
+def test_keys_are_in_a_folder_into_which_not_everybody_writes(tmp_path: Path):
+    for folder, mode, words in ((tmp_path / "none", 0, "no such folder"), (tmp_path, 0o777, "everybody can write")):
+        if mode:
+            folder.chmod(mode)
+        with pytest.raises(BadConfiguration, match=f"keys.directory: .*{words}"):
+            check_secrets(read_configuration(None, {"FAIRLEAD_KEYS_DIRECTORY": str(folder)}))
+    tmp_path.chmod(0o750)
+    check_secrets(read_configuration(None, {"FAIRLEAD_KEYS_DIRECTORY": str(tmp_path)}))

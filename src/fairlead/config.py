@@ -45,7 +45,7 @@ from fairlead.store.opening import check_url
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
 AUTHENTICATIONS = ("none", "http_basic", "keystone")
-LONGEST_DELAY = LONGEST_PROBE_INTERVAL = 3600
+LONGEST_DELAY = LONGEST_PROBE_INTERVAL = LONGEST_RENEWAL = 3600
 MOST_CONNECTIONS = 100_000
 OTHERS = 0o007
 """Bits of a file's mode that are about everybody; a group may have a key, as Debian's ssl-cert has."""
@@ -108,6 +108,11 @@ def check_secrets(configuration: Configuration) -> None:
             raise BadConfiguration(
                 f"{name}: {path}: everybody on this machine can open it (mode {mode:04o}); chmod 600"
             )
+    folder = configuration.keys.directory
+    if folder and not Path(folder).is_dir():
+        raise BadConfiguration(f"keys.directory: {folder}: no such folder")
+    if folder and (mode := _mode(folder)) & stat.S_IWOTH:
+        raise BadConfiguration(f"keys.directory: {folder}: everybody can write into it (mode {mode:04o}); chmod 750")
 
 
 def _mode(path: str) -> int:
@@ -347,6 +352,8 @@ def _check_agent(options: AgentOptions) -> None:
         raise BadConfiguration(f"agent.interval: from 1 to {LONGEST_INTERVAL} seconds")
     if not 1 <= options.heartbeat <= LONGEST_HEARTBEAT // 1000:
         raise BadConfiguration(f"agent.heartbeat: from 1 to {LONGEST_HEARTBEAT // 1000} seconds")
+    if not 1 <= options.renewal <= LONGEST_RENEWAL:
+        raise BadConfiguration(f"agent.renewal: from 1 to {LONGEST_RENEWAL} seconds")
     if options.most_connections < 0:
         raise BadConfiguration("agent.most_connections: 0 or more")
     for name in ("password_file", "ca"):

@@ -336,6 +336,18 @@ class ProviderOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """Where the keys and certificates are that load balancers name."""
+
+    directory: str = _option(
+        "",
+        "A folder with a folder for each project, by its id; what `--default-tls-container-ref` and its like name is a"
+        " file there: PEM, or PKCS#12 without a pass phrase, that not everybody may open. Empty: listeners that need"
+        " keys are refused.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """`fairlead agent`, on a compute node: it counts for statistics, and announces Local IPs. A server reads none of
     this."""
@@ -370,6 +382,9 @@ class AgentOptions:
         "fairlead-proxy", "How the names of the network namespaces (ip-netns) begin in which proxies of networks run."
     )
     proxies: str = _option("/run/fairlead/proxies", "The folder of proxies' files, on a tmpfs: keys may be there.")
+    renewal: int = _option(
+        60, "Seconds from look to look whether a key or a certificate was renewed that a proxy here serves."
+    )
     haproxy: str = _option("/usr/sbin/haproxy", "HAProxy, 2.6 or newer; the user haproxy runs it.")
     most_connections: int = _option(
         200_000, "With more tracked at once those open are not counted: the switch stands still while it lists them."
@@ -403,6 +418,7 @@ class Configuration:
     quota: QuotaOptions = QuotaOptions()
     probes: ProbeOptions = ProbeOptions()
     providers: ProviderOptions = ProviderOptions()
+    keys: KeyOptions = KeyOptions()
     agent: AgentOptions = AgentOptions()
     log: LogOptions = LogOptions()
 
@@ -418,6 +434,7 @@ SECTIONS: Mapping[str, Any] = {
     "quota": QuotaOptions,
     "probes": ProbeOptions,
     "providers": ProviderOptions,
+    "keys": KeyOptions,
     "agent": AgentOptions,
     "log": LogOptions,
 }

@@ -5,9 +5,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Role, Secret, Server
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
 from fairlead.dataplane.haproxy_commands import Command, commands, renewal
 from fairlead.dataplane.rows import Rows, diff
+from fairlead.model.secrets import Role, Secret
 
 FOUR, SIX = ip_address("10.0.0.11"), ip_address("fd00::11")
 SERVER = Server(backend="b", name="s", number=1, address=FOUR, port=80, weight=1)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.haproxy import Frontend, Role, Secret
+from fairlead.dataplane.haproxy import Frontend
 from fairlead.dataplane.haproxy_commands import Command, commands, renewal
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.model.loadbalancer import (
@@ -26,6 +26,7 @@ from fairlead.model.loadbalancer import (
     PoolTls,
     Timeouts,
 )
+from fairlead.model.secrets import Role, Secret
 from harness.machines import as_member, ask, machine
 from harness.proxied import (
     Running,

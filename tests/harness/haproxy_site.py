@@ -12,8 +12,9 @@ from typing import Any
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.rows import Rows, diff
-from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy import Fetch, HAProxy
 from fairlead.drivers.haproxy.process import Program, read_running
+from fairlead.drivers.haproxy.secrets import nobody_lends
 from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Kind, Owner
 from harness.proxied import PROGRAM, WEB, listener, pool, view
@@ -48,6 +49,8 @@ class Site:
     folder: Path
     places: Here = field(default_factory=Here)
     said: list[frozenset[int] | None] = field(default_factory=list)
+    fetch: Fetch = nobody_lends
+    """Who brings keys."""
     driver: HAProxy = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +58,7 @@ class Site:
 
     def new(self) -> HAProxy:
         program = Program(path=PROGRAM, user="")
-        return HAProxy(self.folder, self.places, lambda _, ports: self.said.append(ports), program)
+        return HAProxy(self.folder, self.places, lambda _, ports: self.said.append(ports), program, self.fetch)
 
     async def put(self, owner: Owner, rows: Rows) -> None:
         await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api import node_identity
+from fairlead.api.agent_keys import KEYS, KEYS_QUESTION, Lending
 from fairlead.api.agent_messages import (
     MOST_LISTENERS,
     NEIGHBOURS,
@@ -147,6 +148,7 @@ class _Hearing:
 def make_door(services: Services) -> Starlette:
     counting, hearing = _Counting(services), _Hearing(services.nodes)
     watching = Watching(services.nodes.channel, _check_speaks)
+    lending = Lending(services, _check_speaks)
     neighbours = NeighbourNews(services, partial(_ports_of, services))
     return DOOR.build(
         [
@@ -168,6 +170,7 @@ def make_door(services: Services) -> Starlette:
                 gives={200: _BELIEVED},
                 largest=LARGEST_REPORT,
             ),
+            Operation("POST", "/chassis/{chassis}/keys", lending.lend, takes=_whole(KEYS_QUESTION), gives={200: KEYS}),
             Operation("PUT", "/chassis/{chassis}", counting.tell, takes=_whole(REPORT), gives={200: _HEARD}),
             Operation(
                 "POST",

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from fairlead.api.enrolment import Enrolment
+from fairlead.api.keys import Keys
 from fairlead.api.node_counts import NodeCounts
 from fairlead.api.nodes import Nodes
 from fairlead.changes.balancers import OnItsWay
@@ -106,6 +107,8 @@ class Services:
     """Of every project."""
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     """What the nodes have counted."""
+    keys: Keys = field(default_factory=Keys)
+    """And certificates, which load balancers name."""
     nodes: Nodes = field(init=False)
     """The channel of agents, and what they tell."""
     locate: Callable[[CountingPlace], str | None] = lambda _: None
@@ -152,6 +155,7 @@ class Services:
         changes = await decided(change(snapshot))
         await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
         changes = within_quota(self.limits, snapshot, _bounded(changes))
+        await self.keys.check(snapshot, changes)
         return check_probes(self.probes, snapshot, changes)
 
 

@@ -166,6 +166,11 @@ class _State(Collector):
         yield CounterMetricFamily(
             "fairlead_loop_long_holds_total", "Times that nobody was served for 50 ms.", self._lag.long
         )
+        yield GaugeMetricFamily(
+            "fairlead_unreadable_keys",
+            "Keys, certificates and lists that nodes ask for and that cannot be read any more; the log says which.",
+            self._services.keys.unreadable(self._services.model.snapshot),
+        )
         yield _counted("fairlead_owners", "Documents that have rows, by kind and status.", self._owners, "kind")
         yield _counted("fairlead_members", "Members that a health monitor watches.", self._members)
         yield _counted("fairlead_replicas", "Replicas of Local IPs that a health monitor watches.", self._replicas)

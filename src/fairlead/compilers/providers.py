@@ -17,7 +17,6 @@ from fairlead.compilers.ovn import OVN
 from fairlead.compilers.ovn.abilities import ABILITIES, WITH_AGENTS
 from fairlead.compilers.ovn.members import check_change
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.haproxy import Certificate
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.model.abilities import Abilities, Feature, either
@@ -62,15 +61,7 @@ def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
     return {dataplane.name: dataplane for dataplane in dataplanes}
 
 
-def _without_keys(view: Snapshot, owner: Owner) -> Steps[Rows]:
-    """Nobody brings keys to nodes: a listener that needs one is refused."""
-    rows = yield from HAPROXY.compile_in_steps(view, owner)
-    if any(isinstance(row, Certificate) or getattr(row, "secrets", ()) for row in rows.values()):
-        raise Unsupported("keys and certificates", "fairlead")
-    return rows
-
-
-DATAPLANES = _by_name(OVN, replace(HAPROXY, compile_in_steps=_without_keys))
+DATAPLANES = _by_name(OVN, HAPROXY)
 """All that there are. Where an owner has rows in several, its rows in one do not refer to those in another."""
 IMPLEMENTATIONS: Mapping[str, Provider] = {
     "fairlead": Provider(

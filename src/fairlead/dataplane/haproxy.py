@@ -7,39 +7,16 @@ Frontends and backends are kept as words, in the order of their directives, and 
 there to text. A server is kept in its parts, because it changes while the process runs.
 """
 
-import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias, assert_never
 
 from fairlead.dataplane.haproxy_words import Line, name, render_line
 from fairlead.dataplane.rows import Key
 from fairlead.model.addresses import IPAddress, render_endpoint
+from fairlead.model.secrets import Role, Secret
 
-SECRETS, LISTS = "secrets", "lists"
-"""Folders, below that of the configuration."""
-
-
-class Role(StrEnum):
-    """What a secret is for. Each is a file of PEM."""
-
-    CERTIFICATE = "certificate"
-    """With its key and the certificates between it and its authority."""
-    AUTHORITY = "authority"
-    REVOCATIONS = "revocations"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
-    """What a reference names. It is read by whoever fills the folder of secrets, and is no part of a row."""
-
-    role: Role
-    reference: str
-
-    @property
-    def path(self) -> str:
-        """By a digest: a reference is text of a tenant."""
-        return f"{SECRETS}/{self.role}-{hashlib.sha256(self.reference.encode()).hexdigest()[:32]}.pem"
+LISTS = "lists"
+"""A folder, below that of the configuration; that of secrets is beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

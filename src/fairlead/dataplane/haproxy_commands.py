@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.dataplane.haproxy import Certificate, Role, Secret, Server, list_path
+from fairlead.dataplane.haproxy import Certificate, Server, list_path
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Row, Update
+from fairlead.model.secrets import Role, Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

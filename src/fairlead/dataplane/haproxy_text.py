@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Secret, Server, list_path
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server, list_path
 from fairlead.dataplane.haproxy_words import Line, Unwritable, read_line, render_line
+from fairlead.model.secrets import Secret
 
 CONFIGURATION = "haproxy.cfg"
 PEERS = "kept"
@@ -38,9 +39,18 @@ def files(
     """
     found = list(rows)
     lists = _lists(found)
-    backends = {each.name: each for each in found if isinstance(each, Backend) and each.process == process.network}
-    backends = {each: row for each, row in backends.items() if not _lacks(row.secrets, missing)}
-    frontends = [
+    backends = _backends(process, found, missing)
+    frontends = served(process, found, missing)
+    texts = {list_path(each.name): _list(lists[each.name]) for each in frontends if lists[each.name]}
+    text = _written(_configuration(process, frontends, backends.values(), _servers(found), sockets))
+    return {CONFIGURATION: text, **texts}
+
+
+def served(process: Process, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
+    """The frontends that have all that they need, and whose backends do."""
+    found = list(rows)
+    lists, backends = _lists(found), _backends(process, found, missing)
+    return [
         each
         for each in found
         if isinstance(each, Frontend)
@@ -48,9 +58,11 @@ def files(
         and not _lacks((*each.secrets, *(line.secret for line in lists[each.name])), missing)
         and all(backend in backends for backend in each.backends)
     ]
-    texts = {list_path(each.name): _list(lists[each.name]) for each in frontends if lists[each.name]}
-    text = _written(_configuration(process, frontends, backends.values(), _servers(found), sockets))
-    return {CONFIGURATION: text, **texts}
+
+
+def _backends(process: Process, rows: Iterable[HAProxyRow], missing: Collection[Secret]) -> Mapping[str, Backend]:
+    own = (each for each in rows if isinstance(each, Backend) and each.process == process.network)
+    return {each.name: each for each in own if not _lacks(each.secrets, missing)}
 
 
 def _lacks(secrets: Iterable[Secret], missing: Collection[Secret]) -> bool:

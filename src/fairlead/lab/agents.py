@@ -3,19 +3,23 @@
 Like the server they run on the machine itself, where loopback is; each speaks with the switch of its chassis.
 """
 
+import shutil
 import subprocess
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.drivers.haproxy.secrets import is_in_memory
 from fairlead.lab import processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
 
 END_SECONDS = 10.0
-HEARTBEAT = 5
+HEARTBEAT, RENEWAL = 5, 60
 """Seconds, as without an option."""
+MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,24 @@ class Agent:
         self.process.wait(timeout=END_SECONDS)
 
 
-def start(layout: Layout, url: str, *, interval: int = 1, heartbeat: int = HEARTBEAT) -> list[Agent]:
+def start(
+    layout: Layout, url: str, *, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RENEWAL
+) -> list[Agent]:
     """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
     names = (node.name for node in records.read_lab(layout).chassis)
-    return [start_one(layout, url, name, interval=interval, heartbeat=heartbeat) for name in names]
+    known = {"interval": interval, "heartbeat": heartbeat, "renewal": renewal}
+    return [start_one(layout, url, name, **known) for name in names]
 
 
-def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1, heartbeat: int = HEARTBEAT) -> Agent:
+def start_one(
+    layout: Layout,
+    url: str,
+    chassis: str,
+    *,
+    interval: int = 1,
+    heartbeat: int = HEARTBEAT,
+    renewal: int = RENEWAL,
+) -> Agent:
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
     _end(layout, chassis)
@@ -54,11 +69,29 @@ def start_one(layout: Layout, url: str, chassis: str, *, interval: int = 1, hear
         "FAIRLEAD_AGENT_RUN_DIR": str(layout.node_directory(chassis)),
         "FAIRLEAD_AGENT_PROBE_NAMESPACE": layout.namespace(f"probes-{chassis}"),
         "FAIRLEAD_AGENT_PROXY_NAMESPACES": layout.namespace(f"proxy-{chassis}"),
-        "FAIRLEAD_AGENT_PROXIES": str(_file(layout, chassis, "proxies")),
+        "FAIRLEAD_AGENT_PROXIES": str(_proxies(layout, chassis)),
+        "FAIRLEAD_AGENT_RENEWAL": str(renewal),
     }
     process = processes.launch("agent", environment, log)
     _file(layout, chassis, "pid").write_text(str(process.pid))
     return Agent(layout, chassis, process)
+
+
+def _proxies(layout: Layout, chassis: str) -> Path:
+    """Keys will be there: where the lab's own folder is on a disk it is a link into memory."""
+    folder = _file(layout, chassis, "proxies")
+    if not folder.exists() and not is_in_memory(folder.parent):
+        there = Path(tempfile.mkdtemp(prefix=f"{layout.name}-{chassis}-", dir=MEMORY))
+        there.chmod(0o755)
+        folder.symlink_to(there)
+    return folder
+
+
+def remove_memory(layout: Layout) -> None:
+    """To which links in the lab's folder lead."""
+    for link in (layout.directory / "fairlead").glob("*.proxies"):
+        if link.is_symlink():
+            shutil.rmtree(link.resolve(), ignore_errors=True)
 
 
 def running(layout: Layout) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import shutil
 from contextlib import suppress
 
-from fairlead.lab import namespaces, processes
+from fairlead.lab import agents, namespaces, processes
 from fairlead.lab.errors import CommandFailed, LabError
 from fairlead.lab.layout import Layout
 
@@ -30,6 +30,7 @@ def sweep(layout: Layout) -> None:
         for namespace in namespaces.existing(layout.prefix):
             with suppress(CommandFailed):
                 namespaces.delete(namespace)
+        agents.remove_memory(layout)
         shutil.rmtree(layout.directory, ignore_errors=True)
     if remains(layout):
         raise LabError(f"cannot remove {layout.directory} or a namespace {layout.prefix}*; see: ip netns list")

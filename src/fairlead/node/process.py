@@ -25,6 +25,7 @@ from fairlead.drivers.ovn.tracked import Tracked
 from fairlead.drivers.ovn.vswitch import SwitchError, Tools
 from fairlead.model.agent import Agent as SeenAgent
 from fairlead.node.announcing import AGAIN, WAIT, Announcing
+from fairlead.node.borrowing import borrow_from
 from fairlead.node.channel import Channel, Slice, slice_path
 from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Remote
@@ -142,7 +143,13 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     channel = Channel(slice_, lambda: own.remotes)
     places = ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir))
     program = Program(path=options.haproxy)
-    proxying = Proxying(slice_, reports, lambda told: HAProxy(Path(options.proxies), places, told, program))
+    borrow = borrow_from(asked, name)
+    proxying = Proxying(
+        slice_,
+        reports,
+        lambda told: HAProxy(Path(options.proxies), places, told, program, borrow),
+        float(options.renewal),
+    )
     parts = (channel.run, reports.run, own.keep_renewed, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))
 

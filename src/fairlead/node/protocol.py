@@ -1,5 +1,5 @@
-"""What an agent says to servers: it asks whose the addresses are that it has counted for, tells its sums, and asks for
-news of its machines' neighbours.
+"""What an agent says to servers: it asks whose the addresses are that it has counted for, tells its sums, asks for
+news of its machines' neighbours, and for the keys and certificates of its proxies.
 
 The messages are declared in `api/agent_messages.py`, for both ends.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fairlead.api.agent_keys import MOST_ASKED, read_keys, render_keys_question
 from fairlead.api.agent_messages import (
     HeardNeighbours,
     read_neighbours,
@@ -19,6 +20,7 @@ from fairlead.api.agent_messages import (
 )
 from fairlead.client import Server, ServerError
 from fairlead.model.neighbours import Remembered
+from fairlead.model.secrets import Found, Wanted
 from fairlead.model.statistics import MOST_SERVICES, CountedService, Figures
 from fairlead.node.threads import beside
 
@@ -63,6 +65,18 @@ class Servers:
             return read_neighbours(await self._ask_one(*render_neighbours_question(chassis, digest, remembered, wait)))
         except ValueError as error:
             raise ServerError(f"a server's answer cannot be read: {error}") from None
+
+    async def ask_keys(self, chassis: str, wanted: Sequence[Wanted]) -> list[Found]:
+        """What each is now. Raises ServerError."""
+        found = list[Found]()
+        for first in range(0, len(wanted), MOST_ASKED):
+            some = wanted[first : first + MOST_ASKED]
+            answer = await self._ask_one(*render_keys_question(chassis, some))
+            try:
+                found += read_keys(answer, len(some))
+            except ValueError as error:
+                raise ServerError(str(error)) from None
+        return found
 
     async def _ask_one(self, method: str, path: str, body: object) -> Any:
         """The first server that answers knows, and is asked first the next time. Raises ServerError."""

@@ -1,6 +1,7 @@
 """The proxies of this node: the reconciler of HAProxy's rows, by the slice that the node is given.
 
 It is the same loop as a server's. What it could not apply, and at which ports proxies take connections, is reported.
+Keys and certificates are asked of a server when rows name them, and looked after from time to time.
 """
 
 import asyncio
@@ -24,14 +25,16 @@ AGAIN = 5.0
 
 
 class Proxying:
-    def __init__(self, given: Slice, reports: Reports, make: Callable[..., HAProxy]) -> None:
-        """`make` is given whom to tell what proxies serve."""
+    def __init__(self, given: Slice, reports: Reports, make: Callable[..., HAProxy], renewal: float) -> None:
+        """`make` is given whom to tell what proxies serve; `renewal` is the seconds from look to look whether keys and
+        certificates were renewed."""
         self._given = given
         self._reports = reports
         self._driver = make(reports.serves)
         self._reconciler = Reconciler(
             dataplane=HAPROXY, driver=self._driver, snapshot=lambda: given.snapshot, clock=time.monotonic
         )
+        self._renewal = renewal
         self._reconciler.follow(self._tell)
         given.subscribe(self._reconciler.mark)
 
@@ -40,7 +43,9 @@ class Proxying:
         await self._given.ready.wait()
         try:
             await self._open()
-            await self._reconciler.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._reconciler.run())
+                tasks.create_task(self._renew())
         finally:
             await asyncio.shield(self._driver.close())
 
@@ -59,6 +64,20 @@ class Proxying:
                 continue
             complaints.end()
             return
+
+    async def _renew(self) -> None:
+        """Until it is cancelled. What somebody waits for is asked for sooner."""
+        complaints, due = Complaints("asking for keys and certificates"), 0.0
+        while True:
+            if self._driver.lacks or time.monotonic() >= due:
+                due = time.monotonic() + self._renewal
+                try:
+                    await self._driver.renew()
+                except DriverError as error:
+                    complaints.say(error, self._renewal)
+                else:
+                    complaints.end()
+            await asyncio.sleep(min(AGAIN, self._renewal))
 
     def _tell(self, owner: Owner) -> None:
         self._reports.failed(HAPROXY.name, owner, self._reconciler.applied(owner).error)

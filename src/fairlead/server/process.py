@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fairlead.api.app import make_app
 from fairlead.api.door import Services
+from fairlead.api.keys import Keys
 from fairlead.api.loop_lag import LoopLag
 from fairlead.changes.proxy_places import Bounds
 from fairlead.compilers.ovn import OVN
@@ -33,6 +35,7 @@ from fairlead.compilers.providers import (
 )
 from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.keystores.directory import Directory
 from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
 from fairlead.model.proxies import proxied_listeners, rests_on_agents
 from fairlead.model.quota import Limits
@@ -167,6 +170,7 @@ def _services(
         providers=providers,
         limits=Limits(**asdict(configuration.quota)),
         probes=configuration.probes.limits,
+        keys=Keys(Directory(Path(configuration.keys.directory)) if configuration.keys.directory else None),
         news=dataplanes.news,
         follow=dataplanes.follow,
         reachable=lxd.reachable,

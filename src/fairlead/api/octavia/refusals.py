@@ -36,6 +36,7 @@ from fairlead.changes import (
     proxy_ports,
     quotas,
     said_again,
+    secrets,
     takeovers,
     tls_checks,
     vip_gateways,
@@ -292,6 +293,9 @@ _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     ),
     tls_checks.BadCiphers: lambda _: bad_request(
         "Invalid characters in cipher string. Only alphanumeric, -, +, !, :, @, =, _, and . are allowed."
+    ),
+    secrets.NotRetrieved: lambda why: ApiError(
+        400, f"Could not retrieve certificate: {list(why.references)}: {'; '.join(dict.fromkeys(why.why))}"
     ),
     tls_checks.OldTlsVersions: lambda why: bad_request(
         f"Requested TLS versions are less than the minimum: {', '.join(why.versions)} < {why.least}"

@@ -29,6 +29,7 @@ from fairlead.model.nearby import members_on
 from fairlead.model.port_ranges import targets
 from fairlead.model.proxies import proxy_name
 from fairlead.model.proxy_place import place_of
+from fairlead.model.secrets import member_secrets
 from fairlead.model.snapshot import Snapshot
 
 TABLE = "10k"
@@ -64,9 +65,7 @@ def backend_rows(
         ("timeout", "connect", str(listener.timeouts.member_connect)),
         ("timeout", "server", str(listener.timeouts.member_data)),
     )
-    yield Backend(
-        name=name, process=proxy_name(view, place_of(balancer)), lines=lines, secrets=tls.member_secrets(pool)
-    )
+    yield Backend(name=name, process=proxy_name(view, place_of(balancer)), lines=lines, secrets=member_secrets(pool))
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
     options = (*_GREETING.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
     down = view.down.get(balancer.id, frozenset())

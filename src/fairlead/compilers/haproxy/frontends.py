@@ -19,6 +19,7 @@ from fairlead.model.paths import INSIDE
 from fairlead.model.port_ranges import count
 from fairlead.model.proxies import proxy_name
 from fairlead.model.proxy_place import place_of
+from fairlead.model.secrets import client_secrets
 from fairlead.model.snapshot import Snapshot
 
 CONNECTIONS = 5_000
@@ -59,7 +60,7 @@ def frontend_rows(
         connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
         lines=tuple(lines),
         backends=tuple(sorted(backend_name(pool, listener) for pool in pools.values())),
-        secrets=tls.client_secrets(listener),
+        secrets=client_secrets(listener),
     )
     yield from tls.certificates(listener)
 

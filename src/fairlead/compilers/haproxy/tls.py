@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fairlead.compilers.haproxy.ciphers import KNOWN
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.haproxy import Certificate, Role, Secret, list_path
+from fairlead.dataplane.haproxy import Certificate, list_path
 from fairlead.dataplane.haproxy_words import Line
 from fairlead.model.loadbalancer import (
     ClientAuthentication,
@@ -20,6 +20,7 @@ from fairlead.model.loadbalancer import (
     Pool,
     PoolTls,
 )
+from fairlead.model.secrets import Role, Secret, shown_references
 
 VERSIONS = {"TLSv1": "TLSv1.0", "TLSv1.1": "TLSv1.1", "TLSv1.2": "TLSv1.2", "TLSv1.3": "TLSv1.3"}
 """Octavia's name -> HAProxy's, from the oldest to the newest. No library that HAProxy is built with has older ones."""
@@ -113,34 +114,8 @@ def _versions(said: tuple[str, ...]) -> Line:
 
 def certificates(listener: Listener) -> Iterator[Certificate]:
     """One is the default: the first, where a listener says none."""
-    if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
-        return
-    said = listener.tls or _NO_TLS
-    named = dict.fromkeys(filter(None, (said.container_ref, *said.sni_container_refs)))
-    for place, reference in enumerate(named):
+    for place, reference in enumerate(shown_references(listener)):
         yield Certificate(frontend=listener.id, reference=reference, is_default=place == 0)
-
-
-def client_secrets(listener: Listener) -> tuple[Secret, ...]:
-    """By which clients are authenticated."""
-    said = listener.tls or _NO_TLS
-    if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS or not _authentication(said):
-        return ()
-    return tuple(_secrets(None, said.client_ca_container_ref, said.client_crl_container_ref))
-
-
-def member_secrets(pool: Pool) -> tuple[Secret, ...]:
-    said = pool.tls
-    if said is None or not said.enabled:
-        return ()
-    return tuple(_secrets(said.container_ref, said.ca_container_ref, said.crl_container_ref))
-
-
-def _secrets(certificate: str | None, authority: str | None, revocations: str | None) -> Iterator[Secret]:
-    named = ((Role.CERTIFICATE, certificate), (Role.AUTHORITY, authority), (Role.REVOCATIONS, revocations))
-    for role, reference in named:
-        if reference:
-            yield Secret(role=role, reference=reference)
 
 
 def member_words(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> Line:

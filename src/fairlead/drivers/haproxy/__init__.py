@@ -2,5 +2,6 @@
 
 from fairlead.drivers.haproxy.driver import HAProxy, Serving
 from fairlead.drivers.haproxy.places import Places
+from fairlead.drivers.haproxy.secrets import Fetch
 
-__all__ = ["HAProxy", "Places", "Serving"]
+__all__ = ["Fetch", "HAProxy", "Places", "Serving"]

@@ -7,29 +7,35 @@ and longer pauses; whoever asks is told at which ports connections are taken (`S
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Secret, Server
-from fairlead.dataplane.haproxy_commands import Command, commands
-from fairlead.dataplane.haproxy_text import Sockets, files
+from fairlead.dataplane.haproxy import Frontend, HAProxyRow, Process
+from fairlead.dataplane.haproxy_commands import commands, renewal
+from fairlead.dataplane.haproxy_text import Sockets, files, served
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
 from fairlead.drivers.haproxy.kept import Kept, read_kept
+from fairlead.drivers.haproxy.network import (
+    FIRST_PAUSE,
+    Network,
+    devices_of,
+    folder_name,
+    network_of,
+    ours,
+    ports_of,
+)
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import (
     CONTROL,
     PEERS,
     Program,
-    Running,
     all_running,
-    check,
+    check_beside,
     ended,
     read_running,
     retire,
@@ -38,49 +44,41 @@ from fairlead.drivers.haproxy.process import (
 )
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import CommandFailed, running_pid, tell
+from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, nobody_lends, said
 from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.model.owner import Owner
+from fairlead.model.secrets import Secret
 
 LOG = logging.getLogger(__name__)
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 10.0
-"""Seconds until a process that has ended is started again; each pause is twice as long as the last."""
+LONGEST_PAUSE = 10.0
+"""Seconds until a process that has ended is started again, at most; each pause is twice as long as the last."""
 _OURS = re.compile("[0-9a-f]{12}")
-"""Names of folders (`_folder_name`): somebody may name one in which there are others'."""
+"""Names of folders (`folder_name`): somebody may name one in which there are others'."""
 STEADY = 30.0
 """Seconds after which a process counts as one that runs."""
 Serving: TypeAlias = Callable[[str, frozenset[int] | None], None]
 """Told of a port's id, and at which ports the proxy behind it takes connections; None where it does not run."""
 
 
-@dataclass(slots=True)
-class _Network:
-    kept: Kept
-    inside: Sequence[str] = ()
-    """The words before those of a command that runs in its place."""
-    running: Running | None = None
-    watch: "asyncio.Task[None] | None" = None
-    pause: float = FIRST_PAUSE
-    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    placed: Process | None = None
-    """As its place was made by this driver; None if it was not yet."""
-
-    @property
-    def wanted(self) -> Process | None:
-        """What is to run; None while it would have nobody to serve."""
-        return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.rows) else None
-
-
 class HAProxy:
     """A driver (`drivers/interface.py`)."""
 
-    def __init__(self, folder: Path, places: Places, serving: Serving, program: Program = Program()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        folder: Path,
+        places: Places,
+        serving: Serving,
+        program: Program = Program(),  # noqa: B008 - a value
+        fetch: Fetch = nobody_lends,
+    ) -> None:
         """`folder` is on a tmpfs: what is there is worth nothing after a restart of the machine."""
         self._folder = folder
         self._places = places
         self._serving = serving
         self._program = program
         self._rights = Rights(program.user)
-        self._networks: dict[str, _Network] = {}
+        self._secrets = SecretFiles(fetch, self._rights)
+        self._networks: dict[str, Network] = {}
 
     async def open(self) -> None:
         """Find what an earlier agent left, and go on with it. A node that never had a proxy has no folder.
@@ -94,7 +92,8 @@ class HAProxy:
             if kept.process is None:
                 await self._remove_left(each)
                 continue
-            network = self._networks[kept.process.network] = _Network(kept, running=read_running(each))
+            network = self._networks[kept.process.network] = Network(kept, running=read_running(each))
+            network.missing = self._secrets.missing(kept)
             if network.running is None and (left := await asyncio.to_thread(all_running, each)):
                 network.running, kept.settled = left[-1], False
             try:
@@ -130,8 +129,8 @@ class HAProxy:
         """A load balancer is on one network, and a network is one: its rows are of one process."""
         before = self._rows_of(owner)
         after = {key: row for key, row in before.items() if key not in change.deletes}
-        after |= _ours(change.creates) | _ours({key: update.after for key, update in change.updates.items()})
-        was, is_now = _network_of(before), _network_of(after)
+        after |= ours(change.creates) | ours({key: update.after for key, update in change.updates.items()})
+        was, is_now = network_of(before), network_of(after)
         for network_id in {*map(was, before.values()), *map(is_now, after.values())}:
             rows = {key: row for key, row in after.items() if is_now(row) == network_id}
             await self._put(network_id, owner, rows)
@@ -140,21 +139,23 @@ class HAProxy:
         """Raises DriverError; then all is as it was."""
         network = self._networks.get(network_id)
         if network is None:
-            network = self._networks[network_id] = _Network(Kept(self._folder / _folder_name(network_id)))
+            network = self._networks[network_id] = Network(Kept(self._folder / folder_name(network_id)))
         async with network.busy:
-            before = dict(network.kept.owners)
+            before, missing = dict(network.kept.owners), network.missing
             had = {row.key: row for row in network.kept.rows}
             network.kept.owners[owner] = dict(rows)
             if not rows:
                 del network.kept.owners[owner]
             try:
-                await self._bring(network_id, network, diff({row.key: row for row in network.kept.rows}, had))
+                await self._bring(network_id, network, had)
+                self._secrets.forget(network.kept)
             except (OSError, Unwritable, DriverError) as error:
-                network.kept.owners = before
+                network.kept.owners, network.missing = before, missing
+                self._secrets.forget(network.kept)
                 await self._hold(network)
                 raise DriverError(f"the proxy of network {network_id}: {error}") from None
 
-    async def _hold(self, network: _Network) -> None:
+    async def _hold(self, network: Network) -> None:
         """What was there before a change that failed. A process that was told already to end is none."""
         kept = network.kept
         with contextlib.suppress(OSError):
@@ -165,8 +166,10 @@ class HAProxy:
         if network.running is None or not kept.settled:
             self._watch_by(network, self._go_on_later(network))
 
-    async def _bring(self, network_id: str, network: _Network, change: Diff) -> None:
+    async def _bring(self, network_id: str, network: Network, had: Rows) -> None:
+        """`had`: the rows of before."""
         kept = network.kept
+        change = diff({row.key: row for row in kept.rows}, had)
         process = network.wanted
         if process is None:
             await self._end(network_id, network)
@@ -174,17 +177,20 @@ class HAProxy:
         if not change and network.running is not None and network.running.is_there:
             return
         self._rights.make(kept.folder, (kept.folder / CONTROL).parent)
-        moved = network.placed is None or _devices_of(network.placed) != _devices_of(process)
-        told = None if moved or not kept.settled or network.running is None else commands(change)
-        texts = await asyncio.to_thread(self._files, kept, process)
+        missing = await self._bring_secrets(network, process, had)
+        moved = network.placed is None or devices_of(network.placed) != devices_of(process)
+        anew = moved or not kept.settled or network.running is None or missing != network.missing
+        network.missing = missing
+        told = None if anew else commands(change)
+        texts = await asyncio.to_thread(self._files, network, process)
         if told is None:
-            await self._check(kept.folder, texts)
+            await check_beside(kept.folder, texts, self._rights, self._program)
         kept.write(settled=False)
         for name, text in texts.items():
             self._rights.write(kept.folder / name, text)
         if told is not None and network.running is not None and network.running.is_there:
             try:
-                await tell(kept.folder / CONTROL, (self._said(kept, each) for each in told))
+                await tell(kept.folder / CONTROL, (said(kept, each) for each in told))
             except (CommandFailed, Unavailable) as error:
                 LOG.info("network %s: %s; a new process takes its place", network_id, error)
             else:
@@ -192,7 +198,86 @@ class HAProxy:
                 return
         await self._start(network, process, moved=moved)
 
-    async def _start(self, network: _Network, process: Process, *, moved: bool) -> None:
+    async def _bring_secrets(self, network: Network, process: Process, had: Rows) -> frozenset[Secret]:
+        """What cannot be had: what needs it waits. No listener that is served goes for want of a new secret: then it is
+        the change that waits. Raises DriverError and OSError."""
+        kept = network.kept
+        try:
+            self._secrets.put(kept, await self._secrets.ask(kept, again=False), {})
+        except DriverError as error:
+            LOG.warning("the proxy of %s has not all keys: %s", kept.folder.name, error)
+        missing = self._secrets.missing(kept)
+        if missing and network.running is not None:
+            named = {row.name for row in kept.rows if isinstance(row, Frontend)}
+            before = {each.name for each in network.served(ours(had).values())} & named
+            lost = before.difference(each.name for each in served(process, kept.rows, missing))
+            if lost:
+                why = "; ".join(f"{each.reference!r}: {self._secrets.why(kept, each)}" for each in missing)
+                raise DriverError(f"listener {min(lost)} would be served no more: {why}")
+        return missing
+
+    @property
+    def lacks(self) -> bool:
+        """Whether somebody waits for a key or a certificate."""
+        return any(network.missing and network.wanted is not None for network in self._networks.values())
+
+    async def renew(self) -> None:
+        """Ask what has become of keys and certificates, and serve what is new. Raises DriverError."""
+        failed = list[DriverError]()
+        for network in [each for each in self._networks.values() if each.wanted is not None]:
+            try:
+                news = await self._secrets.ask(network.kept, again=True)
+                async with network.busy:
+                    if news or self._secrets.missing(network.kept) != network.missing:
+                        await self._renew(network, news)
+            except DriverError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    async def _renew(self, network: Network, news: Mapping[Secret, str]) -> None:
+        """Raises DriverError; then all is as it was. The next agent begins anew if this one ends meanwhile."""
+        kept, process, missing, settled = network.kept, network.wanted, network.missing, network.kept.settled
+        if process is None:
+            return
+        before = dict[Secret, str]()
+        try:
+            kept.write(settled=False)
+            self._secrets.put(kept, news, before)
+            if not (settled and await self._told(network, before)):
+                await self._replace(network, process)
+        except (OSError, Unwritable, DriverError) as error:
+            with contextlib.suppress(OSError):
+                self._secrets.put_back(kept, before)
+            network.missing, kept.settled = missing, settled
+            await self._hold(network)
+            raise DriverError(f"the proxy of {kept.folder.name}: {error}") from None
+
+    async def _told(self, network: Network, renewed: Iterable[Secret]) -> bool:
+        """Whether the process that runs has taken all of it."""
+        kept = network.kept
+        if network.running is None or self._secrets.missing(kept) != network.missing:
+            return False
+        try:
+            told = (command for secret in renewed for command in renewal(secret))
+            await tell(kept.folder / CONTROL, (said(kept, each) for each in told))
+        except (CommandFailed, Unavailable) as error:
+            LOG.info("%s: %s; a new process takes its place", kept.folder.name, error)
+            return False
+        kept.write(settled=True)
+        return True
+
+    async def _replace(self, network: Network, process: Process) -> None:
+        """By a new process that reads all of it."""
+        kept = network.kept
+        network.missing = self._secrets.missing(kept)
+        texts = await asyncio.to_thread(self._files, network, process)
+        await check_beside(kept.folder, texts, self._rights, self._program)
+        for name, text in texts.items():
+            self._rights.write(kept.folder / name, text)
+        await self._start(network, process, moved=network.placed is None)
+
+    async def _start(self, network: Network, process: Process, *, moved: bool) -> None:
         kept = network.kept
         if moved:
             if network.running is not None and network.placed is not None:
@@ -206,31 +291,32 @@ class HAProxy:
         retire([each for each in there if each != network.running])
         kept.write(settled=True)
 
-    async def _place(self, network: _Network, process: Process) -> None:
+    async def _place(self, network: Network, process: Process) -> None:
         network.placed = None
         network.inside = await self._places.make(process)
         network.placed = process
 
-    async def _go_on(self, network: _Network) -> None:
+    async def _go_on(self, network: Network) -> None:
         """What was not finished is done again, and a process started where none is. Raises DriverError."""
         async with network.busy:
             process = network.wanted
             if process is None:
                 return
             try:
-                if network.placed is None or _devices_of(network.placed) != _devices_of(process):
+                if network.placed is None or devices_of(network.placed) != devices_of(process):
                     await self._place(network, process)
                 if network.running is not None and network.running.is_there and network.kept.settled:
                     self._watch(network)
                     self._say(network)
                     return
-                for name, text in (await asyncio.to_thread(self._files, network.kept, process)).items():
+                network.missing = self._secrets.missing(network.kept)
+                for name, text in (await asyncio.to_thread(self._files, network, process)).items():
                     self._rights.write(network.kept.folder / name, text)
                 await self._start(network, process, moved=False)
             except (OSError, Unwritable) as error:
                 raise DriverError(str(error)) from None
 
-    async def _go_on_later(self, network: _Network) -> None:
+    async def _go_on_later(self, network: Network) -> None:
         """After a pause, and again until it is done."""
         while True:
             await asyncio.sleep(network.pause)
@@ -242,19 +328,20 @@ class HAProxy:
             else:
                 return
 
-    async def _end(self, network_id: str, network: _Network) -> None:
+    async def _end(self, network_id: str, network: Network) -> None:
         """A network that has nobody to serve has no process, and without a port no place."""
         await self._stop(network)
         if network.kept.process is not None:
             self._rights.make(network.kept.folder, (network.kept.folder / CONTROL).parent)
             network.kept.write(settled=True)
+            self._secrets.forget(network.kept)
             return
         await self._places.remove(network_id)
         network.kept.remove()
         if not network.kept.owners:
             self._networks.pop(network_id, None)
 
-    async def _stop(self, network: _Network) -> None:
+    async def _stop(self, network: Network) -> None:
         if network.watch is not None:
             network.watch.cancel()
             network.watch = None
@@ -264,15 +351,15 @@ class HAProxy:
             network.running = None
             self._say(network)
 
-    def _watch(self, network: _Network) -> None:
+    def _watch(self, network: Network) -> None:
         self._watch_by(network, self._keep(network))
 
-    def _watch_by(self, network: _Network, work: Coroutine[None, None, None]) -> None:
+    def _watch_by(self, network: Network, work: Coroutine[None, None, None]) -> None:
         if network.watch is not None and network.watch is not asyncio.current_task():
             network.watch.cancel()
         network.watch = asyncio.ensure_future(work)
 
-    async def _keep(self, network: _Network) -> None:
+    async def _keep(self, network: Network) -> None:
         """Until the process is to end: it is started again whenever it has ended."""
         running = network.running
         if running is not None:
@@ -289,82 +376,20 @@ class HAProxy:
             LOG.warning("the proxy of %s has ended; starting it again", network.kept.folder.name)
         await self._go_on_later(network)
 
-    def _say(self, network: _Network) -> None:
+    def _say(self, network: Network) -> None:
         process = network.kept.process or network.placed
         if process is not None:
-            self._serving(process.port, None if network.running is None else ports_of(network.kept.rows))
-
-    async def _check(self, folder: Path, texts: Mapping[str, str]) -> None:
-        """In a folder beside, for paths are relative. Raises NotStarted."""
-        draft = folder / "draft"
-        for name, text in texts.items():
-            self._rights.write(draft / name, text)
-        for shared in ("secrets",):
-            link = draft / shared
-            if not link.is_symlink() and (folder / shared).exists():
-                link.symlink_to(folder / shared)
-        await check(draft, self._program, next(iter(texts)))
+            self._serving(
+                process.port, None if network.running is None else ports_of(network.served(network.kept.rows))
+            )
 
     async def _remove_left(self, folder: Path) -> None:
         for each in await asyncio.to_thread(all_running, folder):
             await stop(each)
         Kept(folder).remove()
 
-    def _files(self, kept: Kept, process: Process) -> Mapping[str, str]:
+    def _files(self, network: Network, process: Process) -> Mapping[str, str]:
         """Raises Unwritable."""
+        kept = network.kept
         sockets = Sockets(control=str(kept.folder / CONTROL), peers=str(kept.folder / PEERS))
-        missing = [each for each in secrets_of(kept.rows) if not (kept.folder / each.path).exists()]
-        return files(process, kept.rows, sockets, missing)
-
-    def _said(self, kept: Kept, command: Command) -> tuple[str, str, bool]:
-        """Raises OSError."""
-        payload = (kept.folder / command.secret.path).read_text() if command.secret is not None else ""
-        return command.text, payload, command.may_fail
-
-
-def _ours(rows: Rows) -> dict[Key, HAProxyRow]:
-    return {key: row for key, row in rows.items() if isinstance(row, HAProxyRow)}
-
-
-def secrets_of(rows: Iterable[HAProxyRow]) -> Iterator[Secret]:
-    for row in rows:
-        if isinstance(row, Frontend | Backend):
-            yield from row.secrets
-        if isinstance(row, Certificate):
-            yield row.secret
-
-
-def ports_of(rows: Iterable[HAProxyRow]) -> frozenset[int]:
-    """At which the frontends among them take connections."""
-    binds = (line[1] for row in rows if isinstance(row, Frontend) for line in row.lines if line[0] == "bind")
-    return frozenset(int(place.rpartition(":")[2]) for place in binds)
-
-
-def _folder_name(network_id: str) -> str:
-    """Sockets have short paths (unix(7)), and others may call networks as they like."""
-    return hashlib.sha256(network_id.encode()).hexdigest()[:12]
-
-
-def _devices_of(process: Process) -> object:
-    """What its place is made of."""
-    return process.port, process.mac, process.mtu, process.addresses, process.routes
-
-
-def _network_of(rows: Mapping[Key, HAProxyRow]) -> Callable[[HAProxyRow], str]:
-    """The network whose process has a row, among all rows of its owner."""
-    sections = {
-        (type(row).__name__, row.name): row.process for row in rows.values() if isinstance(row, Frontend | Backend)
-    }
-
-    def find(row: HAProxyRow) -> str:
-        match row:
-            case Process():
-                return row.network
-            case Frontend() | Backend():
-                return row.process
-            case Server():
-                return sections["Backend", row.backend]
-            case Certificate():
-                return sections["Frontend", row.frontend]
-
-    return find
+        return files(process, kept.rows, sockets, network.missing)

@@ -75,12 +75,12 @@ def read_kept(folder: Path) -> Kept:
     return kept
 
 
-def write_whole(path: Path, text: bytes, mode: int = 0o640, group: int = -1) -> None:
+def write_whole(path: Path, text: bytes, mode: int = 0o640, user: int = -1, group: int = -1) -> None:
     """In place of what was there, or not at all. Raises OSError."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchown(descriptor, -1, group)
+        os.fchown(descriptor, user, group)
         os.fchmod(descriptor, mode)
         file.write(text)
     draft.rename(path)

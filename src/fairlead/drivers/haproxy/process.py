@@ -10,14 +10,16 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.dataplane.haproxy_text import CONFIGURATION
 from fairlead.drivers.haproxy.kept import PID, write_whole
+from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.interface import DriverError
+from fairlead.model.secrets import FOLDER as SECRETS
 
 READY, POLL = 10.0, 0.02
 """Seconds until a process answers that was started, and between two looks whether it does."""
@@ -99,6 +101,17 @@ def retire(others: Sequence[Running]) -> None:
         _signal(each, signal.SIGUSR1)
     for each in others[:-MOST_REPLACED]:
         _signal(each, signal.SIGTERM)
+
+
+async def check_beside(folder: Path, texts: Mapping[str, str], rights: Rights, program: Program) -> None:
+    """In a folder beside, for paths are relative; with the secrets that are there. Raises NotStarted and OSError."""
+    draft = folder / "draft"
+    for name, text in texts.items():
+        rights.write(draft / name, text)
+    link = draft / SECRETS
+    if not link.is_symlink() and (folder / SECRETS).exists():
+        link.symlink_to(folder / SECRETS)
+    await check(draft, program, next(iter(texts)))
 
 
 async def check(folder: Path, program: Program, configuration: str) -> None:

@@ -32,7 +32,13 @@ class Rights:
         """Raises OSError."""
         if not path.parent.exists():
             self._make_readable(path.parent)
-        write_whole(path, text.encode(), 0o640, self._group())
+        write_whole(path, text.encode(), 0o640, group=self._group())
+
+    def write_secret(self, path: Path, text: str) -> None:
+        """Nobody but the process's user reads it. Raises OSError."""
+        if not path.parent.exists():
+            self._make_readable(path.parent)
+        write_whole(path, text.encode(), 0o600, user=self._found().pw_uid if self.user else -1)
 
     def _make_readable(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)

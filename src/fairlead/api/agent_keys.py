@@ -1,0 +1,123 @@
+"""Keys and certificates for a node: it asks for those that the rows of its proxies name, and is told of each what it is
+now, unless the node has that already.
+
+Both ends of the message are here. An answer is for the chassis that runs a proxy that needs it, and for no other; it
+goes where nobody on the way can read it.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.agent_messages import Message, object_of
+from fairlead.api.door import ApiError, Services, json_response
+from fairlead.api.fields import Field, Parser, Schema, array_schema, list_of, object_schema, or_null, text, word_of
+from fairlead.api.openapi import TEXT, read_body
+from fairlead.api.pace import Pace
+from fairlead.keystores.interface import Unreadable
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.secrets import Found, Role, Secret, Wanted, lent_to
+
+MOST_ASKED = 50
+"""At once."""
+LONGEST_REFERENCE, LONGEST_ID, LONGEST_DIGEST = 255, 64, 64
+AT_ONCE, SECONDS = 50, 0.1
+"""Questions of one chassis at once, and seconds after which one of these comes back."""
+
+
+_WANTED = object_of(
+    {
+        "load_balancer": Field(text(LONGEST_ID), required=True),
+        "role": Field(word_of(Role), required=True),
+        "reference": Field(text(LONGEST_REFERENCE), required=True),
+        "digest": Field(text(LONGEST_DIGEST), required=True),
+    }
+)
+KEYS_QUESTION: Parser[Mapping[str, object]] = object_of({"secrets": Field(list_of(_WANTED, MOST_ASKED), required=True)})
+_FOUND = object_schema({"pem": or_null(TEXT), "refused": or_null(TEXT)}, ["pem", "refused"])
+KEYS: Schema = object_schema({"secrets": array_schema(_FOUND, MOST_ASKED)}, ["secrets"])
+
+
+def digest_of(pem: bytes) -> str:
+    return hashlib.sha256(pem).hexdigest()
+
+
+def render_keys_question(chassis: str, wanted: Iterable[Wanted]) -> Message:
+    asked = [
+        {
+            "load_balancer": each.balancer_id,
+            "role": each.secret.role.value,
+            "reference": each.secret.reference,
+            "digest": each.digest,
+        }
+        for each in wanted
+    ]
+    return "POST", f"/agent/chassis/{quote(chassis, safe='')}/keys", {"secrets": asked}
+
+
+def read_keys(answer: Any, number: int) -> list[Found]:
+    """Of so many that were asked for. Raises ValueError."""
+    try:
+        found = [Found(pem=each["pem"] or "", refused=each["refused"] or "") for each in answer["secrets"]]
+    except (KeyError, TypeError):
+        found = []
+    if len(found) != number:
+        raise ValueError("a server's answer about keys cannot be read")
+    return found
+
+
+class Lending:
+    def __init__(self, services: Services, check: Callable[[Request, str], None]) -> None:
+        """`check` raises ApiError for a chassis for which the caller may not speak."""
+        self._services = services
+        self._check = check
+        self._pace = Pace(AT_ONCE, SECONDS)
+
+    async def lend(self, request: Request) -> Response:
+        """Keys and certificates that the proxies of a chassis need. `digest` is of what it has (SHA-256 of the PEM, or
+        empty): of what is still the same nothing is told."""
+        chassis = request.path_params["chassis"]
+        self._check(request, chassis)
+        _check_private(request)
+        if self._pace.wait(chassis) > 0:
+            raise ApiError(429, f"chassis {chassis} asks for keys too often; try again in a second")
+        self._pace.add(chassis)
+        asked: Sequence[Mapping[str, Any]] = (await read_body(request))["secrets"]
+        snapshot = self._services.model.snapshot
+        lent = {each: frozenset(lent_to(snapshot, chassis, each)) for each in {one["load_balancer"] for one in asked}}
+        found = list[Mapping[str, str | None]]()
+        for each in asked:
+            secret = Secret(role=each["role"], reference=each["reference"])
+            if secret in lent[each["load_balancer"]]:
+                found.append(await self._answer(snapshot.load_balancers[each["load_balancer"]], secret, each["digest"]))
+            else:
+                found.append({"pem": None, "refused": f"chassis {chassis} runs no proxy that needs it"})
+        answer = json_response({"secrets": found})
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    async def _answer(self, balancer: LoadBalancer, secret: Secret, digest: str) -> Mapping[str, str | None]:
+        try:
+            pem = await self._services.keys.lend(balancer, secret)
+        except Unreadable as error:
+            return {"pem": None, "refused": str(error)}
+        return {"pem": None if digest_of(pem.encode()) == digest else pem, "refused": None}
+
+
+def _check_private(request: Request) -> None:
+    """Raises ApiError where others on the way could read the answer."""
+    if request.url.scheme == "https" or request.client is None or _is_here(request.client.host):
+        return
+    raise ApiError(403, "keys go to other machines over TLS alone: let the agent come in by nodes.listen")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return not host  # a unix socket

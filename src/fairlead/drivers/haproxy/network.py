@@ -1,0 +1,81 @@
+"""What a driver of HAProxy knows of one network's process, and what its rows say of it."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
+from fairlead.dataplane.haproxy_text import served
+from fairlead.dataplane.rows import Key, Rows
+from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.process import Running
+from fairlead.model.secrets import Secret
+
+FIRST_PAUSE = 0.05
+"""Seconds until a process that has ended is started again, the first time."""
+
+
+@dataclass(slots=True)
+class Network:
+    kept: Kept
+    inside: Sequence[str] = ()
+    """The words before those of a command that runs in its place."""
+    running: Running | None = None
+    watch: "asyncio.Task[None] | None" = None
+    pause: float = FIRST_PAUSE
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    missing: frozenset[Secret] = frozenset()
+    """Keys and certificates that the process was started without."""
+    placed: Process | None = None
+    """As its place was made by this driver; None if it was not yet."""
+
+    @property
+    def wanted(self) -> Process | None:
+        """What is to run; None while it would have nobody to serve."""
+        return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.rows) else None
+
+    def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
+        """Those of the frontends among them for which nothing is missing."""
+        process = self.kept.process
+        return served(process, rows, self.missing) if process is not None else ()
+
+
+def ours(rows: Rows) -> dict[Key, HAProxyRow]:
+    return {key: row for key, row in rows.items() if isinstance(row, HAProxyRow)}
+
+
+def ports_of(rows: Iterable[HAProxyRow]) -> frozenset[int]:
+    """At which the frontends among them take connections."""
+    binds = (line[1] for row in rows if isinstance(row, Frontend) for line in row.lines if line[0] == "bind")
+    return frozenset(int(place.rpartition(":")[2]) for place in binds)
+
+
+def folder_name(network_id: str) -> str:
+    """Sockets have short paths (unix(7)), and others may call networks as they like."""
+    return hashlib.sha256(network_id.encode()).hexdigest()[:12]
+
+
+def devices_of(process: Process) -> object:
+    """What its place is made of."""
+    return process.port, process.mac, process.mtu, process.addresses, process.routes
+
+
+def network_of(rows: Mapping[Key, HAProxyRow]) -> Callable[[HAProxyRow], str]:
+    """The network whose process has a row, among all rows of its owner."""
+    sections = {
+        (type(row).__name__, row.name): row.process for row in rows.values() if isinstance(row, Frontend | Backend)
+    }
+
+    def find(row: HAProxyRow) -> str:
+        match row:
+            case Process():
+                return row.network
+            case Frontend() | Backend():
+                return row.process
+            case Server():
+                return sections["Backend", row.backend]
+            case Certificate():
+                return sections["Frontend", row.frontend]
+
+    return find

@@ -1,0 +1,143 @@
+"""The keys and certificates of one network's process: files on a tmpfs that its user alone reads.
+
+A server is asked for what the rows name; what no row names any more is removed. What cannot be had leaves the file
+that is there as it is: so what is served goes on, and what was never served waits.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow
+from fairlead.dataplane.haproxy_commands import Command
+from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.network import ours
+from fairlead.drivers.haproxy.rights import Rights
+from fairlead.drivers.haproxy.runtime import CommandFailed
+from fairlead.drivers.interface import DriverError
+from fairlead.model.owner import Owner
+from fairlead.model.secrets import FOLDER, Found, Secret, Wanted
+
+LOG = logging.getLogger(__name__)
+MOUNTS = Path("/proc/self/mountinfo")
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+Fetch: TypeAlias = Callable[[Sequence[Wanted]], Awaitable[Sequence[Found]]]
+"""Asks a server. Raises DriverError where none answers."""
+
+
+async def nobody_lends(wanted: Sequence[Wanted]) -> Sequence[Found]:
+    return [Found(refused="nobody brings keys to this node")] * len(wanted)
+
+
+@dataclass(slots=True)
+class SecretFiles:
+    fetch: Fetch
+    rights: Rights
+    _refused: dict[tuple[Path, Secret], str] = field(default_factory=dict)
+
+    async def ask(self, kept: Kept, *, again: bool) -> Mapping[Secret, str]:
+        """What is not there, and with `again` what is another one now: PEM of each. Raises DriverError."""
+        wanted = [
+            Wanted(balancer_id=owner.id, secret=secret, digest=_digest(kept.folder / secret.path))
+            for secret, owner in _named(kept).items()
+            if again or not (kept.folder / secret.path).exists()
+        ]
+        if not wanted:
+            return {}
+        if not is_in_memory(kept.folder):
+            raise DriverError(f"{kept.folder} is on no tmpfs: keys are not brought there (agent.proxies)")
+        answers = dict(zip((each.secret for each in wanted), await self.fetch(wanted), strict=True))
+        for secret, found in answers.items():
+            self._note(kept, secret, found)
+        return {secret: found.pem for secret, found in answers.items() if found.pem}
+
+    def _note(self, kept: Kept, secret: Secret, found: Found) -> None:
+        """Said once."""
+        key = kept.folder, secret
+        if found.refused and self._refused.get(key) != found.refused:
+            LOG.warning("the proxy of %s: %r (%s): %s", kept.folder.name, secret.reference, secret.role, found.refused)
+        if found.refused:
+            self._refused[key] = found.refused
+        else:
+            self._refused.pop(key, None)
+
+    def why(self, kept: Kept, secret: Secret) -> str:
+        return self._refused.get((kept.folder, secret), "no server answers")
+
+    def put(self, kept: Kept, texts: Mapping[Secret, str], before: dict[Secret, str]) -> None:
+        """Those that are still named; `before` takes what was there of them, to be put again. Raises OSError."""
+        named = _named(kept)
+        for secret, text in texts.items():
+            if secret in named:
+                path = kept.folder / secret.path
+                before[secret] = path.read_text() if path.exists() else ""
+                self.rights.write_secret(path, text)
+
+    def put_back(self, kept: Kept, before: Mapping[Secret, str]) -> None:
+        """Raises OSError."""
+        for secret, text in before.items():
+            if text:
+                self.rights.write_secret(kept.folder / secret.path, text)
+            else:
+                (kept.folder / secret.path).unlink(missing_ok=True)
+
+    def missing(self, kept: Kept) -> frozenset[Secret]:
+        return frozenset(secret for secret in _named(kept) if not (kept.folder / secret.path).exists())
+
+    def forget(self, kept: Kept) -> None:
+        """What no row names."""
+        named = {kept.folder / secret.path for secret in _named(kept)}
+        with contextlib.suppress(OSError):
+            for path in (kept.folder / FOLDER).iterdir():
+                if path not in named:
+                    path.unlink()
+        for folder, secret in list(self._refused):
+            if folder == kept.folder and folder / secret.path not in named:
+                del self._refused[folder, secret]
+
+
+def _named(kept: Kept) -> Mapping[Secret, Owner]:
+    """Each with one of those who name it."""
+    return {secret: owner for owner, rows in kept.owners.items() for secret in secrets_of(ours(rows).values())}
+
+
+def secrets_of(rows: Iterable[HAProxyRow]) -> Iterator[Secret]:
+    for row in rows:
+        if isinstance(row, Frontend | Backend):
+            yield from row.secrets
+        if isinstance(row, Certificate):
+            yield row.secret
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def said(kept: Kept, command: Command) -> tuple[str, str, bool]:
+    """A command, with what it names as its payload. Raises CommandFailed."""
+    try:
+        payload = (kept.folder / command.secret.path).read_text() if command.secret is not None else ""
+    except OSError as error:
+        raise CommandFailed(f"{command.text}: {error.strerror}") from None
+    return command.text, payload, command.may_fail
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Whether what is written there is on no disk (proc(5), mountinfo). The mount that came last covers others."""
+    found, longest = "", -1
+    real = folder.resolve()
+    for line in MOUNTS.read_text().splitlines():
+        fields, _, more = line.partition(" - ")
+        point = Path(fields.split()[4].encode().decode("unicode_escape"))
+        if real.is_relative_to(point) and len(point.parts) >= longest:
+            found, longest = more.split()[0], len(point.parts)
+    return found in IN_MEMORY

@@ -1,0 +1,74 @@
+"""A folder of files, with a folder for each project: DIRECTORY/PROJECT/NAME.
+
+A reference is the name of a file, and nothing else: no path, so it leads nowhere but into the project's own folder. No
+link is followed, neither there nor to there. What everybody on the machine may open is refused: it is no secret.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.keystores.interface import LARGEST, Unreadable
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of a file, and of a project's folder."""
+OTHERS = 0o007
+"""Bits of a file's mode that are about everybody."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us
+
+
+class Directory:
+    """A key-store (`interface.py`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def read(self, project_id: str, reference: str) -> bytes:
+        """Raises Unreadable."""
+        if not NAME.fullmatch(reference):
+            raise Unreadable("a reference is the name of a file: letters, digits, dots, _ and -, 128 at most")
+        if not NAME.fullmatch(project_id):
+            raise Unreadable("a project whose id is no name of a folder has no keys here")
+        return await asyncio.to_thread(self._read, project_id, reference)
+
+    def _read(self, project_id: str, name: str) -> bytes:
+        try:
+            with (
+                _opened(str(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root,
+                _opened(project_id, _FOLDER, root) as folder,
+                _opened(name, _FILE, folder) as file,
+            ):
+                return _content(file)
+        except FileNotFoundError:
+            raise Unreadable("the project has no such file") from None
+        except OSError as error:  # ELOOP: a link
+            raise Unreadable(f"it cannot be opened ({error.strerror})") from None
+
+
+@contextlib.contextmanager
+def _opened(name: str, flags: int, within: int | None = None) -> Iterator[int]:
+    """Raises OSError."""
+    descriptor = os.open(name, flags, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _content(file: int) -> bytes:
+    """Raises Unreadable and OSError."""
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        raise Unreadable("it is no file")
+    if found.st_mode & OTHERS:
+        raise Unreadable(f"everybody on the server can open it (mode {stat.S_IMODE(found.st_mode):04o}); chmod 640")
+    with os.fdopen(os.dup(file), "rb") as reader:
+        content = reader.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise Unreadable(f"it has more than {LARGEST} bytes")
+    return content

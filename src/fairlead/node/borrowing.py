@@ -1,0 +1,19 @@
+"""Keys and certificates of this node's proxies, as servers lend them: asked for by the rows that name them."""
+
+from collections.abc import Sequence
+
+from fairlead.client import ServerError
+from fairlead.drivers.haproxy import Fetch
+from fairlead.drivers.interface import Unavailable
+from fairlead.model.secrets import Found, Wanted
+from fairlead.node.protocol import Servers
+
+
+def borrow_from(servers: Servers, chassis: str) -> Fetch:
+    async def fetch(wanted: Sequence[Wanted]) -> Sequence[Found]:
+        try:
+            return await servers.ask_keys(chassis, wanted)
+        except ServerError as error:
+            raise Unavailable(f"no server lends keys: {error}") from None
+
+    return fetch

@@ -1,0 +1,187 @@
+"""Keys and certificates: tried before a change is written that names them, and lent to the nodes that need them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from fairlead.api import agents
+from fairlead.api.agent_keys import MOST_ASKED, digest_of, read_keys, render_keys_question
+from fairlead.api.door import Services
+from fairlead.api.keys import Keys
+from fairlead.api.octavia.refusals import say
+from fairlead.changes.identity import Identity
+from fairlead.changes.refusal import Refused
+from fairlead.changes.secrets import NotRetrieved
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.keystores.interface import Unreadable
+from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
+from fairlead.model.writing import Changes
+from harness.api import ADMIN, inside
+from harness.certificates import Authority
+from harness.proxied import listener, pool, view
+
+CA = Authority()
+WEB = CA.issue("web.example")
+PROJECT = "p1"
+AGENT = Identity(user="agent", project_id="", roles=frozenset({"service"}), chassis=frozenset({"node", "other"}))
+
+
+@dataclass
+class Store:
+    """Of one project's."""
+
+    has: dict[str, bytes] = field(default_factory=lambda: {"web": WEB.whole.encode(), "ca": CA.pem.encode()})
+
+    async def read(self, project_id: str, reference: str) -> bytes:
+        if project_id != PROJECT or reference not in self.has:
+            raise Unreadable("the project has no such file")
+        return self.has[reference]
+
+
+@dataclass
+class Place:
+    services: Services
+    store: Store
+    client: httpx.AsyncClient
+    caller: Identity = AGENT
+    scheme: str = "https"
+
+    async def write(self, *documents: object) -> None:
+        await self.services.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
+
+    async def ask(self, chassis: str, *wanted: Wanted) -> Any:
+        method, path, body = render_keys_question(chassis, wanted)
+        answer = await self.client.request(method, f"{self.scheme}://door{path.removeprefix('/agent')}", json=body)
+        if answer.status_code != 200:
+            return answer.status_code, answer.json()["error"]
+        return [each.pem or each.refused for each in read_keys(answer.json(), len(wanted))]
+
+
+def balancer(reference: str = "web", **known: Any) -> LoadBalancer:
+    its = pool("p", tls=PoolTls(enabled=True, ca_container_ref="ca"))
+    tls = ListenerTls(container_ref=reference)
+    one = listener("l", 2000, its, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+    snapshot = view([one], [its], **{"project_id": PROJECT, **known})
+    return snapshot.load_balancers["web"]
+
+
+def wanted(reference: str = "web", role: Role = Role.CERTIFICATE, digest: str = "", of: str = "web") -> Wanted:
+    return Wanted(balancer_id=of, secret=Secret(role=role, reference=reference), digest=digest)
+
+
+def play(folder: Path, story: Callable[[Place], Awaitable[None]], *, has_store: bool = True) -> None:
+    async def run() -> None:
+        async with inside(agents.make_door, folder, "/agent", lambda snapshot, owner: {}) as other:
+            store = Store()
+            services = replace(other.services, keys=Keys(store if has_store else None))
+            door = agents.make_door(services)
+
+            async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+                await door({**scope, "identity": place.caller, "door_path": "/agent"}, receive, send)
+
+            transport = httpx.ASGITransport(app=identified, client=("192.0.2.1", 1))
+            async with httpx.AsyncClient(transport=transport) as client:
+                place = Place(services, store, client)
+                known = view([], [])
+                await place.write(
+                    *(replace(each, project_id=PROJECT) for each in (*known.networks.values(), *known.ports.values()))
+                )
+                await story(place)
+
+    asyncio.run(run())
+
+
+def test_what_a_load_balancer_needs_is_what_its_proxies_read():
+    assert {("certificate", "web"), ("authority", "ca")} == {
+        (each.role.value, each.reference) for each in needed_secrets(balancer())
+    }
+    led_by_the_switch = replace(balancer(), listeners=(replace(balancer().listeners[0], proxy_port=0),))
+    assert () == needed_secrets(led_by_the_switch)
+
+
+def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
+    async def story(place: Place) -> None:
+        for reference in ("nothing", "ca"):  # an authority has no key
+            with pytest.raises(Refused) as refused:
+                await place.write(balancer(reference))
+            assert isinstance(refused.value.why, NotRetrieved)
+            assert f"Could not retrieve certificate: ['{reference}']: " in say(refused.value.why).message
+            assert say(refused.value.why).status == 400
+        with pytest.raises(Refused):
+            await place.write(balancer(project_id="p2"))
+        assert {} == dict(place.services.model.snapshot.load_balancers)
+        await place.write(balancer())
+        del place.store.has["web"]
+        await place.write(replace(balancer(), name="other"))  # what is served may stay
+        with pytest.raises(Refused):
+            await place.write(balancer("other"))
+
+    play(tmp_path, story)
+
+
+def test_a_deployment_without_a_key_store_says_so(tmp_path: Path):
+    async def story(place: Place) -> None:
+        with pytest.raises(Unsupported, match="keys and certificates"):
+            await place.write(balancer())
+
+    play(tmp_path, story, has_store=False)
+
+
+def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: Path):
+    async def story(place: Place) -> None:
+        await place.write(balancer())
+        both = [wanted(), wanted("ca", Role.AUTHORITY)]
+        assert [WEB.whole, CA.pem] == await place.ask("node", *both)
+        assert ["", CA.pem] == await place.ask("node", wanted(digest=digest_of(WEB.whole.encode())), both[1])
+        refused = ["chassis other runs no proxy that needs it"] * 2
+        assert refused == await place.ask("other", *both)
+        not_needed = [wanted("ca"), wanted("web", Role.AUTHORITY), wanted("secret"), wanted(of="another")]
+        assert ["chassis node runs no proxy that needs it"] * 4 == await place.ask("node", *not_needed)
+        assert 0 == place.services.keys.unreadable(place.services.model.snapshot)  # it is no matter of the key-store
+
+    play(tmp_path, story)
+
+
+def test_who_may_ask_and_over_what(tmp_path: Path):
+    async def story(place: Place) -> None:
+        await place.write(balancer())
+        assert 403 == (await place.ask("third", wanted()))[0]
+        assert 400 == (await place.ask("node", *[wanted()] * (MOST_ASKED + 1)))[0]
+        place.scheme = "http"
+        status, words = await place.ask("node", wanted())
+        assert (403, True) == (status, "TLS" in words)
+        place.caller = replace(ADMIN, roles=frozenset({"member"}))
+        assert 403 == (await place.ask("node", wanted()))[0]
+
+    play(tmp_path, story)
+
+
+def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async def story(place: Place) -> None:
+        await place.write(balancer())
+        keys, model = place.services.keys, place.services.model
+        place.store.has["web"] = WEB.pem.encode()
+        for _ in range(3):
+            assert ["it has no private key"] == await place.ask("node", wanted())
+        assert 1 == keys.unreadable(model.snapshot)
+        assert 1 == caplog.text.count("it has no private key")
+        place.store.has["web"] = WEB.whole.encode()
+        assert [WEB.whole] == await place.ask("node", wanted())
+        assert 0 == keys.unreadable(model.snapshot)
+        del place.store.has["web"]
+        await place.ask("node", wanted())
+        await place.services.write(lambda _: Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)))
+        assert 0 == keys.unreadable(model.snapshot)
+        assert "BEGIN" not in caplog.text
+
+    play(tmp_path, story)

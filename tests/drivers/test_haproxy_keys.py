@@ -1,0 +1,222 @@
+"""Keys and certificates of a node's proxies: asked for by the rows that name them, renewed, and gone with these."""
+
+import asyncio
+import shutil
+import ssl
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.secrets import is_in_memory
+from fairlead.drivers.interface import DriverError, Unavailable
+from fairlead.model.loadbalancer import Listener, ListenerProtocol, ListenerTls
+from fairlead.model.secrets import Found, Wanted
+from harness.certificates import Authority, Issued
+from harness.haproxy_site import NET, NETWORK, Site, at_work, get
+from harness.proxied import WEB, free_port, listener, member, needs_haproxy, pool, view
+
+pytestmark = [needs_haproxy]
+CA = Authority()
+OLD, NEW = CA.issue("web.example", "127.0.0.1"), CA.issue("web.example", "127.0.0.1")
+MEMORY = Path("/dev/shm")
+
+
+@dataclass
+class Lender:
+    """A server: what it has, by reference, and what it was asked for."""
+
+    has: dict[str, Issued] = field(default_factory=dict)
+    away: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
+        if self.away:
+            raise Unavailable("no server lends keys")
+        self.asked += [each.secret.reference for each in wanted]
+        assert {each.balancer_id for each in wanted} == {WEB.id}
+        return [self._found(each) for each in wanted]
+
+    def _found(self, each: Wanted) -> Found:
+        issued = self.has.get(each.secret.reference)
+        return Found(pem=issued.whole) if issued else Found(refused="the project has no such file")
+
+
+@pytest.fixture
+def lender() -> Lender:
+    return Lender({"old": OLD})
+
+
+@pytest.fixture
+def site(lender: Lender) -> Iterator[Site]:
+    if not MEMORY.exists() or not is_in_memory(MEMORY):
+        pytest.skip("there is no tmpfs at /dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=MEMORY))
+    yield Site(folder, fetch=lender.fetch)
+    shutil.rmtree(folder)
+
+
+def secure(port: int, *references: str) -> Listener:
+    first, *others = references
+    tls = ListenerTls(container_ref=first, sni_container_refs=tuple(others))
+    return listener("safe", port, pool("web"), protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+
+
+def rows(target: int, *listeners: Listener) -> Rows:
+    return HAPROXY.compile(view(listeners, [pool("web", member("m1", target))]), WEB)
+
+
+def shown(port: int) -> str:
+    """The certificate, PEM."""
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
+
+
+def files(site: Site) -> list[Path]:
+    return sorted(site.folder.glob("*/secrets/*"))
+
+
+@at_work
+async def test_what_waits_for_a_key_is_not_said_to_serve_and_the_rest_does(
+    site: Site, lender: Lender, machines: tuple[int, int]
+):
+    safe, port, (one, _) = free_port(), free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(one, secure(safe, "new"), listener("one", port, pool("web"))))
+    assert site.said[-1] == {port}
+    assert site.driver.lacks
+    assert await asyncio.to_thread(get, port) == "m1"
+    lender.has["new"] = NEW
+    await site.driver.renew()
+    assert site.said[-1] == {port, safe}
+    assert not site.driver.lacks
+    assert NEW.pem == await asyncio.to_thread(shown, safe)
+
+
+@at_work
+async def test_a_renewal_is_told_to_the_process_that_runs(site: Site, lender: Lender, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    first = site.pid
+    lender.has["old"] = NEW
+    await site.driver.renew()
+    assert NEW.pem == await asyncio.to_thread(shown, port)
+    del lender.has["old"]
+    await site.driver.renew()
+    lender.away = True
+    with pytest.raises(DriverError, match="no server"):
+        await site.driver.renew()
+    assert NEW.pem == await asyncio.to_thread(shown, port)  # what cannot be had again is served on
+    assert site.pid == first
+    [file] = files(site)
+    assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, NEW.whole)
+
+
+@at_work
+async def test_a_listener_that_is_served_goes_not_for_want_of_a_new_key(
+    site: Site, lender: Lender, machines: tuple[int, int]
+):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    before = rows(machines[0], secure(port, "old"))
+    await site.put(WEB, before)
+    for lender.away in (False, True):
+        with pytest.raises(DriverError, match="listener safe would be served no more: 'new'"):
+            await site.put(WEB, rows(machines[0], secure(port, "new")))
+        assert (await site.driver.read(WEB), site.said[-1]) == (before, {port})
+        assert OLD.pem == await asyncio.to_thread(shown, port)
+    lender.away, lender.has["new"] = False, NEW
+    await site.put(WEB, rows(machines[0], secure(port, "new")))
+    assert NEW.pem == await asyncio.to_thread(shown, port)
+    assert len(files(site)) == 1  # that of the other one is gone
+
+
+@at_work
+async def test_a_key_that_came_with_a_change_that_failed_is_served_all_the_same(
+    site: Site, lender: Lender, machines: tuple[int, int]
+):
+    port, other = free_port(), free_port()
+    await site.put(NET, NETWORK)
+    waiting = replace(secure(other, "new"), id="waiting")
+    await site.put(WEB, rows(machines[0], secure(port, "old"), waiting))
+    assert site.said[-1] == {port}
+    lender.has["new"] = NEW
+    with pytest.raises(DriverError, match="'third'"):
+        await site.put(WEB, rows(machines[0], secure(port, "third"), waiting))
+    await site.driver.renew()
+    assert site.said[-1] == {port, other}
+    assert (OLD.pem, NEW.pem) == (await asyncio.to_thread(shown, port), await asyncio.to_thread(shown, other))
+
+
+@at_work
+async def test_what_an_agent_did_not_finish_the_next_one_does(
+    site: Site, lender: Lender, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    lender.has["old"] = NEW
+    with monkeypatch.context() as killed:
+        killed.setattr(HAProxy, "_told", _ends_here)
+        with pytest.raises(asyncio.CancelledError):
+            await site.driver.renew()
+    await site.driver.close()
+    site.driver = site.new()
+    await site.driver.open()
+    assert NEW.pem == await asyncio.to_thread(shown, port)
+
+
+async def _ends_here(*_: object) -> bool:
+    raise asyncio.CancelledError
+
+
+@at_work
+async def test_keys_outlive_the_agent_and_go_with_the_listener(site: Site, lender: Lender, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(machines[0], secure(port, "old", "new")))
+    lender.has["new"] = NEW
+    await site.driver.renew()
+    first = site.pid
+    await site.driver.close()
+    lender.away = True
+    site.driver = site.new()
+    await site.driver.open()
+    assert (site.pid, site.said[-1], len(files(site))) == (first, {port}, 2)
+    await site.put(WEB, rows(machines[0]))
+    assert files(site) == []
+
+
+@at_work
+async def test_what_the_program_does_not_take_changes_nothing(site: Site, lender: Lender, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    first, [file] = site.pid, files(site)
+    lender.has["old"] = Issued(OLD.certificate, NEW.key)
+    with pytest.raises(DriverError):
+        await site.driver.renew()
+    assert (site.pid, file.read_text()) == (first, OLD.whole)
+    assert OLD.pem == await asyncio.to_thread(shown, port)
+
+
+def test_a_disk_gets_no_key(tmp_path: Path, lender: Lender):
+    if is_in_memory(tmp_path):
+        pytest.skip("tests' own folder is in memory")
+
+    async def run() -> None:
+        site = Site(tmp_path, fetch=lender.fetch)
+        await site.put(NET, NETWORK)
+        await site.put(WEB, rows(9, secure(free_port(), "old")))
+        with pytest.raises(DriverError, match="on no tmpfs"):
+            await site.driver.renew()
+        assert (files(site), lender.asked) == ([], [])
+        await site.put(WEB, {})
+        await site.put(NET, {})
+
+    asyncio.run(run())

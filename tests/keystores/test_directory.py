@@ -1,0 +1,79 @@
+"""The folder of keys: what a reference may name, and that it leads into no other project's folder."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from fairlead.keystores.directory import Directory
+from fairlead.keystores.interface import LARGEST, Unreadable
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for project in ("ours", "theirs"):
+        (tmp_path / "keys" / project).mkdir(parents=True)
+        put(tmp_path / "keys" / project / "web.pem", project)
+    put(tmp_path / "outside.pem", "outside")
+    return tmp_path / "keys"
+
+
+def put(path: Path, text: str, mode: int = 0o640) -> None:
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def read(folder: Path, reference: str, project: str = "ours") -> str:
+    return asyncio.run(Directory(folder).read(project, reference)).decode()
+
+
+def test_a_reference_names_a_file_of_the_project(folder: Path):
+    assert ("ours", "theirs") == (read(folder, "web.pem"), read(folder, "web.pem", "theirs"))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *("../theirs/web.pem", "../../outside.pem", "/etc/hostname", "./web.pem", "web.pem/", "a/b", "..", ".", ""),
+        *("web.pem\0", "web.pem\n", ".web.pem", "http://127.0.0.1/v1/containers/1", "x" * 129, "ключ"),
+    ],
+)
+def test_a_reference_leads_nowhere_else(folder: Path, reference: str):
+    with pytest.raises(Unreadable, match="name of a file"):
+        read(folder, reference)
+
+
+@pytest.mark.parametrize("project", ["", ".", "..", "../keys/theirs", "ours/../theirs", "/etc", "a\0"])
+def test_a_project_that_names_no_folder_has_nothing(folder: Path, project: str):
+    with pytest.raises(Unreadable, match="no keys"):
+        read(folder, "web.pem", project)
+
+
+def test_no_link_is_followed(folder: Path):
+    (folder / "ours" / "other.pem").symlink_to(folder / "theirs" / "web.pem")
+    (folder / "ours" / "own.pem").symlink_to(folder / "ours" / "web.pem")
+    (folder / "third").symlink_to(folder / "theirs")
+    for reference, project in (("other.pem", "ours"), ("own.pem", "ours"), ("web.pem", "third")):
+        with pytest.raises(Unreadable, match="cannot be opened"):
+            read(folder, reference, project)
+
+
+def test_who_asks_cannot_tell_what_others_have(folder: Path):
+    put(folder / "theirs" / "secret.pem", "it")
+    said = []
+    for reference in ("secret.pem", "nothing.pem"):
+        with pytest.raises(Unreadable) as refused:
+            read(folder, reference)
+        said.append(str(refused.value))
+    assert ["the project has no such file"] * 2 == said
+
+
+def test_what_is_no_secret_or_no_file_is_refused(folder: Path):
+    put(folder / "ours" / "open.pem", "key", 0o644)
+    put(folder / "ours" / "large.pem", "x" * (LARGEST + 1))
+    (folder / "ours" / "folder.pem").mkdir()
+    os.mkfifo(folder / "ours" / "pipe.pem", 0o600)
+    for name, why in (("open", "everybody"), ("large", "bytes"), ("folder", "no file"), ("pipe", "no file")):
+        with pytest.raises(Unreadable, match=why):
+            read(folder, f"{name}.pem")

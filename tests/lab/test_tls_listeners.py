@@ -1,0 +1,298 @@
+"""End to end: TLS that ends at the proxy of a node, with keys of a folder at the server, and real clients."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from openstack.exceptions import BadRequestException
+
+from fairlead.lab import Lab, agents
+from fairlead.lab.databases import until
+from fairlead.lab.errors import CommandFailed
+from harness.certificates import Authority, Issued, key_pem
+from lab.site import PATIENCE, Balancer, Site, open_site
+
+pytestmark = [pytest.mark.lab]
+
+CA = Authority()
+WEB, OTHER, NEW, MEMBER = (CA.issue(each) for each in ("web.example", "other.example", "web.example", "member.example"))
+FRIEND, GONE = CA.issue("friend"), CA.issue("gone")
+SECURE = 8443
+"""The port at which a member ends TLS itself."""
+OPTIONS = {
+    "FAIRLEAD_PROBES_BY": "agents",
+    "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn",
+    "FAIRLEAD_PROVIDERS_PROXIES": "1",  # so there is a node that needs no keys
+}
+AGAIN = """
+for _ in $(seq {times}); do curl -s -o /dev/null -m 5 --cacert {ca} --connect-to ::{vip}: -w '%{{http_code}}\n' \
+https://web.example/; done
+"""
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    (folder / "ca.pem").write_text(CA.pem)
+    for name, issued in (("friend", FRIEND), ("gone", GONE), ("member", MEMBER)):
+        (folder / f"{name}.pem").write_text(issued.whole)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, keys: Path) -> Iterator[Site]:
+    site = open_site(lab, FAIRLEAD_KEYS_DIRECTORY=str(keys), **OPTIONS)
+    site.network("alder", "10.0.0.0/24", "fd00:a::/64")
+    site.machines("alder", {"oak": "chassis1", "elm": "chassis2"}, serve=[8080])
+    site.machines("alder", {"asks": "chassis1", "asks2": "chassis2"})
+    for name, content in {
+        "web.pem": WEB.whole,
+        "other.p12": OTHER.bundle,
+        "ca.pem": CA.pem,
+        "crl.pem": CA.revoke(GONE),
+        "unfit.pem": WEB.pem + key_pem(OTHER.key),
+        "broken.pem": WEB.whole.replace("MI", "M!"),
+    }.items():
+        put(site, keys, name, content)
+    yield site
+    for name in ("oak", "elm", "asks", "asks2"):
+        lab.remove_workload(name)
+    site.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(site: Site) -> Iterator[None]:
+    started = agents.start(site.lab.layout, site.url, renewal=1)
+    yield
+    for agent in started:
+        agent.stop()
+
+
+def put(site: Site, keys: Path, name: str, content: str | bytes) -> None:
+    """As an operator renews one: whole, in the place of what was there."""
+    project = site.cloud.network.find_network("alder", ignore_missing=False).project_id
+    path = keys / project / name
+    path.parent.mkdir(exist_ok=True)
+    draft = path.with_name(f".{name}.new")
+    draft.write_bytes(content.encode() if isinstance(content, str) else content)
+    draft.chmod(0o600)
+    draft.rename(path)
+
+
+@contextmanager
+def secure(
+    site: Site, port: int = 8080, more: dict[str, object] | None = None, **listener: object
+) -> Iterator[Balancer]:
+    """A load balancer that ends TLS at 443 of a VIP of each IP version, before two members."""
+    members = [{"address": site.address(each), "protocol_port": port} for each in ("oak", "elm")]
+    pool = {"name": "p", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN", "members": members, **(more or {})}
+    said = {"name": "l", "protocol": "TERMINATED_HTTPS", "protocol_port": 443, "default_tls_container_ref": "web.pem"}
+    made = site.cloud.load_balancer.create_load_balancer(
+        name="secure",
+        vip_subnet_id=site.subnet("alder-v4").id,
+        additional_vips=[{"subnet_id": site.subnet("alder-v6").id}],
+        listeners=[{**said, "default_pool": pool, **listener}],
+    )
+    try:
+        site.settle(made.id)
+        yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
+    finally:
+        site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+
+
+def get(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> tuple[str, str, str]:
+    """The code, the version of HTTP before its dot, and who answered. Raises CommandFailed."""
+    host = f"[{vip}]" if ":" in vip else vip
+    where = ("--cacert", str(keys / "ca.pem"), "--connect-to", f"::{host}:", "https://web.example/")
+    words = ["curl", "-sS", "-m", "5", "-w", "\n%{http_code} %{http_version}", *more, *where]
+    *body, last = site.lab.exec(client, words).strip().splitlines()
+    code, version = last.split()
+    return code, version[0], "".join(body)
+
+
+def code(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> str:
+    try:
+        return get(site, keys, vip, *more, client=client)[0]
+    except CommandFailed:
+        return ""
+
+
+def serves(site: Site, keys: Path, balancer: Balancer, *more: str) -> None:
+    until(PATIENCE, "it is served", lambda: code(site, keys, balancer.vip, *more) == "200")
+
+
+def shown(site: Site, vip: str, name: str) -> str:
+    """The certificate that a client is shown who asks for this name, as openssl says it."""
+    words = f"openssl s_client -connect {vip}:443 -servername {name} </dev/null 2>/dev/null | openssl x509 -noout"
+    return site.lab.exec("asks", ["sh", "-c", f"{words} -subject -serial"])
+
+
+def folders(site: Site) -> dict[str, Path]:
+    """Chassis -> where its proxies have their files."""
+    names = [node.name for node in site.lab.status().chassis]
+    return {each: site.lab.layout.directory / "fairlead" / f"agent-{each}.proxies" for each in names}
+
+
+def processes(site: Site) -> list[str]:
+    return [each.read_text().split()[0] for folder in folders(site).values() for each in folder.glob("*/pid")]
+
+
+def test_tls_ends_at_the_proxy_for_each_version(site: Site, keys: Path):
+    with secure(site) as balancer:
+        serves(site, keys, balancer)
+        sixth = site.cloud.load_balancer.get_load_balancer(balancer.id).additional_vips[0]["ip_address"]
+        for vip in (balancer.vip, sixth):
+            for option, version in (("--http1.1", "1"), ("--http2", "2")):
+                assert {get(site, keys, vip, option) for _ in range(4)} == {("200", version, w) for w in ("oak", "elm")}
+        assert code(site, keys, balancer.vip, client="asks2") == "200"  # by the proxy of another node
+
+
+def test_a_client_is_shown_the_certificate_of_the_name(site: Site, keys: Path):
+    with secure(site, sni_container_refs=["other.p12"]) as balancer:
+        serves(site, keys, balancer)
+        assert "CN = other.example" in shown(site, balancer.vip, "other.example")
+        assert "CN = web.example" in shown(site, balancer.vip, "nobody.example")
+
+
+def test_clients_show_who_they_are(site: Site, keys: Path):
+    asked = {"client_ca_tls_container_ref": "ca.pem", "client_crl_container_ref": "crl.pem"}
+    with secure(site, client_authentication="MANDATORY", **asked) as balancer:
+        serves(site, keys, balancer, "--cert", str(keys / "friend.pem"))
+        assert code(site, keys, balancer.vip) == ""
+        assert code(site, keys, balancer.vip, "--cert", str(keys / "gone.pem")) == ""
+
+
+def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
+    served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/member.pem -key {keys}/member.pem"
+    commands = [site.lab.command(each, served.split()) for each in ("oak", "elm")]
+    running = [subprocess.Popen(each.argv, env=each.full_environment(), stdin=subprocess.DEVNULL) for each in commands]
+    try:
+        with secure(site, SECURE, {"tls_enabled": True, "ca_tls_container_ref": "ca.pem"}) as balancer:
+            serves(site, keys, balancer)
+            stranger = Authority("stranger")
+            put(site, keys, "ca2.pem", stranger.pem)
+            site.cloud.load_balancer.update_pool(balancer.pool, ca_tls_container_ref="ca2.pem")
+            until(PATIENCE, "members are strangers", lambda: code(site, keys, balancer.vip) == "503")
+            put(site, keys, "ca2.pem", stranger.pem + CA.pem)
+            serves(site, keys, balancer)
+    finally:
+        for each in running:
+            each.terminate()
+            each.wait(10)
+
+
+def test_a_renewal_is_served_without_a_failed_request(site: Site, keys: Path):
+    with secure(site) as balancer, ThreadPoolExecutor(1) as threads:
+        serves(site, keys, balancer)
+        before, first = shown(site, balancer.vip, "web.example"), processes(site)
+        assert f"{WEB.certificate.serial_number:X}" in before
+        words = AGAIN.format(vip=balancer.vip, ca=keys / "ca.pem", times=100)
+        asking = threads.submit(site.lab.exec, "asks", ["sh", "-c", words])
+        try:
+            put(site, keys, "web.pem", NEW.whole)
+            new = f"{NEW.certificate.serial_number:X}"
+            until(PATIENCE, "it is renewed", lambda: new in shown(site, balancer.vip, "web.example"))
+            assert Counter(asking.result().split()) == {"200": 100}
+            assert processes(site) == first
+        finally:
+            put(site, keys, "web.pem", WEB.whole)
+
+
+def test_what_can_be_read_no_more_is_served_on_and_said(site: Site, keys: Path):
+    with secure(site) as balancer:
+        serves(site, keys, balancer)
+        for broken in (WEB.pem, WEB.pem + key_pem(OTHER.key)):
+            put(site, keys, "web.pem", broken)
+            until(PATIENCE, "it is said", lambda: unreadable(site) == 1)
+            assert code(site, keys, balancer.vip) == "200"
+            put(site, keys, "web.pem", WEB.whole)
+            until(PATIENCE, "it is well again", lambda: unreadable(site) == 0)
+        assert "'web.pem' (certificate): the key does not fit" in site.service.log.read_text()
+
+
+def unreadable(site: Site) -> float:
+    lines = httpx.get(f"{site.url}/metrics").text.splitlines()
+    return float(next(line for line in lines if line.startswith("fairlead_unreadable_keys ")).split()[1])
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("nothing.pem", "no such file"),
+        ("unfit.pem", "does not fit"),
+        ("broken.pem", "cannot be read"),
+        ("../second/its.pem", "name of a file"),
+        ("/etc/ssl/private/its.pem", "name of a file"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_and_nothing_is_written(site: Site, reference: str, why: str):
+    before = [each.id for each in site.cloud.load_balancer.load_balancers()]
+    with (
+        pytest.raises(BadRequestException, match=f"Could not retrieve certificate: .*{why}"),
+        secure(site, default_tls_container_ref=reference),
+    ):
+        pass
+    assert [each.id for each in site.cloud.load_balancer.load_balancers()] == before
+
+
+def test_another_project_cannot_name_it(site: Site, keys: Path):
+    """The same reference is a file of its own there, or none."""
+    network = site.cloud.network.create_network(name="birch", project_id="second")
+    subnet = site.cloud.network.create_subnet(
+        name="birch-v4", network_id=network.id, cidr="10.0.0.0/24", ip_version=4, project_id="second"
+    )
+    said = {"protocol": "TERMINATED_HTTPS", "protocol_port": 443, "default_tls_container_ref": "web.pem"}
+    balancers = site.cloud.load_balancer
+    made = balancers.create_load_balancer(name="second", vip_subnet_id=subnet.id, project_id="second")
+    try:
+        with pytest.raises(BadRequestException, match=r"Could not retrieve certificate: .*no such file"):
+            balancers.create_listener(load_balancer_id=made.id, **said)
+        (keys / "second").mkdir()
+        (keys / "second" / "web.pem").symlink_to(next(keys.glob("*/web.pem")))
+        with pytest.raises(BadRequestException, match=r"Could not retrieve certificate: .*cannot be opened"):
+            balancers.create_listener(load_balancer_id=made.id, **said)
+        assert not list(balancers.listeners(load_balancer_id=made.id))
+    finally:
+        balancers.delete_load_balancer(made.id, cascade=True)
+
+
+def test_keys_are_on_the_node_that_needs_them_and_nowhere_else(site: Site, keys: Path):
+    with secure(site, sni_container_refs=["other.p12"]) as balancer:
+        serves(site, keys, balancer)
+        having = {name: list(folder.glob("*/secrets/*")) for name, folder in folders(site).items()}
+        assert sorted(len(files) for files in having.values()) == [0, 2]
+        for file in (each for files in having.values() for each in files):
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert file.owner() == "haproxy"
+        found = {path for path in _files(site.lab.layout.directory) if _has_key(path, WEB) or _has_key(path, OTHER)}
+        assert found == {file.resolve() for files in having.values() for file in files}
+        assert b"web.pem" in (site.service.folder / "fairlead.db").read_bytes() + _wal(site)
+    until(PATIENCE, "keys are gone with what named them", lambda: not _secrets(site))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Stores, logs, the slices of agents, and all else that the lab's processes write."""
+    for parent, _, names in os.walk(folder, followlinks=True):
+        yield from (Path(parent, name).resolve() for name in names if Path(parent, name).is_file())
+
+
+def _has_key(path: Path, issued: Issued) -> bool:
+    line = key_pem(issued.key).splitlines()[1].encode()
+    content = path.read_bytes()
+    return line in content or json.dumps(line.decode()).encode() in content
+
+
+def _wal(site: Site) -> bytes:
+    path = site.service.folder / "fairlead.db-wal"
+    return path.read_bytes() if path.exists() else b""
+
+
+def _secrets(site: Site) -> list[Path]:
+    return [each for folder in folders(site).values() for each in folder.glob("*/secrets/*")]
