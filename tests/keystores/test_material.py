@@ -1,5 +1,7 @@
 """What is in a key-store, as a proxy reads it; and what nobody could serve, without a word of it."""
 
+from collections.abc import Callable
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric import dsa, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
@@ -37,23 +39,24 @@ def test_the_certificate_of_the_key_comes_first():
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("made", "why"),
     [
-        (WEB.pem + key_pem(new_key()), "does not fit"),
-        (WEB.pem, "no private key"),
-        (WEB.whole + key_pem(new_key()), "several private keys"),
-        (key_pem(WEB.key), "no certificate"),
-        (WEB.whole.replace("MI", "MJ"), "cannot be read"),
-        (WEB.pem + _plain(WEB.key, BestAvailableEncryption(b"secret")), "pass phrase"),
-        (WEB.pem + _plain(rsa.generate_private_key(65537, 1024)), "1024 bits"),
-        (WEB.pem + _plain(dsa.generate_private_key(2048)), "nobody serves"),
-        ("", "neither PEM nor"),
-        ("nothing of this sort", "neither PEM nor"),
+        (lambda: WEB.pem + key_pem(new_key()), "does not fit"),
+        (lambda: WEB.pem, "no private key"),
+        (lambda: WEB.whole + key_pem(new_key()), "several private keys"),
+        (lambda: key_pem(WEB.key), "no certificate"),
+        (lambda: WEB.whole.replace("MI", "MJ"), "cannot be read"),
+        (lambda: WEB.pem + _plain(WEB.key, BestAvailableEncryption(b"secret")), "pass phrase"),
+        (lambda: WEB.pem + _plain(rsa.generate_private_key(65537, 1024)), "1024 bits"),
+        (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "nobody serves"),
+        (lambda: "", "neither PEM nor"),
+        (lambda: "nothing of this sort", "neither PEM nor"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_nobody_could_serve_is_refused_without_a_word_of_it(content: str, why: str):
+def test_what_nobody_could_serve_is_refused_without_a_word_of_it(made: Callable[[], str], why: str):
     with pytest.raises(Unreadable, match=why) as refused:
-        checked(CERTIFICATE, content.encode())
+        checked(CERTIFICATE, made().encode())
     assert "BEGIN" not in str(refused.value)
     assert refused.value.__cause__ is None
 
