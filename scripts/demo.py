@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult, agents, take_down
 from fairlead.lab import service as serving
 from fairlead.lab.ports import Placement, workload_of_port
@@ -27,6 +28,7 @@ INCUS = ("incus",)
 OURS = (str(BINARIES / "fairlead"),)
 """The same words, where Incus's client is not."""
 CONNECTIONS = 400
+SITE = "shop.example"
 MEMBERS = {"web1": ("chassis1", 3), "web2": ("chassis2", 1)}
 CLIENTS = {"client1": ("blue", "chassis1"), "client2": ("blue", "chassis2"), "client3": ("green", "chassis2")}
 BOLD, DIM, END = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() else ("", "", "")
@@ -44,6 +46,7 @@ def main() -> int:
         everyone = list(CLIENTS)
         show_table(lab, vips, everyone)
         show_local_ip(lab, client)
+        show_https(lab, client)
         show_both_doors(lab, service, client)
         finish(lab, service, vips, time.monotonic() - started)
     except LabError as error:
@@ -92,9 +95,11 @@ def bring_up() -> tuple[Lab, serving.Service]:
     if take_down(LAB):
         print(f"{DIM}  an earlier demo was removed{END}")
     lab = Lab.up(LAB, chassis=2, progress=lambda line: print(f"{DIM}  {line}{END}", flush=True))
-    service = serving.start(lab.layout, LISTEN)
+    service = serving.start(
+        lab.layout, LISTEN, {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_KEYS_DIRECTORY": str(keys(lab))}
+    )
     agents.start(lab.layout, service.url)
-    print(f"{DIM}  Fairlead serves on {service.url}; an agent on each node counts{END}")
+    print(f"{DIM}  Fairlead serves on {service.url}; an agent on each node counts, probes, and runs proxies{END}")
     return lab, service
 
 
@@ -188,6 +193,57 @@ def show_local_ip(lab: Lab, client: Client) -> None:
             print(f"  {name:<9} {chassis:<9} {network:<8} {f'tcp {address}':<24} {render_shares(result)}", flush=True)
 
 
+def keys(lab: Lab) -> Path:
+    """A folder with one for the project of this demo, in which is a certificate with its key."""
+    folder = lab.layout.directory / "keys"
+    own = folder / DEFAULT_PROJECT
+    own.mkdir(parents=True, mode=0o700)
+    words = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "7"]
+    name = ["-subj", f"/CN={SITE}", "-addext", f"subjectAltName=DNS:{SITE}"]
+    made = ["-keyout", str(own / "site.key"), "-out", str(own / "site.crt")]
+    subprocess.run(["openssl", "req", *words, *name, *made], check=True, capture_output=True)
+    whole = own / "site.pem"
+    whole.touch(mode=0o600)
+    whole.write_text("".join((own / part).read_text() for part in ("site.crt", "site.key")))
+    return folder
+
+
+def show_https(lab: Lab, client: Client) -> None:
+    """TLS ends, and a path is looked at, in the HAProxy of the client's own node."""
+    say("HTTPS with a rule for a path: by one HAProxy on each node, which the client's own switch leads to")
+    made = client.make(f"loadbalancer create --name {SITE} --vip-subnet-id blue-v4 --wait", "vip_address")
+    address = made["vip_address"]
+    client.make(
+        f"loadbalancer listener create --name https --protocol TERMINATED_HTTPS --protocol-port 443"
+        f" --default-tls-container-ref site.pem {SITE}",
+        "protocol_port",
+    )
+    for member in MEMBERS:
+        where = next(str(each.ip) for each in lab.workload(member).interfaces if each.version == 4)
+        to = "--listener https" if member == "web1" else f"--loadbalancer {SITE}"
+        client.make(
+            f"loadbalancer pool create --name only-{member} {to} --protocol HTTP --lb-algorithm ROUND_ROBIN", "protocol"
+        )
+        client.make(f"loadbalancer member create --address {where} --protocol-port 8080 only-{member}", "address")
+    client.make(
+        "loadbalancer l7policy create --name images --action REDIRECT_TO_POOL --redirect-pool only-web2 https", "action"
+    )
+    client.make("loadbalancer l7rule create --type PATH --compare-type STARTS_WITH --value /images/ images", "value")
+    lab.wait_synced()
+    print(f"  {'client':<9} {'on':<9} {'network':<8} {f'https {address}':<24} /            /images/a.png")
+    for name, (network, chassis) in CLIENTS.items():
+        answers = [fetch(lab, name, address, path) for path in ("/", "/images/a.png")]
+        print(f"  {name:<9} {chassis:<9} {network:<8} {'':<24} {answers[0]:<12} {answers[1]}", flush=True)
+
+
+def fetch(lab: Lab, client: str, address: str, path: str) -> str:
+    """Who answers. Raises LabError."""
+    certificate = lab.layout.directory / "keys" / DEFAULT_PROJECT / "site.crt"
+    words = ["curl", "-sS", "--retry", "20", "--retry-all-errors", "--retry-delay", "1", "--cacert", str(certificate)]
+    told = lab.exec(client, [*words, "--resolve", f"{SITE}:443:{address}", f"https://{SITE}{path}"], timeout=60)
+    return told.split()[0]
+
+
 def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> None:
     """What one client made the other shows; one that leads ranges of ports is made by the second."""
     say("The same load balancers by LXD's API, and one that is made there: ports 80 and 8000 to 8009 lead to 8080")
@@ -217,6 +273,7 @@ def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: fl
   openstack loadbalancer member set --weight 0 shop-pool web1     # drain a member
   openstack local ip association list cache                       # who answers on which node
   fairlead lab exec client1 -- curl -s http://{vips["shop"]}/         # who answers?
+  fairlead chassis show chassis1                                  # a node, and what it serves
   fairlead lab trace client3 {vips["shop"]} --tcp 80                  # what OVN does with the packet
   fairlead show shop                                              # the rows in OVN
   incus network load-balancer list blue                           # or: fairlead network load-balancer list blue
