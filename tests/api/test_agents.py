@@ -199,7 +199,7 @@ def test_a_node_asks_whose_it_is(play):
             ("datapath:1", "udp", "10.0.0.10", 80),
             ("datapath:2", "tcp", "10.0.0.10", 80),
         )
-        assert found.json() == {"listeners": [*scene.listeners, None, None]}
+        assert found.json() == {"listeners": [*scene.listeners, None, None], "proxied": []}
 
     play(story)
 
@@ -263,14 +263,14 @@ def test_an_agent_learns_whose_the_addresses_are_that_its_node_has(play):
         for chassis, found in (("node1", scene.listeners), ("node2", [None, None]), ("node3", [None, None])):
             scene.caller = agent(chassis)
             for answer in (await scene.whose(*sightings), await scene.whose(*sightings, chassis=chassis)):
-                assert answer.json() == {"listeners": found}
+                assert answer.json() == {"listeners": found, "proxied": []}
         scene.caller = agent("node1", "node2")
         answer = await scene.whose(*sightings)
         assert answer.status_code == 400
         assert answer.json() == {"error": "chassis is missing: which of node1, node2 asks?"}
         scene.caller = ADMIN
-        assert (await scene.whose(*sightings)).json() == {"listeners": scene.listeners}
-        assert (await scene.whose(*sightings, chassis="node2")).json() == {"listeners": [None, None]}
+        assert (await scene.whose(*sightings)).json() == {"listeners": scene.listeners, "proxied": []}
+        assert (await scene.whose(*sightings, chassis="node2")).json() == {"listeners": [None, None], "proxied": []}
 
     play(story)
 

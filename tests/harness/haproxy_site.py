@@ -13,10 +13,12 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import Fetch, HAProxy
+from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.process import Program, read_running
 from fairlead.drivers.haproxy.secrets import nobody_lends
 from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Kind, Owner
+from fairlead.node.counting import Tally
 from harness.proxied import PROGRAM, WEB, listener, pool, view
 
 NET = Owner(Kind.NETWORK, "net1")
@@ -51,6 +53,7 @@ class Site:
     said: list[frozenset[int] | None] = field(default_factory=list)
     fetch: Fetch = nobody_lends
     """Who brings keys."""
+    tally: Tally = field(default_factory=Tally)
     driver: HAProxy = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +61,11 @@ class Site:
 
     def new(self) -> HAProxy:
         program = Program(path=PROGRAM, user="")
-        return HAProxy(self.folder, self.places, lambda _, ports: self.said.append(ports), program, self.fetch)
+        counters = Counters(lambda process, counted: self.tally.take_process(str(process), counted))
+        return HAProxy(self.folder, self.places, self._hear, program, self.fetch, counters)
+
+    def _hear(self, _: str, ports: frozenset[int] | None) -> None:
+        self.said.append(ports)
 
     async def put(self, owner: Owner, rows: Rows) -> None:
         await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))

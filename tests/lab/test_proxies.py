@@ -113,6 +113,7 @@ for _ in $(seq {times}); do curl -s -o /dev/null -m 5 -w '%{{http_code}}\n' http
 @pytest.mark.parametrize("version", [4, 6])
 def test_each_node_asks_its_own_proxy(site: Site, version: int):
     with web(site, version) as balancer:
+        assert site.cloud.load_balancer.get_listener(balancer.listener).operating_status == "ONLINE"
         for client, chassis in {"near": "chassis1", "other": "chassis2", "far": "chassis2"}.items():
             before = {each: counted(site, each) for each in ("chassis1", "chassis2")}
             seen = Counter(get(site, client, balancer.vip) for _ in range(8))
@@ -212,6 +213,70 @@ def test_members_come_and_go_without_a_failed_request(site: Site):
             assert not asking.done()
             codes = Counter(asking.result().split())
         assert codes == {"200": 300}
+
+
+ASK_AND_COUNT = """
+for _ in $(seq {times}); do
+    curl -sS -o /dev/null -m 5 -w '%{{size_request}} %{{size_header}} %{{size_download}}\n' -A {agent} http://{host}/
+done
+"""
+
+
+def figures(site: Site, balancer: Balancer) -> Counter[str]:
+    """Of the load balancer, which are those of its one listener."""
+    api = site.cloud.load_balancer
+    whole, listener = (
+        Counter({name: found[name] for name in FIGURES})
+        for found in (
+            api.get_load_balancer_statistics(balancer.id),
+            api.get_listener_statistics(balancer.listener),
+        )
+    )
+    return whole if whole == listener else Counter()
+
+
+FIGURES = ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections")
+
+
+def ask_and_count(site: Site, balancer: Balancer, times: int) -> Counter[str]:
+    """What all clients together have sent and got."""
+    host = f"[{balancer.vip}]" if ":" in balancer.vip else balancer.vip
+    words = ASK_AND_COUNT.format(times=times, agent="a" * 200, host=host)
+    said = [line.split() for each in CLIENTS for line in site.lab.exec(each, ["sh", "-c", words]).splitlines()]
+    sent, heads, bodies = (sum(map(int, column)) for column in zip(*said, strict=True))
+    assert len(said) == times * len(CLIENTS)
+    return Counter(total_connections=len(said), bytes_in=sent, bytes_out=heads + bodies)
+
+
+def shown(site: Site, balancer: Balancer, wanted: Counter[str]) -> None:
+    try:
+        until(PATIENCE, "all is counted", lambda: figures(site, balancer) == wanted)
+    finally:
+        assert figures(site, balancer) == wanted
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_clients_send_and_get_is_counted_once(site: Site, nodes: dict[str, agents.Agent], version: int):
+    """On both nodes, over members that change, processes that are replaced and killed, and agents that begin anew."""
+    with web(site, version) as balancer:
+        had = sum(counted(site, each) for each in nodes)
+        until(PATIENCE, "what was before", lambda: figures(site, balancer)["total_connections"] == had)
+        wanted, first = figures(site, balancer), processes(site)
+        wanted += ask_and_count(site, balancer, 10)
+        site.set_member(balancer, "w1", weight=5)
+        wanted += ask_and_count(site, balancer, 10)
+        site.cloud.load_balancer.update_listener(balancer.listener, connection_limit=1000)
+        wanted += ask_and_count(site, balancer, 10)
+        until(PATIENCE, "new processes", lambda: not set(first.values()) & set(processes(site).values()))
+        wanted += ask_and_count(site, balancer, 10)
+        shown(site, balancer, wanted)
+        killed = processes(site)["chassis1"]
+        os.kill(killed, signal.SIGKILL)
+        until(PATIENCE, "it is there again", lambda: processes(site).get("chassis1", killed) != killed)
+        nodes["chassis2"].stop()
+        nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2")
+        wanted += ask_and_count(site, balancer, 10)
+        shown(site, balancer, wanted)
 
 
 def test_a_health_monitor_says_who_serves(site: Site):

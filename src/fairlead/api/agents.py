@@ -40,6 +40,7 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.drivers.interface import DriverError
 from fairlead.model.locality import local_places
+from fairlead.model.proxies import leads_to_proxies
 from fairlead.model.statistics import MOST_SERVICES, Figures, find_listeners
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
@@ -72,7 +73,13 @@ def _request(secret: str) -> Parser[Mapping[str, object]]:
     return _whole(object_of(fields))
 
 
-_ANSWER = object_schema({"listeners": array_schema(or_null(IDENTITY), MOST_SERVICES)}, ["listeners"])
+_ANSWER = object_schema(
+    {
+        "listeners": array_schema(or_null(IDENTITY), MOST_SERVICES),
+        "proxied": array_schema(IDENTITY, MOST_SERVICES),
+    },
+    ["listeners", "proxied"],
+)
 _NAMES = array_schema(TEXT, MOST_LISTENERS)
 _HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
 
@@ -92,7 +99,8 @@ class _Counting:
 
     async def find(self, request: Request) -> Response:
         """Whose each is: a listener, or null for what is nobody's, or not on this chassis. The chassis may be left out
-        by a user who has one; an administrator who leaves it out is told of all."""
+        by a user who has one; an administrator who leaves it out is told of all. `proxied` are those of which proxies
+        count."""
         services, asked = self._services, await read_body(request)
         counted = read_services(asked)
         places = [services.locate(each.place) for each in counted]
@@ -101,7 +109,9 @@ class _Counting:
             local = local_places(services.model.snapshot, _ports_of(services, request, chassis))
             places = [place if place in local else None for place in places]
         found = find_listeners(services.model.snapshot, zip(places, counted, strict=True))
-        return json_response({"listeners": found})
+        snapshot = services.model.snapshot
+        proxied = [each for each in {*found} if each is not None and leads_to_proxies(snapshot, each)]
+        return json_response({"listeners": found, "proxied": proxied})
 
     async def tell(self, request: Request) -> Response:
         """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have

@@ -101,7 +101,7 @@ def _configuration(
 ) -> Iterator[tuple[Line, ...]]:
     """Its sections."""
     yield _global(process, sockets)
-    yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull")
+    yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF)
     yield from (each.section for each in sorted(frontends, key=lambda row: row.name))
     for backend in sorted(backends, key=lambda row: row.name):

@@ -55,6 +55,12 @@ def proxied_listeners(balancer: LoadBalancer) -> tuple[Listener, ...]:
     return tuple([listener for listener in balancer.listeners if listener.proxy_port])
 
 
+def leads_to_proxies(snapshot: Snapshot, listener_id: str) -> bool:
+    """Of a listener that is there."""
+    balancer = snapshot.load_balancers[snapshot.listener_owner[listener_id]]
+    return any(listener.id == listener_id for listener in proxied_listeners(balancer))
+
+
 def proxy_ports(snapshot: Snapshot, place: ProxyPlace) -> list[Port]:
     """Of all proxies of the place, in the order of their chassis."""
     ports = (snapshot.ports[each] for each in snapshot.place_proxies.get(place, NO_IDS))

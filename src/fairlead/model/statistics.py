@@ -39,6 +39,25 @@ class Figures:
     active: int = 0
     """Connections that are open now."""
 
+    def raised(self, newer: "Figures") -> "Figures":
+        """What has grown, at its newest; nothing falls but what is open."""
+        return Figures(
+            connections=max(self.connections, newer.connections),
+            errors=max(self.errors, newer.errors),
+            bytes_in=max(self.bytes_in, newer.bytes_in),
+            bytes_out=max(self.bytes_out, newer.bytes_out),
+            active=newer.active,
+        )
+
+    def grown(self, since: "Figures") -> "Figures":
+        """Without what is open."""
+        return Figures(
+            connections=self.connections - since.connections,
+            errors=self.errors - since.errors,
+            bytes_in=self.bytes_in - since.bytes_in,
+            bytes_out=self.bytes_out - since.bytes_out,
+        )
+
     def __add__(self, other: "Figures") -> "Figures":
         return Figures(
             connections=self.connections + other.connections,

@@ -16,6 +16,7 @@ from fairlead import __version__
 from fairlead.api.agent_messages import render_service
 from fairlead.client import Server, ServerError
 from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.ovn.announcer import Announcer
 from fairlead.drivers.ovn.counters import Switch, SwitchSettings
@@ -29,11 +30,12 @@ from fairlead.node.borrowing import borrow_from
 from fairlead.node.channel import Channel, Slice, slice_path
 from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Remote
+from fairlead.node.counting import Tally
 from fairlead.node.cutting import Cutting
 from fairlead.node.identity import NodeIdentity, keep_renewed, read_identity
 from fairlead.node.probing import Probing
 from fairlead.node.protocol import Servers
-from fairlead.node.proxying import Proxying
+from fairlead.node.proxying import Looks, Proxying
 from fairlead.node.remembering import KeptReports, sightings_path
 from fairlead.node.resetting import Resetter
 from fairlead.node.state import neighbours_path, read_boot, read_state, write_state
@@ -59,7 +61,7 @@ class Agent:
         self._ask_chassis = chassis
         self._boot = boot
         self._chassis = ""
-        self._tally = read_state(self._path, boot)
+        self.tally = read_state(self._path, boot)
         self._complaints = Complaints("counting and telling")
 
     async def run(self) -> None:
@@ -84,12 +86,12 @@ class Agent:
         """
         self._chassis = self._chassis or await self._ask_chassis()
         readings = await self._switch.read()
-        grown = self._tally.grown(readings)
-        listeners = await self._servers.ask_whose(self._chassis, grown)
-        self._tally.take(readings, dict(zip(grown, listeners, strict=True)))
-        write_state(self._path, self._boot, self._tally)
-        told = await self._servers.tell(self._chassis, self._interval, self._tally.sums)
-        self._tally.forget(told.unknown)
+        grown = self.tally.grown(readings)
+        whose = await self._servers.ask_whose(self._chassis, grown)
+        self.tally.take(readings, dict(zip(grown, whose.listeners, strict=True)), whose.proxied)
+        write_state(self._path, self._boot, self.tally)
+        told = await self._servers.tell(self._chassis, self._interval, self.tally.told)
+        self.tally.forget(told.unknown)
         if told.failure is not None:
             raise told.failure
 
@@ -105,7 +107,7 @@ async def serve(options: AgentOptions) -> None:
         read_servers(options, WAIT + ANSWER_PATIENCE),
         Announcer(options.bridge, tools),
     )
-    parts = (counting.run, announcing.run, partial(keep_channel, options, tools.chassis), keep_alive)
+    parts = (counting.run, announcing.run, partial(keep_channel, options, tools.chassis, counting.tally), keep_alive)
     running = asyncio.ensure_future(asyncio.gather(*(part() for part in parts)))
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
@@ -117,7 +119,7 @@ async def serve(options: AgentOptions) -> None:
     tell_supervisor(STOPPING)
 
 
-async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[str]]) -> None:
+async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[str]], tally: Tally) -> None:
     """Hear what this node is given, and report: until it is cancelled. What works by the slice starts here."""
     name, complaints = "", Complaints("listening and reporting")
     while not name:
@@ -139,17 +141,14 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     probing = Probing(slice_, reports, ports, namespace, Resetter(namespace))
     asked = read_servers(options, ANSWER_PATIENCE)
     tracked = Tracked(options.bridge, Tools(run_dir), run_dir)
-    cutting = Cutting(slice_, tracked, partial(asked.ask_whose, name), reports.failed)
+    cutting = Cutting(slice_, tracked, partial(asked.ask_listeners, name), reports.failed)
     channel = Channel(slice_, lambda: own.remotes)
     places = ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir))
     program = Program(path=options.haproxy)
+    counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
     borrow = borrow_from(asked, name)
-    proxying = Proxying(
-        slice_,
-        reports,
-        lambda told: HAProxy(Path(options.proxies), places, told, program, borrow),
-        float(options.renewal),
-    )
+    driver = HAProxy(Path(options.proxies), places, reports.serves, program, borrow, counters)
+    proxying = Proxying(slice_, reports, driver, Looks(tally, options.interval, float(options.renewal)))
     parts = (channel.run, reports.run, own.keep_renewed, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))
 

@@ -33,20 +33,33 @@ class Told:
     """Of the first server that was not told."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whose:
+    listeners: Sequence[str | None]
+    """Of each service; None for what is nobody's."""
+    proxied: Set[str]
+    """Those of them that lead to proxies."""
+
+
 class Servers:
     """All servers of a deployment."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = list(servers)
 
-    async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> list[str | None]:
-        """The listener of each; None for what is nobody's. Raises ServerError."""
-        found: list[str | None] = []
+    async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> Whose:
+        """Raises ServerError."""
+        found, proxied = list[str | None](), set[str]()
         for first in range(0, len(services), MOST_SERVICES):
             question = render_question(chassis, services[first : first + MOST_SERVICES])
             answer = await self._ask_one(*question)
             found += answer["listeners"]
-        return found
+            proxied.update(answer.get("proxied", ()))
+        return Whose(listeners=found, proxied=proxied)
+
+    async def ask_listeners(self, chassis: str, services: Sequence[CountedService]) -> list[str | None]:
+        """The listener of each; None for what is nobody's. Raises ServerError."""
+        return list((await self.ask_whose(chassis, services)).listeners)
 
     async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told:
         """Tell all servers: each answers for itself what clients ask."""

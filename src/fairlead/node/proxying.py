@@ -1,20 +1,23 @@
 """The proxies of this node: the reconciler of HAProxy's rows, by the slice that the node is given.
 
-It is the same loop as a server's. What it could not apply, and at which ports proxies take connections, is reported.
-Keys and certificates are asked of a server when rows name them, and looked after from time to time.
+It is the same loop as a server's. What it could not apply, and at which ports proxies take connections, is reported;
+what they have counted is added to the sums of the node. Keys and certificates are asked of a server when rows name
+them, and looked after from time to time.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.process import is_running
 from fairlead.drivers.interface import DriverError
 from fairlead.model.owner import Owner
 from fairlead.node.channel import Slice
 from fairlead.node.complaints import Complaints
+from fairlead.node.counting import Tally
 from fairlead.node.reporting import Reports
 from fairlead.reconciler.looking import MassDelete
 from fairlead.reconciler.loop import Reconciler
@@ -24,17 +27,27 @@ AGAIN = 5.0
 """Seconds until what an earlier agent left is looked for again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How often what is looked at, in seconds."""
+
+    tally: Tally
+    """To which the driver adds what proxies have counted."""
+    interval: float
+    """Of what they count."""
+    renewal: float
+    """Of keys and certificates: whether they were renewed."""
+
+
 class Proxying:
-    def __init__(self, given: Slice, reports: Reports, make: Callable[..., HAProxy], renewal: float) -> None:
-        """`make` is given whom to tell what proxies serve; `renewal` is the seconds from look to look whether keys and
-        certificates were renewed."""
+    def __init__(self, given: Slice, reports: Reports, driver: HAProxy, looks: Looks) -> None:
         self._given = given
         self._reports = reports
-        self._driver = make(reports.serves)
+        self._driver = driver
+        self._tally, self._interval, self._renewal = looks.tally, looks.interval, looks.renewal
         self._reconciler = Reconciler(
             dataplane=HAPROXY, driver=self._driver, snapshot=lambda: given.snapshot, clock=time.monotonic
         )
-        self._renewal = renewal
         self._reconciler.follow(self._tell)
         given.subscribe(self._reconciler.mark)
 
@@ -46,6 +59,7 @@ class Proxying:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._reconciler.run())
                 tasks.create_task(self._renew())
+                tasks.create_task(self._count())
         finally:
             await asyncio.shield(self._driver.close())
 
@@ -78,6 +92,12 @@ class Proxying:
                 else:
                     complaints.end()
             await asyncio.sleep(min(AGAIN, self._renewal))
+
+    async def _count(self) -> None:
+        while True:
+            await self._driver.look()
+            self._tally.forget_processes([each for each in self._tally.processes if not is_running(each)])
+            await asyncio.sleep(self._interval)
 
     def _tell(self, owner: Owner) -> None:
         self._reports.failed(HAPROXY.name, owner, self._reconciler.applied(owner).error)

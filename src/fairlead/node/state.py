@@ -25,20 +25,30 @@ class _State(msgspec.Struct):
     last: list[tuple[str, str, str, int, dict[str, tuple[int, int, float]]]]
     """Place, transport, address and port of what was counted, and the value, cookie and time of each count."""
     sums: dict[str, dict[str, int]]
+    processes: dict[str, dict[str, dict[str, int]]] = {}
+    """Process -> listener -> what it had counted."""
 
 
 def read_state(path: Path, boot: str) -> Tally:
     """What an earlier agent left; nothing when there is no file, or none that can be read."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
-        sums = {listener: Figures(**figures) for listener, figures in state.sums.items()}
+        sums = _figures(state.sums)
         last = dict(_read_last(state))
+        processes: dict[str, Mapping[str, Figures]] = {each: _figures(of) for each, of in state.processes.items()}
     except FileNotFoundError:
         return Tally()
     except (OSError, ValueError, TypeError) as error:
         LOG.warning("%s cannot be read (%s); counting begins anew", path, error)
         return Tally()
-    return Tally(last=last if state.boot == boot else {}, sums=sums)
+    if state.boot != boot:  # clocks and processes begin anew
+        return Tally(sums=sums)
+    return Tally(last=last, sums=sums, processes=processes)
+
+
+def _figures(found: Mapping[str, Mapping[str, int]]) -> dict[str, Figures]:
+    """Raises TypeError."""
+    return {listener: Figures(**figures) for listener, figures in found.items()}
 
 
 def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Count]]]:
@@ -68,8 +78,12 @@ def write_state(path: Path, boot: str, tally: Tally) -> None:
         )
         for service, counts in tally.last.items()
     ]
-    sums = {listener: asdict(figures) for listener, figures in tally.sums.items()}
-    _write(path, _State(boot=boot, last=last, sums=sums))
+    processes = {process: _plain(counted) for process, counted in tally.processes.items()}
+    _write(path, _State(boot=boot, last=last, sums=_plain(tally.sums), processes=processes))
+
+
+def _plain(found: Mapping[str, Figures]) -> dict[str, dict[str, int]]:
+    return {listener: asdict(figures) for listener, figures in found.items()}
 
 
 def _write(path: Path, state: msgspec.Struct) -> None:

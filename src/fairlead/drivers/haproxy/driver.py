@@ -19,6 +19,7 @@ from fairlead.dataplane.haproxy_commands import commands, renewal
 from fairlead.dataplane.haproxy_text import Sockets, files, served
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
+from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.kept import Kept, read_kept
 from fairlead.drivers.haproxy.network import (
     FIRST_PAUSE,
@@ -70,12 +71,14 @@ class HAProxy:
         serving: Serving,
         program: Program = Program(),  # noqa: B008 - a value
         fetch: Fetch = nobody_lends,
+        counters: Counters | None = None,
     ) -> None:
         """`folder` is on a tmpfs: what is there is worth nothing after a restart of the machine."""
         self._folder = folder
         self._places = places
         self._serving = serving
         self._program = program
+        self._counters = counters or Counters()
         self._rights = Rights(program.user)
         self._secrets = SecretFiles(fetch, self._rights)
         self._networks: dict[str, Network] = {}
@@ -108,6 +111,13 @@ class HAProxy:
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
+        await self._counters.close()
+
+    async def look(self) -> None:
+        """At what each process has counted."""
+        for network in tuple(self._networks.values()):
+            if network.running is not None:
+                await self._counters.look(network.running, network.kept.folder / CONTROL)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
         found = defaultdict[Owner, dict[Key, HAProxyRow]](dict)
@@ -284,7 +294,8 @@ class HAProxy:
                 await self._stop(network)
             await self._place(network, process)
         before = network.running if network.running is not None and network.running.is_there else None
-        network.running = await start(kept.folder, self._program, network.inside, before)
+        async with self._counters.carried_over(before, kept.folder / CONTROL):
+            network.running = await start(kept.folder, self._program, network.inside, before)
         self._watch(network)
         self._say(network)
         there = await asyncio.to_thread(all_running, kept.folder)
@@ -345,6 +356,8 @@ class HAProxy:
         if network.watch is not None:
             network.watch.cancel()
             network.watch = None
+        if network.running is not None:
+            await self._counters.look(network.running, network.kept.folder / CONTROL)
         for each in await asyncio.to_thread(all_running, network.kept.folder):
             await stop(each)
         if network.running is not None:

@@ -63,6 +63,15 @@ class Running:
     def is_there(self) -> bool:
         return began_of(self.pid) == self.began
 
+    def __str__(self) -> str:
+        return f"{self.pid}.{self.began}"
+
+
+def is_running(process: str) -> bool:
+    """Of one as `str` writes it."""
+    pid, _, began = process.partition(".")
+    return pid.isdecimal() and bool(began) and began_of(int(pid)) == began
+
 
 def began_of(pid: int) -> str:
     """Empty for a process that is not there, or that has ended and waits for who started it."""

@@ -1,0 +1,200 @@
+"""What processes have counted for each listener, those too that were replaced and still have connections.
+
+A process counts for itself, from nothing, and its runtime API answers until another one takes its place. So one that is
+about to be replaced is asked over a connection that stays open: it goes on answering, and waits for that connection as
+for any other before it ends (management guide, 9.3, `prompt`). Whoever holds it lets go when nobody else is left.
+
+Each figure is that of the frontend of the listener, `errors` besides that of its backends: whom no member took, or none
+lived for. Bytes are those of TCP, as clients send and get them. Of HTTP the frontend counts its own form of heads, and
+HTTP/1 has the bytes beside it; a listener that has met HTTP/2 has the former alone.
+"""
+
+import asyncio
+import contextlib
+import csv
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from fairlead.drivers.haproxy.process import Running
+from fairlead.drivers.haproxy.runtime import PATIENCE
+from fairlead.drivers.interface import Unavailable
+from fairlead.model.statistics import Figures
+
+QUESTION = "show info;show stat -1 3 -1\n"
+"""Frontends and backends, and no server."""
+HELD = f"prompt\n{QUESTION}"
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two looks at a process that was replaced."""
+UNMOVED = 5
+"""Looks after which one that was to be replaced goes on: the other one has not started."""
+AT_ONCE = 100
+"""Lines that are read without a rest."""
+Counted: TypeAlias = Callable[[Running, Mapping[str, Figures]], None]
+"""Told of a process, and of all that it has counted, by listener."""
+
+
+def nobody(_: Running, __: Mapping[str, Figures]) -> None:
+    """For who does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    info: Mapping[str, str]
+    figures: Mapping[str, Figures]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is to end, and has nobody left."""
+        return self.is_stopping and not any(each.active for each in self.figures.values())
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.info.get("Stopping") == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A process that goes on answering."""
+
+    running: Running
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class Counters:
+    def __init__(self, counted: Counted = nobody) -> None:
+        self._counted = counted
+        self._last_words = set["asyncio.Task[None]"]()
+
+    async def look(self, running: Running, control: Path) -> None:
+        """Who does not answer is asked the next time: nothing is lost while it lives."""
+        with contextlib.suppress(Unavailable):
+            reader, writer = await _connect(control)
+            try:
+                self._take(running, await _ask(reader, writer, QUESTION))
+            finally:
+                writer.close()
+
+    @contextlib.asynccontextmanager
+    async def carried_over(self, running: Running | None, control: Path) -> AsyncIterator[None]:
+        """While another process takes its place, and until it has nobody left."""
+        held = await self._hold(running, control) if running is not None else None
+        try:
+            yield
+        finally:
+            self._let_go(held)
+
+    async def _hold(self, running: Running, control: Path) -> _Held | None:
+        """None when it does not answer any more."""
+        try:
+            reader, writer = await _connect(control)
+        except Unavailable:
+            return None
+        try:
+            answer = await _ask(reader, writer, HELD)
+        except Unavailable:
+            writer.close()
+            return None
+        self._take(running, answer)
+        return _Held(running, reader, writer)
+
+    def _let_go(self, held: _Held | None) -> None:
+        if held is not None:
+            task = asyncio.ensure_future(self._hear_out(held))
+            self._last_words.add(task)
+            task.add_done_callback(self._last_words.discard)
+
+    async def close(self) -> None:
+        tasks = list(self._last_words)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hear_out(self, held: _Held) -> None:
+        pause, unmoved = FIRST_PAUSE, 0
+        try:
+            while unmoved < UNMOVED:
+                await asyncio.sleep(pause)
+                answer = await _ask(held.reader, held.writer, QUESTION)
+                self._take(held.running, answer)
+                if answer.is_over:
+                    return
+                if answer.is_stopping:
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    unmoved += 1
+        except Unavailable:
+            return  # it was ended
+        finally:
+            held.writer.close()
+
+    def _take(self, running: Running, answer: _Answer) -> None:
+        """Another process may answer at the same place by now."""
+        if answer.info.get("Pid") == str(running.pid) and running.is_there:
+            self._counted(running, answer.figures)
+
+
+async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises Unavailable."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await asyncio.open_unix_connection(str(control))
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"{control}: {error}") from None
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> _Answer:
+    """Raises Unavailable."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            writer.write(question.encode())
+            await writer.drain()
+            return await _read(reader)
+    except (OSError, EOFError, ValueError, TimeoutError) as error:
+        raise Unavailable(f"a proxy does not tell what it counts: {error}") from None
+
+
+async def _read(reader: asyncio.StreamReader) -> _Answer:
+    """Line by line, until the empty one after the table. Raises OSError, EOFError, ValueError."""
+    info, figures = dict[str, str](), dict[str, Figures]()
+    columns, number = list[str](), 0
+    while line := (await reader.readline()).decode(errors="replace"):
+        text, number = line.removeprefix("> ").rstrip("\r\n"), number + 1
+        if text.startswith("# "):
+            columns = text[2:].split(",")
+        elif columns and not text:
+            return _Answer(info=info, figures=figures)
+        elif columns:
+            _add(figures, dict(zip(columns, next(csv.reader([text])), strict=False)))
+        elif ": " in text:
+            name, _, value = text.partition(": ")
+            info[name] = value
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    raise EOFError("it has ended")
+
+
+def _add(figures: dict[str, Figures], row: Mapping[str, str]) -> None:
+    """A line of the table: a frontend is called after its listener, a backend after its pool and its listener. Raises
+    ValueError."""
+
+    def value(name: str) -> int:
+        return int(row.get(name) or 0)
+
+    listener = row["pxname"].rpartition(":")[2]
+    found = Figures(errors=value("econ"))
+    if row["svname"] == "FRONTEND":
+        found = Figures(
+            connections=value("stot"),
+            errors=value("ereq"),
+            bytes_in=_bytes(value("bin"), value("h1_bytes_in"), value("h2_total_connections")),
+            bytes_out=_bytes(value("bout"), value("h1_bytes_out"), value("h2_total_connections")),
+            active=value("scur"),
+        )
+    figures[listener] = figures.get(listener, Figures()) + found
+
+
+def _bytes(all_: int, of_http1: int, http2_connections: int) -> int:
+    return of_http1 if of_http1 and not http2_connections else max(all_, of_http1)

@@ -1,0 +1,123 @@
+"""What proxies count, with real processes on loopback: over processes that are replaced, killed and left alone."""
+
+import asyncio
+import os
+import signal
+import socket
+from typing import Any
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.haproxy.process import began_of, is_running
+from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
+from fairlead.model.statistics import Figures
+from fairlead.node.counting import Tally
+from harness.haproxy_site import NET, NETWORK, Site, at_work, until
+from harness.proxied import WEB, free_port, listener, member, needs_haproxy, pool, view
+
+pytestmark = [needs_haproxy]
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+
+PROTOCOLS = [(ListenerProtocol.HTTP, PoolProtocol.HTTP), (ListenerProtocol.TCP, PoolProtocol.TCP)]
+
+
+def limited(port: int, limit: int, *members: Any, protocol: Any = PROTOCOLS[0]) -> Rows:
+    """Another limit is another process."""
+    web = pool("web", *members, protocol=protocol[1])
+    return HAPROXY.compile(view([listener("one", port, web, protocol=protocol[0], connection_limit=limit)], [web]), WEB)
+
+
+def ask(port: int) -> int:
+    """How many bytes come back."""
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        client.sendall(REQUEST)
+        return sum(map(len, iter(lambda: client.recv(4096), b"")))
+
+
+def counted(site: Site, listener_id: str = "one") -> Figures:
+    return site.tally.told.get(listener_id, Figures())
+
+
+async def looked(site: Site, wanted: Figures, listener_id: str = "one") -> None:
+    async with asyncio.timeout(20):
+        while counted(site, listener_id) != wanted:
+            await site.driver.look()
+            await asyncio.sleep(0.02)
+
+
+def of(requests: int, got: int, **more: int) -> Figures:
+    return Figures(connections=requests, bytes_in=requests * len(REQUEST), bytes_out=got, **more)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@at_work
+async def test_what_clients_sent_and_got_is_counted_over_reloads(site: Site, machines: tuple[int, int], protocol: Any):
+    port, got, requests = free_port(), 0, 0
+    await site.put(NET, NETWORK)
+    for limit in (100, 200, 300, 300):
+        await site.put(WEB, limited(port, limit, member("m1", machines[0]), protocol=protocol))
+        for _ in range(5):
+            got, requests = got + await asyncio.to_thread(ask, port), requests + 1
+    await looked(site, of(20, got))
+    await site.driver.look()
+    assert counted(site) == of(20, got)
+
+
+@at_work
+async def test_a_connection_that_a_replaced_process_has_is_counted_to_its_end(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100, member("m1", machines[0])))
+    first = site.pid
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        client.sendall(REQUEST[:10])
+        await looked(site, Figures(connections=1, bytes_in=10, active=1))
+        await site.put(WEB, limited(port, 200, member("m1", machines[0])))
+        assert site.pid != first
+        got = await asyncio.to_thread(ask, port)
+        client.sendall(REQUEST[10:])
+        got += await asyncio.to_thread(lambda: sum(map(len, iter(lambda: client.recv(4096), b""))))
+    await looked(site, of(2, got))
+    await until(lambda: not began_of(first))
+
+
+@at_work
+async def test_a_process_that_is_killed_takes_nothing_that_was_seen_with_it(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100, member("m1", machines[0])))
+    got = await asyncio.to_thread(ask, port)
+    await looked(site, of(1, got))
+    os.kill(site.pid, signal.SIGKILL)
+    await until(lambda: site.said[-2:] == [None, {port}])
+    got += await asyncio.to_thread(ask, port)
+    await looked(site, of(2, got))
+
+
+@at_work
+async def test_the_next_agent_goes_on_where_the_last_one_was(site: Site, machines: tuple[int, int]):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100, member("m1", machines[0])))
+    got = await asyncio.to_thread(ask, port)
+    await looked(site, of(1, got))
+    await site.driver.close()
+    site.tally = Tally(sums=site.tally.sums, processes=site.tally.processes)
+    site.driver = site.new()
+    await site.driver.open()
+    got += await asyncio.to_thread(ask, port)
+    await looked(site, of(2, got))
+    assert all(map(is_running, site.tally.processes))
+
+
+@at_work
+async def test_who_finds_no_member_is_an_error(site: Site):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100))
+    got = await asyncio.to_thread(ask, port)
+    await looked(site, of(1, got, errors=1))
