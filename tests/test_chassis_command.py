@@ -28,6 +28,7 @@ WELL = {
     "zones": [],
     "ports": 3,
     "covered_for": 0,
+    "proxies": [{"at": "net1", "project_id": "demo", "serving": 2, "wanted": 2}],
     "agent": AGENT,
     "enrolled": {"since": "2026-01-01T12:00:00Z", "until": "2026-04-01T12:00:00Z"},
     "token_until": None,
@@ -55,8 +56,9 @@ def test_a_table_for_people_and_json_for_programs(monkeypatch: pytest.MonkeyPatc
         {**WELL, "agent": {**AGENT, "heard": False}},
         {**WELL, "agent": {**AGENT, "unapplied": [FAILING]}},
         {**WELL, "alive": False},
+        {**WELL, "proxies": [{"at": "net1", "project_id": "demo", "serving": 0, "wanted": 2}]},
     ],
-    ids=["silent", "failing", "dead"],
+    ids=["silent", "failing", "dead", "not serving"],
 )
 def test_what_is_not_well_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch, row: Any):
     assert run(monkeypatch, {"chassis": [WELL, row]}, "list") == 3
@@ -66,7 +68,9 @@ def test_what_is_not_well_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPat
 
 def test_what_could_not_be_applied_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     run(monkeypatch, {**WELL, "agent": {**AGENT, "unapplied": [FAILING]}}, "show", "one")
-    assert "haproxy loadbalancer/web: no such file" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "haproxy loadbalancer/web: no such file" in told
+    assert "of net1 for project demo: serves 2 of 2 listeners" in told
 
 
 def test_a_node_is_enrolled_by_its_own_command(

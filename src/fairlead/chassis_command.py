@@ -17,7 +17,8 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
     chassis = commands.add_parser(
         "chassis",
         help="the nodes, their agents, and which agents may come in",
-        epilog="`list` and `show` answer 3 when an agent is silent, a node is dead, or something could not be applied.",
+        epilog="`list` and `show` answer 3 when an agent is silent, a node is dead, something could not be applied, or "
+        "a proxy does not serve all of its listeners.",
     )
     mine = chassis.add_subparsers(metavar="COMMAND", required=True)
     mine.add_parser("list", help="every node")
@@ -61,6 +62,9 @@ def _show(arguments: argparse.Namespace, ask: Ask) -> int:
     agent = found["agent"] or {"unapplied": []}
     if found["covered_for"]:
         print(f"{'looks after':12} {found['covered_for']} places of silent nodes, or of none")
+    for each in found["proxies"]:
+        whose = f"of {each['at']} for project {each['project_id']}"
+        print(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
     for each in agent["unapplied"]:
         print(f"  {each['dataplane']} {each['owner']}: {each['error']}")
     return UNWELL if _is_unwell(found) else 0
@@ -81,7 +85,8 @@ def _revoke(arguments: argparse.Namespace, ask: Ask) -> int:
 def _is_unwell(row: Any) -> bool:
     agent = row["agent"]
     silent = agent is not None and (not agent["heard"] or bool(agent["unapplied"]))
-    return silent or (row["in_ovn"] and not row["alive"])
+    behind = any(each["serving"] < each["wanted"] for each in row["proxies"])
+    return silent or behind or (row["in_ovn"] and not row["alive"])
 
 
 def _columns(row: Any) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FixedIP, PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.status import Applied, OperatingStatus
 from fairlead.model.writing import Changes, apply_changes, index_names, owners_with_rows
 from harness.story import parse_model

@@ -6,7 +6,8 @@ from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import Transport
 from fairlead.model.probes import members_health
-from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.statistics import CountedService, Datapath, find_listeners
 from fairlead.model.status import Applied, OperatingStatus
 from fairlead.model.uplink import choose_router

@@ -19,7 +19,8 @@ from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import Fault
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes

@@ -23,7 +23,8 @@ from fairlead.model.health import Health
 from fairlead.model.kinds import has_rows
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.replica_probes import replicas_health
-from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.status import OperatingStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
 from fairlead.reconciler.dataplanes import Central, Dataplanes

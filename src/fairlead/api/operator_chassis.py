@@ -1,6 +1,8 @@
 """The part of the operator's door that shows nodes: each chassis as OVN has it, its agent, and how it is known."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from starlette.requests import Request
@@ -11,6 +13,7 @@ from fairlead.api.fields import Schema, array_schema, object_schema, or_null
 from fairlead.api.node_identity import issue
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
 from fairlead.changes.nodes import revoke_node
+from fairlead.model.proxies import proxy_ports, wanted_of_proxies
 from fairlead.model.snapshot import Snapshot
 
 MOST_SHOWN = 20_000
@@ -28,6 +31,9 @@ _AGENT = object_schema(
     },
     ["version", "host", "since", "last_heard", "heard", "listens", "probes", "unapplied"],
 )
+_SERVING: Mapping[str, Schema] = {"at": TEXT, "project_id": TEXT, "serving": NUMBER, "wanted": NUMBER}
+"""Of the listeners of a project on a network, or on the gateway of a router."""
+_PROXY = object_schema(_SERVING, _SERVING)
 _ENROLLED = object_schema({"since": TEXT, "until": TEXT}, ["since", "until"])
 _ROW: Mapping[str, Schema] = {
     "name": TEXT,
@@ -38,6 +44,7 @@ _ROW: Mapping[str, Schema] = {
     "ports": NUMBER,
     "covered_for": NUMBER,
     "agent": or_null(_AGENT),
+    "proxies": array_schema(_PROXY, MOST_SHOWN),
     "enrolled": or_null(_ENROLLED),
     "token_until": or_null(TEXT),
 }
@@ -49,15 +56,15 @@ def routes(services: Services) -> list[Operation]:
         """Every node that OVN has, that has an agent, or that is enrolled or may be, by name."""
         snapshot = services.model.snapshot
         names = sorted({*snapshot.chassis, *snapshot.agents, *snapshot.nodes, *snapshot.node_tokens})
-        covered = _covered(snapshot)
-        return json_response({"chassis": [_row(services, snapshot, name, covered) for name in names[:MOST_SHOWN]]})
+        found = _of_each(snapshot)
+        return json_response({"chassis": [_row(services, snapshot, name, found) for name in names[:MOST_SHOWN]]})
 
     async def show(request: Request) -> Response:
         """One of them."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
         if not any(name in each for each in (snapshot.chassis, snapshot.agents, snapshot.nodes, snapshot.node_tokens)):
             raise ApiError(404, f"there is no chassis {name[:100]}")
-        return json_response(_row(services, snapshot, name, _covered(snapshot)))
+        return json_response(_row(services, snapshot, name, _of_each(snapshot)))
 
     async def enrol(request: Request) -> Response:
         """A token by which this node's agent gets a certificate, once. It is not shown again; one that was issued for
@@ -84,14 +91,26 @@ def routes(services: Services) -> list[Operation]:
     ]
 
 
-def _covered(snapshot: Snapshot) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for who in snapshot.covered.values():
-        found[who] = found.get(who, 0) + 1
-    return found
+@dataclass(frozen=True, slots=True)
+class _OfEach:
+    """What is found by looking at everything once, by chassis."""
+
+    covered: Mapping[str, int]
+    proxies: Mapping[str, list[JsonObject]]
 
 
-def _row(services: Services, snapshot: Snapshot, name: str, covered: Mapping[str, int]) -> JsonObject:
+def _of_each(snapshot: Snapshot) -> _OfEach:
+    proxies = defaultdict[str, list[JsonObject]](list)
+    for place in sorted(snapshot.place_proxies):
+        wanted = wanted_of_proxies(snapshot, place)
+        for port in proxy_ports(snapshot, place):
+            known = snapshot.proxies.get(port.id)
+            serving = known.serving & wanted if known is not None else ()
+            proxies[port.host].append({**place._asdict(), "serving": len(serving), "wanted": len(wanted)})
+    return _OfEach(Counter(snapshot.covered.values()), proxies)
+
+
+def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) -> JsonObject:
     chassis, agent = snapshot.chassis.get(name), snapshot.agents.get(name)
     node, token = snapshot.nodes.get(name), snapshot.node_tokens.get(name)
     heard = services.nodes.agents.last_heard(name)
@@ -104,7 +123,8 @@ def _row(services: Services, snapshot: Snapshot, name: str, covered: Mapping[str
         "alive": chassis is not None and chassis.alive,
         "zones": sorted(chassis.zones) if chassis else [],
         "ports": len(chassis.ports) if chassis else 0,
-        "covered_for": covered.get(name, 0),
+        "covered_for": of_each.covered.get(name, 0),
+        "proxies": of_each.proxies.get(name, [])[:MOST_SHOWN],
         "agent": agent
         and {
             "version": agent.version,

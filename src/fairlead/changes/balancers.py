@@ -28,7 +28,8 @@ from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import remember_removed
 from fairlead.model.quota import Counted
-from fairlead.model.snapshot import Aggregate, Snapshot, balancer_status
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.status import ProvisioningStatus
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes

@@ -6,7 +6,8 @@ sets PENDING: what has changed, and with it everything that leads there. The sta
 generation.
 
 Operating statuses follow Octavia's reference driver (octavia/amphorae/drivers/health/heartbeat_udp.py): a listener's
-does not depend on its pools; a pool's comes from its members, and the load balancer's from its pools.
+does not depend on its pools; a pool's comes from its members, and the load balancer's from its pools, and from
+listeners that lead to proxies.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,6 +90,8 @@ class BalancerStatus:
     """Whether agents probe its members, or its dataplane does."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
     """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
+    by_proxies: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
+    """How a listener stands to which proxies lead."""
 
     def provisioning(self, part: Resource) -> ProvisioningStatus:
         """ERROR while attempts fail to apply what has touched it, and for the whole while any attempt fails."""
@@ -111,12 +114,15 @@ class BalancerStatus:
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
         led_to = self._led_to()
-        pools = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
-        worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in pools)
+        parts = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
+        parts.update(self.of_listener(listener) for listener in self.balancer.listeners if listener.proxy_port)
+        worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in parts)
         return next(worst, OperatingStatus.DEGRADED if self.applied.failing else OperatingStatus.ONLINE)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:
-        return _online(self._serves(self.balancer, listener))
+        """One that leads to proxies stands as these do."""
+        serves = self._serves(self.balancer, listener)
+        return self.by_proxies(listener) if serves and listener.proxy_port else _online(serves)
 
     def of_policy(self, listener: Listener, policy: L7Policy) -> OperatingStatus:
         return _online(self._serves(self.balancer, listener, policy))

@@ -27,11 +27,13 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.nearby import Tiers
 from fairlead.model.network import Port
+from fairlead.model.owner import Kind, Owner
 from fairlead.model.pool_slots import with_slots
 from fairlead.model.probes import asks_for_probes
 from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.rendezvous import score
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import OperatingStatus
 
 _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
 FIRST_PORT, LAST_PORT = 1024, 32767
@@ -122,6 +124,46 @@ def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
         known = {port.id for port in ports if port.id in serving and not _is_silent(snapshot, port.host)}
         found.update(_member_id(listener, port) for port in ports if port.id not in (known or serving))
     return frozenset(found)
+
+
+def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
+    """How a listener stands that leads to proxies.
+
+    DEGRADED while some node says that it cannot serve, ERROR when nobody serves and nobody will: each node that should
+    is dead, has no agent that is heard, or says that it cannot. OFFLINE is what nobody serves yet: a proxy that was
+    just given its place, or its listener, needs a moment.
+    """
+    ports = proxy_ports(snapshot, place_of(balancer))
+    failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer)}
+    if any(_serves(snapshot, port, listener) for port in ports):
+        return OperatingStatus.DEGRADED if failing else OperatingStatus.ONLINE
+    hosts = [port.host for port in ports if port.id not in failing] if ports else [*snapshot.agents]
+    return OperatingStatus.OFFLINE if any(_may_serve(snapshot, host) for host in hosts) else OperatingStatus.ERROR
+
+
+def wanted_of_proxies(snapshot: Snapshot, place: ProxyPlace) -> frozenset[int]:
+    """The ports at which each proxy of the place is to take connections."""
+    balancers = (snapshot.load_balancers[each] for each in snapshot.proxied.get(place, NO_IDS))
+    return frozenset(
+        listener.proxy_port
+        for balancer in balancers
+        if balancer.admin_state_up
+        for listener in proxied_listeners(balancer)
+        if listener.admin_state_up
+    )
+
+
+def _may_serve(snapshot: Snapshot, chassis: str) -> bool:
+    known, agent = snapshot.chassis.get(chassis), snapshot.agents.get(chassis)
+    return known is not None and known.alive and agent is not None and agent.heard
+
+
+def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer) -> bool:
+    """Whether the node with the port says so, of the load balancer or of the proxy itself."""
+    agent = snapshot.agents.get(port.host)
+    places = [Owner(kind, place_of(balancer).at) for kind in (Kind.NETWORK, Kind.ROUTER)]
+    owners = {str(Owner(Kind.LOAD_BALANCER, balancer.id)), *map(str, places)}
+    return agent is not None and any(each.owner in owners for each in agent.unapplied)
 
 
 def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:

@@ -11,7 +11,7 @@ from immutables import Map
 
 from fairlead.model.addresses import IPAddress
 from fairlead.model.agent import Agent
-from fairlead.model.balancer_status import BalancerStatus, PartHistories
+from fairlead.model.balancer_status import PartHistories
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.chassis import Chassis
 from fairlead.model.enrolment import Node, NodeToken
@@ -25,7 +25,6 @@ from fairlead.model.network import (
     FloatingIP,
     Network,
     Port,
-    PortUse,
     Router,
     Segment,
     subnet_with,
@@ -35,7 +34,6 @@ from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.sighting import Sighting
-from fairlead.model.status import Applied
 from fairlead.model.taken import Taken
 from fairlead.model.trust import Certificate, Project, TrustToken
 
@@ -308,24 +306,6 @@ def _with_ids(index: Map[str, frozenset[_Key]], key: str, ids: frozenset[_Key]) 
     return index.set(key, ids) if ids else index.delete(key)
 
 
-def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> BalancerStatus:
-    """How this load balancer of the snapshot stands, if `applied` is what has arrived of it."""
-    return BalancerStatus(
-        balancer=balancer,
-        generation=snapshot.generations.get(Owner(Kind.LOAD_BALANCER, balancer.id), snapshot.revision),
-        histories=snapshot.part_histories.get(balancer.id, Map()),
-        applied=applied,
-        down=frozenset(_member(key) for key in snapshot.down.get(balancer.id, ())),
-        online=snapshot.online.get(balancer.id, frozenset()),
-        agents_probe=snapshot.agents_probe,
-        cannot_answer=lambda member: _cannot_answer(snapshot, balancer, member),
-    )
-
-
-def _member(key: HealthKey) -> str:
-    return key if isinstance(key, str) else key[0]
-
-
 def is_unnamed(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bool:
     """Whether only the service that keeps the load balancer knows the subnet: OVN has no name for one of others without
     DHCP that no router joins. Who is there is on the VIP's network, or nobody meets them."""
@@ -345,18 +325,6 @@ def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
             if (network_id, member.address) in snapshot.addresses:
                 return network_id
     return balancer.vip.network_id
-
-
-def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
-    """Whether the VIP has lost its gateway, or its port on a network of others. Or a VIP that was made after the member
-    has its address by now: a connection is balanced once."""
-    if balancer.router_id is not None and vip_gateway(snapshot, balancer) is None:
-        return True
-    if not held_vips(snapshot, balancer):
-        return True
-    where = member_network(snapshot, balancer, member), member.address
-    port = snapshot.ports.get(snapshot.addresses.get(where, ""))
-    return port is not None and port.use is PortUse.VIP
 
 
 def floating_ips_of(snapshot: Snapshot, vip: Vip) -> Iterator[FloatingIP]:

@@ -33,7 +33,8 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot, balancer_status
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.statistics import Figures
 from fairlead.model.status import OperatingStatus, ProvisioningStatus
 from fairlead.model.steps import Steps

@@ -1,0 +1,43 @@
+"""How a load balancer stands: what was applied of it, with all that is observed of its members and proxies."""
+
+from immutables import Map
+
+from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.health import HealthKey
+from fairlead.model.loadbalancer import LoadBalancer, Member
+from fairlead.model.network import PortUse
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import proxies_standing
+from fairlead.model.snapshot import Snapshot, held_vips, member_network, vip_gateway
+from fairlead.model.status import Applied
+
+
+def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> BalancerStatus:
+    """How this load balancer of the snapshot stands, if `applied` is what has arrived of it."""
+    return BalancerStatus(
+        balancer=balancer,
+        generation=snapshot.generations.get(Owner(Kind.LOAD_BALANCER, balancer.id), snapshot.revision),
+        histories=snapshot.part_histories.get(balancer.id, Map()),
+        applied=applied,
+        down=frozenset(_member(key) for key in snapshot.down.get(balancer.id, ())),
+        online=snapshot.online.get(balancer.id, frozenset()),
+        agents_probe=snapshot.agents_probe,
+        cannot_answer=lambda member: _cannot_answer(snapshot, balancer, member),
+        by_proxies=lambda listener: proxies_standing(snapshot, balancer, listener),
+    )
+
+
+def _member(key: HealthKey) -> str:
+    return key if isinstance(key, str) else key[0]
+
+
+def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
+    """Whether the VIP has lost its gateway, or its port on a network of others. Or a VIP that was made after the member
+    has its address by now: a connection is balanced once."""
+    if balancer.router_id is not None and vip_gateway(snapshot, balancer) is None:
+        return True
+    if not held_vips(snapshot, balancer):
+        return True
+    where = member_network(snapshot, balancer, member), member.address
+    port = snapshot.ports.get(snapshot.addresses.get(where, ""))
+    return port is not None and port.use is PortUse.VIP

@@ -1,0 +1,106 @@
+"""How listeners stand that lead to proxies, by what agents say."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from immutables import Map
+
+from fairlead.model.agent import Agent, Unapplied
+from fairlead.model.chassis import Chassis
+from fairlead.model.observed_proxy import Proxy
+from fairlead.model.proxies import proxy_port_id, wanted_of_proxies
+from fairlead.model.proxy_place import place_of
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
+from fairlead.model.status import Applied, OperatingStatus
+from fairlead.model.writing import Changes, apply_changes
+from model.test_probes import snapshot_of
+
+TEXT = """
+network net1 10.0.0.0/24
+proxy one net1 10.0.0.61
+proxy two net1 10.0.0.62
+web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080
+"""
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WELL, HERE, ELSEWHERE = "", frozenset({2000}), frozenset({2001})
+DEAD, SILENT, NONE = "dead", "silent", "none"
+"""A node without power, one whose agent says nothing, and one without an agent; any other word is a failing owner."""
+
+
+def standing(
+    nodes: Mapping[str, str], serving: Mapping[str, frozenset[int]], text: str = TEXT
+) -> tuple[OperatingStatus, OperatingStatus]:
+    """Of the listener and of the whole."""
+    agents = {
+        name: Agent(name=name, since=NOON, heartbeat=5.0, heard=how != SILENT, unapplied=failing(how))
+        for name, how in nodes.items()
+        if how != NONE
+    }
+    snapshot: Snapshot = snapshot_of(text.strip())
+    chassis = Map({name: Chassis(name=name, alive=how != DEAD) for name, how in nodes.items()})
+    proxies = Map({proxy_port_id("net1", name): Proxy(serving=ports) for name, ports in serving.items()})
+    balancer = next(iter(snapshot.load_balancers.values()))
+    snapshot = replace(snapshot, chassis=chassis, agents=Map(agents), proxies=proxies)
+    where = balancer_status(snapshot, balancer, Applied(generation=10**6))
+    return where.of_listener(balancer.listeners[0]), where.of_balancer()
+
+
+def failing(how: str) -> tuple[Unapplied, ...]:
+    return (Unapplied(dataplane="haproxy", owner=how, error="no"),) if "/" in how else ()
+
+
+ONLINE, OFFLINE = OperatingStatus.ONLINE, OperatingStatus.OFFLINE
+DEGRADED, ERROR = OperatingStatus.DEGRADED, OperatingStatus.ERROR
+WEB, NET = "loadbalancer/web", "network/net1"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "serving", "wanted"),
+    [
+        (WELL, WELL, {"one": HERE, "two": HERE}, ONLINE),
+        (WELL, WELL, {"one": HERE}, ONLINE),
+        (WELL, DEAD, {"one": HERE}, ONLINE),
+        (SILENT, SILENT, {"one": HERE}, ONLINE),
+        (WELL, WEB, {"one": HERE, "two": HERE}, DEGRADED),
+        (WELL, NET, {"one": HERE}, DEGRADED),
+        (WELL, "loadbalancer/other", {"one": HERE}, ONLINE),
+        (WELL, WELL, {}, OFFLINE),
+        (WELL, WELL, {"one": ELSEWHERE, "two": ELSEWHERE}, OFFLINE),
+        (WELL, DEAD, {}, OFFLINE),
+        (WEB, WELL, {}, OFFLINE),
+        (WEB, NET, {}, ERROR),
+        (DEAD, WEB, {"one": HERE}, ERROR),
+        (SILENT, NONE, {}, ERROR),
+    ],
+)
+def test_a_listener_stands_as_its_proxies_do(
+    one: str, two: str, serving: Mapping[str, frozenset[int]], wanted: OperatingStatus
+):
+    listener, whole = standing({"one": one, "two": two}, serving)
+    assert listener is wanted
+    assert whole is (ONLINE if wanted is OFFLINE else wanted)
+
+
+@pytest.mark.parametrize(("node", "wanted"), [(WELL, OFFLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
+def test_who_has_no_proxy_yet_waits_for_a_node_that_can_have_one(node: str, wanted: OperatingStatus):
+    text = "\n".join(line for line in TEXT.splitlines() if not line.startswith("proxy"))
+    assert standing({"one": node}, {}, text)[0] is wanted
+
+
+def test_what_leads_to_no_proxy_has_nothing_to_do_with_them():
+    text = TEXT.replace("http:80{proxy=2000}", "tcp:80")
+    assert standing({"one": WEB, "two": NONE}, {}, text) == (ONLINE, ONLINE)
+
+
+def test_proxies_are_to_serve_what_is_not_switched_off():
+    more = "api vip=10.0.0.20 on=net1 http:80{proxy=2001}=a/10.0.0.11:8080"
+    snapshot = snapshot_of(f"{TEXT.strip()}\n{more}")
+    api = next(each for each in snapshot.load_balancers.values() if str(each.vip.address) == "10.0.0.20")
+    place = place_of(api)
+    assert wanted_of_proxies(snapshot, place) == {2000, 2001}
+    off = apply_changes(snapshot, Changes(puts=(replace(api, admin_state_up=False),)), snapshot.revision + 1)
+    assert wanted_of_proxies(off, place) == {2000}
+    assert wanted_of_proxies(snapshot, place._replace(at="elsewhere")) == frozenset()
