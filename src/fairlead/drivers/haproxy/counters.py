@@ -25,8 +25,8 @@ from fairlead.model.statistics import Figures
 QUESTION = "show info;show stat -1 3 -1\n"
 """Frontends and backends, and no server."""
 HELD = f"prompt\n{QUESTION}"
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds between two looks at a process that was replaced."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
+"""Seconds between two looks at a process that was replaced: one that is over counts among those that may be there."""
 UNMOVED = 5
 """Looks after which one that was to be replaced goes on: the other one has not started."""
 AT_ONCE = 100
