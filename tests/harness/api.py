@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
 from fairlead.api.door import Reachable, Services
+from fairlead.api.keys import Keys
 from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
@@ -55,6 +56,7 @@ class Deployment:
 
     facts: Snapshot
     names: providers.Names
+    keys: Keys = field(default_factory=Keys)
 
 
 PLAIN = Deployment(Snapshot(gateway_chassis=("gw1", "gw2")), providers.DEFAULT)
@@ -146,6 +148,7 @@ async def inside(
         reachable=lambda: place.reachable,
         patience=PATIENCE,
         providers=deployment.names,
+        keys=deployment.keys,
     )
     door = make_door(services)
 

@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 
 from api.octavia.world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
+from fairlead.api.keys import Keys
 from fairlead.api.octavia import specs
 from fairlead.model import l7
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import parse_address, parse_network
 from fairlead.model.network import AllocationPool
 from fairlead.model.writing import Changes
+from harness.api import WITH_PROXIES, compile_with_proxies
+from harness.certificates import Authority
 
+WITH_AGENTS = ("by proxy", "by agents")
+"""What is said of features that are refused where no agents probe."""
 README = Path(__file__).parents[3] / "README.md"
 COMMON = "each of these, but L7"
 SPECS: Mapping[str, specs.Spec] = {
@@ -48,7 +53,7 @@ REF, SUBNET_6 = "https://secrets/1", "22222222-0000-4000-8000-000000000006"
 POOL = {"name": "p", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT"}
 ENDS_TLS = {"protocol": "TERMINATED_HTTPS", "default_tls_container_ref": REF}
 ASKS_CERTIFICATE = {**ENDS_TLS, "client_ca_tls_container_ref": REF}
-DATAGRAMS, HTTP = {"protocol": "UDP"}, {"type": "HTTP"}
+DATAGRAMS, WEB, HTTP = {"protocol": "UDP"}, {"protocol": "HTTP"}, {"type": "HTTP"}
 COOKIE = {"session_persistence": {"type": "APP_COOKIE", "cookie_name": "c"}}
 TO_POOL = {"action": "REDIRECT_TO_POOL", "redirect_pool_id": "{pool}"}
 TO_URL = {"action": "REDIRECT_TO_URL", "redirect_url": "http://a.b/"}
@@ -153,7 +158,8 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "redirect_prefix": TO_PREFIX,
         "redirect_http_code": {**TO_URL, "redirect_http_code": 307},
         "rules": {"rules": [LEAST["L7 rule"]]},
-        **{name: {name: "x"} for name in ("name", "description", "project_id", "tenant_id")},
+        **{name: {name: "x"} for name in ("name", "description")},
+        **{name: {name: "demo"} for name in ("project_id", "tenant_id")},
         "tags": {"tags": ["x"]},
     },
     "L7 rule": {
@@ -165,7 +171,7 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "type SSL_DN_FIELD": {"type": "SSL_DN_FIELD", "key": "CN"},
         "key": HEADER,
         "invert": {"invert": True},
-        **{name: {name: "x"} for name in ("project_id", "tenant_id")},
+        **{name: {name: "demo"} for name in ("project_id", "tenant_id")},
         "tags": {"tags": ["x"]},
     },
 }
@@ -238,13 +244,36 @@ def test_the_table_names_all_that_is_taken_and_nothing_else(section: str):
     assert sorted(named(section)) == sorted(taken(section) - common)
 
 
-def test_each_row_says_one_of_three_things():
-    assert {row.verdict for row in rows()} == {"natively", "stored only", "refused"}
+def test_each_row_says_one_of_five_things():
+    assert {row.verdict for row in rows()} == {"natively", "stored only", *WITH_AGENTS, "refused"}
     assert {row.section for row in rows()} == {COMMON, *SPECS}
 
 
 @pytest.fixture
 def door(ovn: Door) -> Door:
+    return furnished(ovn, "TCP")
+
+
+@dataclass(frozen=True)
+class Store:
+    """Whatever is asked for, it is in the same file."""
+
+    content: bytes
+
+    async def read(self, project_id: str, reference: str) -> bytes:
+        return self.content
+
+
+@pytest.fixture
+def with_agents(tmp_path: Path) -> Iterator[Door]:
+    authority = Authority()
+    store = Store(f"{authority.issue('a.b').whole}{authority.revoke()}".encode())
+    opened = Door(tmp_path, compile_with_proxies, replace(WITH_PROXIES, keys=Keys(store)))
+    yield furnished(opened, "HTTP")
+    opened.close()
+
+
+def furnished(ovn: Door, protocol: str) -> Door:
     """Two listeners, one of them without a pool, two pools and a member; a flavor and an availability zone; a node that
     tells what it counts."""
     ovn.place.node_counts.report("node", {}, interval=60, age=lambda _: 0.0)
@@ -253,11 +282,12 @@ def door(ovn: Door) -> Door:
     six = replace(network().subnets[0], id=SUBNET_6, cidr=cidr, gateway=gateway, allocation_pools=(wide,))
     whole = replace(network(), subnets=(*network().subnets, six))
     ovn.run(ovn.place.model.write(lambda _: Changes(puts=(whole,))))
+    ovn.ids["protocol"] = protocol
     ovn.ids["lb"] = ovn.make("lb", vip_subnet_id=SUBNET)["id"]
     for name, port in (("listener", 80), ("bare", 90)):
-        made = ovn.make("listener", loadbalancer_id=ovn.ids["lb"], protocol="TCP", protocol_port=port)
+        made = ovn.make("listener", loadbalancer_id=ovn.ids["lb"], protocol=protocol, protocol_port=port)
         ovn.ids[name] = made["id"]
-    ovn.ids["pool"] = ovn.make("pool", listener_id=ovn.ids["listener"], **POOL)["id"]
+    ovn.ids["pool"] = ovn.make("pool", listener_id=ovn.ids["listener"], **{**POOL, "protocol": protocol})["id"]
     ovn.ids["datagrams"] = ovn.make("pool", loadbalancer_id=ovn.ids["lb"], **{**POOL, **DATAGRAMS})["id"]
     ovn.make("member", address="10.0.0.11", protocol_port=80)
     profile = {"flavorprofile": {"name": "p", "provider_name": "ovn", "flavor_data": "{}"}}
@@ -275,7 +305,14 @@ def door(ovn: Door) -> Door:
 def test_every_row_is_true(door: Door, section: str):
     for row in rows():
         for item in row.items if row.section == section else ():
-            (check_refused if row.verdict == "refused" else check_done)(door, section, item)
+            (check_done if row.verdict in ("natively", "stored only") else check_refused)(door, section, item)
+
+
+@pytest.mark.parametrize("section", [COMMON, *SPECS])
+def test_every_row_is_true_where_agents_probe_and_run_proxies(with_agents: Door, section: str):
+    for row in rows():
+        for item in row.items if row.section == section and row.verdict in WITH_AGENTS else ():
+            check_done(with_agents, section, item)
 
 
 def check_refused(door: Door, section: str, item: str) -> None:
@@ -312,6 +349,8 @@ def request(door: Door, section: str, item: str) -> tuple[str, str, Any]:
         section, given = "L7 policy", {**LEAST["L7 policy"], "rules": [given]}
     if "redirect_pool" in given:
         section, given = "listener", {**LEAST["listener"], "l7policies": [MORE["L7 policy"][item]]}
+    if "l7policies" in given and door.ids["protocol"] == "HTTP":
+        given = {**given, **WEB}
     root, path = PATHS[KINDS[section]]
     ids = {key: value.format(**door.ids) for key, value in given.items() if isinstance(value, str)}
     return "POST", path, {root: {**given, **ids}}
