@@ -504,9 +504,15 @@ MUTANTS = (
     ),
     Mutant(
         "a floating IP of one VIP leads to all",
+        "model/snapshot.py",
+        "if floating_ip.fixed_address == vip.address:",
+        "if floating_ip:",
+    ),
+    Mutant(
+        "clients outside are not counted",
         "compilers/ovn/balancers.py",
-        " for floating_ip in found if floating_ip.fixed_address == vip.address]",
-        " for floating_ip in found]",
+        "                if address in place.outside:\n",
+        "                if not place.outside:\n",
     ),
     Mutant(
         "deleted before what refers to it",
