@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 from cryptography.x509.oid import NameOID
 
@@ -15,7 +16,10 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _begun(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+Key: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+def _begun(name: str, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     made = x509.CertificateBuilder().subject_name(_name(name)).issuer_name(issuer).public_key(key.public_key())
     made = made.serial_number(x509.random_serial_number())
@@ -26,14 +30,14 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+def key_pem(key: Key) -> str:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 @dataclass(frozen=True)
 class Issued:
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    key: Key
 
     @property
     def pem(self) -> str:
@@ -65,8 +69,8 @@ class Authority:
     def pem(self) -> str:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
-    def issue(self, name: str, *addresses: str) -> Issued:
-        key = new_key()
+    def issue(self, name: str, *addresses: str, key: Key | None = None) -> Issued:
+        key = key or new_key()
         names = [x509.DNSName(name), *(x509.IPAddress(ip_address(each)) for each in addresses)]
         made = _begun(name, self.certificate.subject, key)
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)

@@ -1,12 +1,15 @@
 """What is in a key-store, as a proxy reads it; and what nobody could serve, without a word of it."""
 
+import base64
+import time
 from collections.abc import Callable
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import dsa, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.x509 import load_pem_x509_certificate
 
-from fairlead.keystores.interface import Unreadable
+from fairlead.keystores.interface import LARGEST, Unreadable
 from fairlead.keystores.material import checked
 from fairlead.model.secrets import Role
 from harness.certificates import Authority, key_pem, new_key
@@ -38,6 +41,19 @@ def test_the_certificate_of_the_key_comes_first():
     assert WEB.pem + CA.pem + key_pem(WEB.key) == checked(CERTIFICATE, (CA.pem + WEB.whole).encode())
 
 
+def _of_version_5(pem: str) -> str:
+    der = bytearray(load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.DER))
+    der[der.index(b"\xa0\x03\x02\x01\x02") + 4] = 5
+    return f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n"
+
+
+def _with_wrong_exponent() -> str:
+    """Of the right size, and the factors are the right ones."""
+    of = rsa.generate_private_key(65537, 2048).private_numbers()
+    wrong = rsa.RSAPrivateNumbers(of.p, of.q, of.d, of.dmp1 ^ 2, of.dmq1, of.iqmp, of.public_numbers)
+    return _plain(wrong.private_key(unsafe_skip_rsa_key_validation=True))
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
@@ -49,6 +65,8 @@ def test_the_certificate_of_the_key_comes_first():
         (lambda: WEB.pem + _plain(WEB.key, BestAvailableEncryption(b"secret")), "pass phrase"),
         (lambda: WEB.pem + _plain(rsa.generate_private_key(65537, 1024)), "1024 bits"),
         (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "nobody serves"),
+        (lambda: WEB.pem + _with_wrong_exponent(), "cannot be read"),
+        (lambda: key_pem(WEB.key) + _of_version_5(WEB.pem), "no certificate in PEM that can be read"),
         (lambda: "", "neither PEM nor"),
         (lambda: "nothing of this sort", "neither PEM nor"),
     ],
@@ -68,3 +86,21 @@ def test_authorities_and_lists_of_revoked_ones():
     for role, content in ((AUTHORITY, revoked), (REVOCATIONS, CA.pem), (AUTHORITY, ""), (REVOCATIONS, WEB.whole)):
         with pytest.raises(Unreadable):
             checked(role, content.encode())
+
+
+@pytest.mark.parametrize("mark", ["PRIVATE KEY", "X509 CRL", "CERTIFICATE"])
+@pytest.mark.parametrize("role", Role)
+def test_what_only_begins_takes_no_longer_than_what_ends(role: Role, mark: str):
+    line = f"-----BEGIN {mark}-----".encode()
+    before = time.thread_time()
+    with pytest.raises(Unreadable):
+        checked(role, line * (LARGEST // len(line)))
+    assert time.thread_time() - before < 0.1
+
+
+def test_a_large_key_takes_milliseconds():
+    """It is looked at where everybody is served."""
+    whole = CA.issue("large.example", key=rsa.generate_private_key(65537, 4096)).whole
+    before = time.thread_time()
+    assert whole == checked(CERTIFICATE, whole.encode())
+    assert time.thread_time() - before < 0.1

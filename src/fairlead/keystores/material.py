@@ -2,15 +2,20 @@
 
 What is not asked for is left out: comments, keys beside a list of authorities. Of errors, none has anything of what was
 read.
+
+It is looked at in the loop that serves everybody, so it takes milliseconds: that the factors of a key are primes is not
+tested (of 8192 bits that takes seconds, and holds the interpreter), but that they belong together, and that it signs.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -23,10 +28,10 @@ from cryptography.hazmat.primitives.serialization import (
 from fairlead.keystores.interface import Unreadable
 from fairlead.model.secrets import Role
 
-LEAST_RSA = 2048
-"""Bits: OpenSSL of today serves no smaller key."""
-_KEY = re.compile(rb"-----BEGIN ((?:[A-Z]+ )*PRIVATE KEY)-----.+?-----END \1-----", re.DOTALL)
-_REVOCATIONS = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+LEAST_RSA, MOST_RSA = 2048, 8192
+"""Bits: OpenSSL of today serves no smaller key, and who signs with a larger one does nothing else."""
+_MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
+_WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 _Key: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
 
 
@@ -49,23 +54,34 @@ def _certificate(content: bytes) -> str:
 
 
 def _read_pem(content: bytes) -> tuple[object, list[x509.Certificate]]:
-    keys = [found[0] for found in _KEY.finditer(content)]
+    keys = [text for label, text in _blocks(content) if label.endswith(b"PRIVATE KEY")]
     if len(keys) != 1:
         raise Unreadable("it has no private key" if not keys else "it has several private keys")
     try:
-        key = load_pem_private_key(keys[0], None)
+        key = load_pem_private_key(keys[0], None, unsafe_skip_rsa_key_validation=True)
     except TypeError:
         raise Unreadable("the key needs a pass phrase") from None
-    except (ValueError, UnsupportedAlgorithm):
+    except _WRONG:
         raise Unreadable("the key cannot be read") from None
     return key, _read_certificates(content)
+
+
+def _blocks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each with its label, in one pass."""
+    begun: re.Match[bytes] | None = None
+    for mark in _MARK.finditer(content):
+        if mark[1] == b"BEGIN":
+            begun = mark
+        elif begun is not None and begun[2] == mark[2]:
+            yield mark[2], content[begun.start() : mark.end()]
+            begun = None
 
 
 def _read_pkcs12(content: bytes) -> tuple[object, list[x509.Certificate]]:
     for phrase in (None, b""):
         try:
             key, own, others = pkcs12.load_key_and_certificates(content, phrase)
-        except (ValueError, UnsupportedAlgorithm):
+        except _WRONG:
             continue
         if key is None or own is None:
             raise Unreadable("the bundle of PKCS#12 has no key, or no certificate")
@@ -76,22 +92,44 @@ def _read_pkcs12(content: bytes) -> tuple[object, list[x509.Certificate]]:
 def _served(key: object) -> _Key:
     if not isinstance(key, _Key):
         raise Unreadable("the key is of a sort that nobody serves; RSA, EC and Ed25519 are")
-    if isinstance(key, rsa.RSAPrivateKey) and key.key_size < LEAST_RSA:
-        raise Unreadable(f"the key has {key.key_size} bits, and {LEAST_RSA} at least are served")
+    if isinstance(key, rsa.RSAPrivateKey):
+        _check_rsa(key)
     return key
+
+
+def _check_rsa(key: rsa.RSAPrivateKey) -> None:
+    """Raises Unreadable."""
+    if not LEAST_RSA <= key.key_size <= MOST_RSA:
+        raise Unreadable(f"the key has {key.key_size} bits, and {LEAST_RSA} to {MOST_RSA} are served")
+    try:
+        if _belongs_together(key.private_numbers()):
+            signed = key.sign(b"", padding.PKCS1v15(), SHA256())
+            return key.public_key().verify(signed, b"", padding.PKCS1v15(), SHA256())
+    except (ValueError, InternalError, InvalidSignature):
+        pass
+    raise Unreadable("the key cannot be read")
+
+
+def _belongs_together(of: rsa.RSAPrivateNumbers) -> bool:
+    """RFC 8017, 3.2."""
+    p, q, e, n = of.p, of.q, of.public_numbers.e, of.public_numbers.n
+    if p < 3 or q < 3 or not p & q & e & 1 or p * q != n or not 3 <= e < n or not 0 < of.d < n:
+        return False
+    inverse = of.d * e % math.lcm(p - 1, q - 1) == 1 and of.iqmp * q % p == 1
+    return inverse and of.dmp1 == of.d % (p - 1) and of.dmq1 == of.d % (q - 1)
 
 
 def _public(of: _Key | x509.Certificate) -> bytes:
     try:
         return of.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except (ValueError, UnsupportedAlgorithm):
+    except _WRONG:
         return b""
 
 
 def _read_certificates(content: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(content)
-    except ValueError:
+    except _WRONG:
         raise Unreadable("it has no certificate in PEM that can be read") from None
 
 
@@ -101,8 +139,8 @@ def _authority(content: bytes) -> str:
 
 def _revocations(content: bytes) -> str:
     try:
-        lists = [x509.load_pem_x509_crl(found[0]) for found in _REVOCATIONS.finditer(content)]
-    except ValueError:
+        lists = [x509.load_pem_x509_crl(text) for label, text in _blocks(content) if label == b"X509 CRL"]
+    except _WRONG:
         lists = []
     if not lists:
         raise Unreadable("it has no list of revoked certificates in PEM that can be read")
