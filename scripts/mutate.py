@@ -512,7 +512,7 @@ MUTANTS = (
         "clients outside are not counted",
         "compilers/ovn/balancers.py",
         "                if address in place.outside:\n",
-        "                if not place.outside:\n",
+        "                if False:\n",
     ),
     Mutant(
         "deleted before what refers to it",
