@@ -1,5 +1,7 @@
 """Starts a program as systemd would by a unit file, where no systemd runs: with its user, capabilities, read-only
-files, system calls and families of addresses (systemd.exec(5)). As root: python confined.py UNIT WRITABLE COMMAND...
+files, system calls and families of addresses (systemd.exec(5)). As root:
+
+    python confined.py UNIT[:DROP-IN...] WRITABLE[:WRITABLE...] COMMAND...
 
 What systemd does besides (a /tmp of its own, devices, hidden processes, users and the like) is not done.
 """
@@ -21,13 +23,14 @@ FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16, "AF_PA
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def read_unit(path: Path) -> dict[str, list[str]]:
-    """Each option of [Service] with its values, one after the other."""
+def read_unit(paths: str) -> dict[str, list[str]]:
+    """Each option of [Service] with its values, one after the other, those of drop-ins last."""
     found: dict[str, list[str]] = {}
-    for line in path.read_text().partition("[Service]")[2].partition("[Install]")[0].splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            found.setdefault(name, []).append(value)
+    for path in paths.split(":"):
+        for line in Path(path).read_text().partition("[Service]")[2].partition("[Install]")[0].splitlines():
+            name, equals, value = line.partition("=")
+            if equals and not line.startswith("#"):
+                found.setdefault(name, []).append(value)
     return found
 
 
@@ -107,7 +110,7 @@ def filter_system_calls(allowed: Iterable[str], families: Iterable[str]) -> None
 
 def setpriv(unit: dict[str, list[str]]) -> list[str]:
     """A user of the unit's is here whoever has no name: nobody."""
-    capabilities = unit["CapabilityBoundingSet"][-1].split()
+    capabilities = [each for line in unit["CapabilityBoundingSet"] for each in line.split()]
     words = ["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities)]
     user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"] if "User" in unit else []
     return ["setpriv", f"--bounding-set={','.join(words)}", "--inh-caps=-all", "--no-new-privs", *user]
@@ -115,20 +118,21 @@ def setpriv(unit: dict[str, list[str]]) -> list[str]:
 
 def main() -> None:
     if sys.argv[1] == "--inside":
-        unit, command = read_unit(Path(sys.argv[2])), sys.argv[3:]
+        unit, command = read_unit(sys.argv[2]), sys.argv[3:]
         allowed = sys.stdin.read().split()
-        if unit.get("MemoryDenyWriteExecute") == ["yes"]:
+        if unit.get("MemoryDenyWriteExecute", ["no"])[-1] == "yes":
             LIBC.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)  # of Linux 6.3; systemd filters calls instead
         filter_system_calls(allowed, unit["RestrictAddressFamilies"][-1].split())
         os.execvp(command[0], command)
     path, writable, command = sys.argv[1], sys.argv[2].split(":"), sys.argv[3:]
-    unit = read_unit(Path(path))
+    unit = read_unit(path)
     os.umask(int(unit["UMask"][-1], 8))
     allowed, heard = system_calls(unit["SystemCallFilter"]), os.memfd_create("calls")
     os.write(heard, "\n".join(allowed).encode())
     os.lseek(heard, 0, os.SEEK_SET)
     os.dup2(heard, 0)
-    mount_read_only(writable)
+    if unit["ProtectSystem"][-1] == "strict":
+        mount_read_only(writable)
     os.environ["TMPDIR"] = writable[0]  # PrivateTmp
     os.execvp("setpriv", [*setpriv(unit), sys.executable, __file__, "--inside", path, *command])
 

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -71,6 +72,10 @@ class Confined:
     server: Supervised
     agent: Supervised
     client: httpx.Client
+    begin_agent: Callable[[], AbstractContextManager[Supervised]]
+    """Again, after it has ended."""
+    proxies: Path
+    """The folder of proxies."""
 
     def members(self, balancer: Balancer) -> dict[str, str]:
         found = self.client.get(f"/load-balancer/v2/lbaas/pools/{balancer.pool}/members").json()["members"]
@@ -85,10 +90,11 @@ class Confined:
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def through(lab: Lab, unit: str, *writable: Path) -> tuple[str, ...]:
+def through(lab: Lab, units: Sequence[str], *writable: Path) -> tuple[str, ...]:
     """In the network namespace of the node, which is where its switch is."""
     inside = ("nsenter", f"--net=/run/netns/{lab.layout.namespace(NODE)}")
-    return (*inside, sys.executable, harness.confined.__file__, str(UNITS / unit), ":".join(map(str, writable)))
+    unit, paths = (":".join(map(str, each)) for each in ([UNITS / name for name in units], writable))
+    return *inside, sys.executable, harness.confined.__file__, unit, paths
 
 
 @contextmanager
@@ -110,8 +116,9 @@ def serve_again(site: Site) -> None:
 
 
 @contextmanager
-def confined_to_units(site: Site) -> Iterator[Confined]:
-    """They take over from the server that made all of this, with its store."""
+def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
+    """They take over from the server that made all of this, with its store. `agents` are the agent's unit and its
+    drop-ins."""
     lab, central = site.lab, site.lab.layout.node_directory(CENTRAL)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run/fairlead")))
@@ -134,7 +141,7 @@ def confined_to_units(site: Site) -> Iterator[Confined]:
             "FAIRLEAD_OVN_NORTHBOUND": lab.layout.northbound,
             "FAIRLEAD_OVN_SOUTHBOUND": lab.layout.southbound,
         }
-        server = through(lab, "fairlead-server.service", state)
+        server = through(lab, ["fairlead-server.service"], state)
         serving = stack.enter_context(supervised(folder, ("server",), settings, server))
         reached = httpx.HTTPTransport(uds=f"{state}/main.socket")
         client = stack.enter_context(httpx.Client(transport=reached, base_url="http://localhost", timeout=PATIENCE))
@@ -152,13 +159,15 @@ def confined_to_units(site: Site) -> Iterator[Confined]:
             "FAIRLEAD_AGENT_INTERVAL": "1",
             "FAIRLEAD_AGENT_RUN_DIR": str(switch),
             "FAIRLEAD_AGENT_PROBE_NAMESPACE": probes,
+            "FAIRLEAD_AGENT_PROXIES": f"{folder}/proxies",
         }
-        agent = through(lab, "fairlead-agent.service", own, switch)
+        agent = through(lab, agents, own, switch)
         enrolling = [*agent, sys.executable, "-m", "fairlead.cli", "agent", "--enroll", str(token)]
         subprocess.run(enrolling, env={**os.environ, **options}, check=True)
-        probing = stack.enter_context(supervised(folder, ("agent",), options, agent))
+        begin_agent = partial(supervised, folder, ("agent",), options, agent)
+        probing = stack.enter_context(begin_agent())
         stack.callback(lambda: print(serving.log.read_text(), probing.log.read_text()))
-        yield Confined(serving, probing, client)
+        yield Confined(serving, probing, client, begin_agent, folder / "proxies")
 
 
 @pytest.mark.lab
@@ -169,7 +178,7 @@ def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, ver
         balancer = stack.enter_context(
             site.balancer(f"unit-v{version}", MEMBERS, version=version, healthmonitor=HTTP, down_member="RESET")
         )
-        confined = stack.enter_context(confined_to_units(site))
+        confined = stack.enter_context(confined_to_units(site, "fairlead-agent.service"))
         until(PATIENCE, "members are seen", lambda: set(confined.members(balancer).values()) == {"ONLINE"})
         end_process(site, "u1")
         until(PATIENCE, "its death is seen", lambda: confined.members(balancer)["u1"] == "ERROR")
@@ -186,3 +195,50 @@ def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, ver
             assert "Operation not permitted" not in process.log.read_text()
         assert confined.status(confined.server)["Uid"].split()[0] == "65534"
         assert (confined.agent.end(), confined.server.end()) == (0, 0)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, version: int):
+    """A proxy outlives the agent, may do nothing itself, and is told of changes by the next agent."""
+    with ExitStack() as stack:
+        balancer = stack.enter_context(site.balancer(f"unit-v{version}", MEMBERS, version=version, protocol="HTTP"))
+        policy = site.cloud.load_balancer.create_l7_policy(
+            listener_id=balancer.listener, action="REDIRECT_TO_URL", redirect_url="http://elsewhere.example/"
+        )
+        site.cloud.load_balancer.create_l7_rule(policy.id, type="PATH", compare_type="REGEX", value="^/o(l|k)d+$")
+        confined = stack.enter_context(confined_to_units(site, "fairlead-agent.service", "fairlead-agent-proxies.conf"))
+        until(PATIENCE, "it serves", lambda: code(site, balancer) == "200")
+        until(PATIENCE, "the rule holds", lambda: code(site, balancer, "/old") == "302")
+        [proxy] = proxies(confined)
+        assert (proxy.owner(), held_by(proxy)) == ("haproxy", {0})
+        assert confined.agent.end() == 0
+        assert (code(site, balancer), proxies(confined)) == ("200", [proxy])
+        again = stack.enter_context(confined.begin_agent())
+        confined.client.delete(f"/load-balancer/v2/lbaas/l7policies/{policy.id}").raise_for_status()
+        until(PATIENCE, "what the next agent tells it", lambda: code(site, balancer, "/old") == "200")
+        mine = sum(1 << number for number in (0, 1, 5, 6, 7, 8, 12, 13, 21))
+        status = confined.status(again)
+        assert {int(status[name], 16) & ~mine for name in ("CapPrm", "CapEff", "CapBnd")} == {0}
+        confined.client.delete(f"/load-balancer/v2/lbaas/listeners/{balancer.listener}").raise_for_status()
+        until(PATIENCE, "the last proxy has ended", lambda: not proxies(confined))
+        assert again.end() == 0
+
+
+def code(site: Site, balancer: Balancer, path: str = "/") -> str:
+    """That the client is answered with; "000" if it is not."""
+    host = f"[{balancer.vip}]" if ":" in balancer.vip else balancer.vip
+    words = f"curl -s -m 5 -o /dev/null -w '%{{http_code}}' http://{host}{path} || true"
+    return site.lab.exec("asks", ["sh", "-c", words]).strip()
+
+
+def proxies(confined: Confined) -> list[Path]:
+    """Their processes, in /proc."""
+    numbers = [int(each.read_text().split()[0]) for each in confined.proxies.glob("*/pid")]
+    return [path for number in numbers if (path := Path(f"/proc/{number}")).exists()]
+
+
+def held_by(process: Path) -> set[int]:
+    """Whatever a process may, in bits."""
+    lines = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
+    return {int(lines[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}

@@ -80,8 +80,8 @@ def write_whole(path: Path, text: bytes, mode: int = 0o640, user: int = -1, grou
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # before it is somebody else's: then CAP_FOWNER would be needed
         os.fchown(descriptor, user, group)
-        os.fchmod(descriptor, mode)
         file.write(text)
     draft.rename(path)
 
