@@ -290,7 +290,7 @@ class Channel:
 
     def _look(self, chassis: str) -> Steps[None]:
         """What it reaches now is told as it is when it is told: ten thousand documents may be, and others change them
-        between two steps."""
+        between two steps. So nothing is kept back over a rest: news of it would be told before it."""
         followed = self._followed.get(chassis)
         if followed is None:
             return
@@ -307,7 +307,7 @@ class Channel:
             if size > PIECE:
                 self._tell([(frozenset({chassis}), b"".join(piece))])
                 piece, size = [], 0
-            yield
+                yield
         if piece:
             self._tell([(frozenset({chassis}), b"".join(piece))])
 
