@@ -12,8 +12,8 @@ import httpx
 from fairlead.api.enrolment import read_token
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import enrol
+from harness.ports import free_port
 from harness.supervised import supervised
-from lab.site import free_port
 
 PATIENCE = 30.0
 

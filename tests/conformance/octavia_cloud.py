@@ -17,8 +17,8 @@ import httpx
 from conformance.cloud import keystone
 from conformance.keystone import PASSWORD, PROJECTS, user_name, write_password_file
 from fuzz.machine import machine
+from harness.ports import free_port
 from lab.servers import until
-from lab.site import free_port
 from octavia_plugin.cloud import CONF, LAUNCH, OCTAVIA, PROVIDERS, SETTLED
 
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))

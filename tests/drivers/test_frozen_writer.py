@@ -12,8 +12,8 @@ from time import monotonic
 import pytest
 
 from drivers.conftest import Server as Database
+from harness.ports import free_port
 from lab.servers import LBS, NETWORKS, SUBNETS, Server, holder_first, serving, until
-from lab.site import free_port
 
 pytestmark = pytest.mark.slow
 REPLACED_WITHIN = 5.0

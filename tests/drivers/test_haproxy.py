@@ -13,7 +13,8 @@ from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
 from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
-from harness.proxied import PROGRAM, WEB, free_port, listener, member, needs_haproxy, pool
+from harness.ports import free_port
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
 
 pytestmark = [needs_haproxy]
 

@@ -15,7 +15,8 @@ from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
 from fairlead.model.statistics import Figures
 from fairlead.node.counting import Tally
 from harness.haproxy_site import NET, NETWORK, Site, at_work, until
-from harness.proxied import WEB, free_port, listener, member, needs_haproxy, pool, view
+from harness.ports import free_port
+from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
 pytestmark = [needs_haproxy]
 

@@ -20,7 +20,8 @@ from fairlead.drivers.haproxy import driver as driving
 from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, Program, Running, all_running
 from fairlead.drivers.interface import DriverError
 from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
-from harness.proxied import PROGRAM, WEB, free_port, listener, member, needs_haproxy, pool, view
+from harness.ports import free_port
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
 
 pytestmark = [needs_haproxy]
 

@@ -19,7 +19,8 @@ from fairlead.model.loadbalancer import Listener, ListenerProtocol, ListenerTls
 from fairlead.model.secrets import Found, Wanted
 from harness.certificates import Authority, Issued
 from harness.haproxy_site import NET, NETWORK, Site, at_work, get
-from harness.proxied import WEB, free_port, listener, member, needs_haproxy, pool, view
+from harness.ports import free_port
+from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
 pytestmark = [needs_haproxy]
 CA = Authority()

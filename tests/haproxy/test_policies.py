@@ -19,7 +19,8 @@ from fairlead.model.l7 import (
 from fairlead.model.sizes import POLICIES, RULES
 from harness.language import COMMON
 from harness.machines import as_member, ask, machine, machines, served
-from harness.proxied import free_port, listener, needs_haproxy, pool, rows_of, running, view
+from harness.ports import free_port
+from harness.proxied import listener, needs_haproxy, pool, rows_of, running, view
 
 pytestmark = [needs_haproxy, pytest.mark.client]
 

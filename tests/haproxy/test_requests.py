@@ -23,9 +23,9 @@ from fairlead.model.loadbalancer import (
     Timeouts,
 )
 from harness.machines import as_member, ask, greeted, machine, machines, names, served
+from harness.ports import free_port
 from harness.proxied import (
     Running,
-    free_port,
     listener,
     member,
     needs_haproxy,

@@ -28,9 +28,9 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.secrets import Role, Secret
 from harness.machines import as_member, ask, machine
+from harness.ports import free_port
 from harness.proxied import (
     Running,
-    free_port,
     listener,
     member,
     needs_haproxy,

@@ -43,9 +43,6 @@ needs_haproxy = pytest.mark.skipif(not Path(PROGRAM).exists(), reason="HAProxy i
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 CIDRS = ("127.0.0.0/24", "::/120")
 ADDRESSES = ("127.0.0.1", "::1")
-PORTS = range(20_000, 30_000)
-"""Below those from which Linux makes connections (ip(7), ip_local_port_range)."""
-_KEPT = dict[int, socket.socket]()
 
 
 def member(name: str, port: int, address: str = "127.0.0.1", **known: Any) -> Member:
@@ -175,34 +172,4 @@ def until(true: Any, seconds: float = 10) -> None:
 def _holds(true: Any) -> bool:
     with contextlib.suppress(OSError):
         return bool(true())
-    return False
-
-
-def free_port() -> int:
-    """One that no other test is given while this process lives, and that the kernel gives to nobody by itself.
-
-    HAProxy binds its ports with SO_REUSEPORT: two that are given the same one both serve it, and each gets half of the
-    connections (socket(7)). So who has a port also has an abstract socket of its name (unix(7)), which one can have.
-    """
-    for port in PORTS:
-        if port not in _KEPT and _is_kept(port) and _is_free(port):
-            return port
-    raise AssertionError(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
-
-
-def _is_kept(port: int) -> bool:
-    kept = socket.socket(socket.AF_UNIX)
-    try:
-        kept.bind(f"\0fairlead-test-port-{port}")
-    except OSError:
-        kept.close()
-        return False
-    _KEPT[port] = kept
-    return True
-
-
-def _is_free(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.socket() as probe:
-        probe.bind(("127.0.0.1", port))
-        return True
     return False

@@ -15,7 +15,8 @@ import httpx
 
 from fairlead.lab import Lab, databases
 from harness.pace import slowdown
-from lab.site import MARKED, PATIENCE, free_port
+from harness.ports import free_port
+from lab.site import MARKED, PATIENCE
 
 BINARIES = Path(sys.executable).parent
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"

@@ -1,6 +1,5 @@
 """What the end-to-end tests stand on: a Fairlead server beside the lab, networks made through its API, and machines."""
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fairlead.lab.layout import PHYSICAL_NETWORK
 from fairlead.lab.ports import Placement, workload_of_port
 from fairlead.lab.service import Service, start, stop
 from harness.pools import upper_half
+from harness.ports import free_port
 
 MARKED = (
     "Logical_Switch",
@@ -187,13 +187,6 @@ class Site:
             found = self.lab.exec("central", ["ovn-nbctl", "--bare", "--columns=_uuid", *which])
             rows |= {f"{table} {line}" for line in found.split()}
         return rows
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def open_site(lab: Lab, **environment: str) -> Site:

@@ -20,12 +20,12 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic
 from fairlead.lab.ports import Placement, workload_of_port
+from harness.ports import free_port
 from lab import lxd_clients
 from lab.lxd_clients import Client
 from lab.lxd_transcript import STEPS, Addresses, play
 from lab.names import name_server
 from lab.servers import LBS, Server, serving, until
-from lab.site import free_port
 
 pytestmark = pytest.mark.lab
 

@@ -18,9 +18,9 @@ import pytest
 
 from fairlead.lab import Lab, processes, take_down
 from harness.pools import upper_half
+from harness.ports import free_port
 from lab.northbound import breaking
 from lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving, until
-from lab.site import free_port
 
 pytestmark = pytest.mark.lab
 

@@ -18,9 +18,10 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic
 from fairlead.lab.load import Load, LoadResult, Running, Target, total
 from fairlead.lab.service import Service
+from harness.ports import free_port
 from lab.northbound import Northd, breaking, monitoring
 from lab.servers import Server, rows_of, serving, until
-from lab.site import PORT, Balancer, Site, free_port
+from lab.site import PORT, Balancer, Site
 
 pytestmark = pytest.mark.lab
 

@@ -22,10 +22,10 @@ import openstack.config
 import openstack.connection
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, Workload
+from harness.ports import free_port
 from keystone.cloud import Cloud as Keystone
 from keystone.cloud import keystone
 from lab.servers import Server
-from lab.site import free_port
 from neutron_lab.services import Service, neutron, octavia
 from octavia_plugin.cloud import PASSWORD, fairlead
 

@@ -13,9 +13,9 @@ import httpx
 
 from fairlead.lab import Lab
 from fairlead.lab.layout import PHYSICAL_NETWORK
+from harness.ports import free_port
 from keystone.cloud import REGION, Cloud, password_of
 from lab.servers import until
-from lab.site import free_port
 
 ROOT = Path(__file__).parents[2]
 NEUTRON = ROOT / ".venv-neutron-server"

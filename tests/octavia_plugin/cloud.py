@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from fuzz.machine import SCHEMA, SERVER
+from harness.ports import free_port
 from lab.servers import Northbound, Server, serving, until
-from lab.site import free_port
 
 OCTAVIA = Path(__file__).parents[2] / ".venv-octavia" / "bin" / "python"
 LAUNCH = Path(__file__).with_name("launch.py")
