@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.haproxy import Backend, Frontend, Process
 from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy import driver as driving
 from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, Program, Running, all_running
 from fairlead.drivers.interface import DriverError
+from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
@@ -190,3 +193,27 @@ async def _serve_as_another(folder: Path, member_port: int) -> None:
         await site.put(WEB, {})
         await site.put(NET, {})
         await site.driver.close()
+
+
+@at_work
+async def test_one_tenant_s_that_does_not_start_keeps_none_of_another_on_the_same_network(
+    site: Site, machines: tuple[int, int]
+):
+    """Processes of several tenants on a shared network are of one owner."""
+    port, guests = free_port(), [f"net1/guest{number}" for number in range(4)]
+    for guest in guests:
+        bad = {
+            key: replace(row, process=guest, lines=(("balance", "nonsense"), *row.lines))
+            for key, row in rows(free_port()).items()
+            if isinstance(row, Frontend | Backend)
+        }
+        await site.put(Owner(Kind.LOAD_BALANCER, guest), bad)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    processes = [row for row in NETWORK.values() if isinstance(row, Process)]
+    theirs = {each.key: each for row in processes for guest in guests for each in [replace(row, network=guest)]}
+    with pytest.raises(DriverError, match="balance"):
+        await site.put(NET, {**NETWORK, **theirs})
+    assert await asyncio.to_thread(get, port) == "m1"
+    assert await site.driver.read(NET) == NETWORK
+    for guest in guests:
+        await site.put(Owner(Kind.LOAD_BALANCER, guest), {})

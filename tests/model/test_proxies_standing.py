@@ -66,6 +66,7 @@ WEB, NET = "loadbalancer/web", "network/net1"
         (SILENT, SILENT, {"one": HERE}, ONLINE),
         (WELL, WEB, {"one": HERE, "two": HERE}, DEGRADED),
         (WELL, NET, {"one": HERE}, DEGRADED),
+        (WELL, NET, {"one": HERE, "two": HERE}, ONLINE),  # it is another tenant's proxy on the network that cannot
         (WELL, "loadbalancer/other", {"one": HERE}, ONLINE),
         (WELL, WELL, {}, OFFLINE),
         (WELL, WELL, {"one": ELSEWHERE, "two": ELSEWHERE}, OFFLINE),

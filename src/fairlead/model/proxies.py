@@ -134,7 +134,7 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
     just given its place, or its listener, needs a moment.
     """
     ports = proxy_ports(snapshot, place_of(balancer))
-    failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer)}
+    failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer, listener)}
     if any(_serves(snapshot, port, listener) for port in ports):
         return OperatingStatus.DEGRADED if failing else OperatingStatus.ONLINE
     hosts = [port.host for port in ports if port.id not in failing] if ports else [*snapshot.agents]
@@ -158,11 +158,13 @@ def _may_serve(snapshot: Snapshot, chassis: str) -> bool:
     return known is not None and known.alive and agent is not None and agent.heard
 
 
-def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer) -> bool:
-    """Whether the node with the port says so, of the load balancer or of the proxy itself."""
+def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listener: Listener) -> bool:
+    """Whether the node with the port says so, of the load balancer or of the proxy itself. Where the proxy serves, what
+    cannot be had on its network is another project's."""
     agent = snapshot.agents.get(port.host)
-    places = [Owner(kind, place_of(balancer).at) for kind in (Kind.NETWORK, Kind.ROUTER)]
-    owners = {str(Owner(Kind.LOAD_BALANCER, balancer.id)), *map(str, places)}
+    owners = {str(Owner(Kind.LOAD_BALANCER, balancer.id))}
+    if not _serves(snapshot, port, listener):
+        owners.update(str(Owner(kind, place_of(balancer).at)) for kind in (Kind.NETWORK, Kind.ROUTER))
     return agent is not None and any(each.owner in owners for each in agent.unapplied)
 
 

@@ -136,14 +136,21 @@ class HAProxy:
         return found
 
     async def apply(self, owner: Owner, change: Diff) -> None:
-        """A load balancer is on one network, and a network is one: its rows are of one process."""
+        """The rows of a load balancer are of one process. Those of a network are of one for each project that has
+        proxies there: one that fails keeps no other."""
         before = self._rows_of(owner)
         after = {key: row for key, row in before.items() if key not in change.deletes}
         after |= ours(change.creates) | ours({key: update.after for key, update in change.updates.items()})
         was, is_now = network_of(before), network_of(after)
+        failed = list[DriverError]()
         for network_id in {*map(was, before.values()), *map(is_now, after.values())}:
             rows = {key: row for key, row in after.items() if is_now(row) == network_id}
-            await self._put(network_id, owner, rows)
+            try:
+                await self._put(network_id, owner, rows)
+            except DriverError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def _put(self, network_id: str, owner: Owner, rows: Mapping[Key, HAProxyRow]) -> None:
         """Raises DriverError; then all is as it was."""
