@@ -57,7 +57,7 @@ class Issued:
 @dataclass
 class Authority:
     name: str = "authority"
-    key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+    key: Key = field(default_factory=new_key)
     certificate: x509.Certificate = field(init=False)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import dsa, rsa
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509 import load_pem_x509_certificate
 
@@ -41,10 +41,23 @@ def test_the_certificate_of_the_key_comes_first():
     assert WEB.pem + CA.pem + key_pem(WEB.key) == checked(CERTIFICATE, (CA.pem + WEB.whole).encode())
 
 
-def _of_version_5(pem: str) -> str:
-    der = bytearray(load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.DER))
-    der[der.index(b"\xa0\x03\x02\x01\x02") + 4] = 5
+def _pem_of(der: bytes) -> str:
     return f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n"
+
+
+def _der_of(pem: str) -> bytes:
+    return load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.DER)
+
+
+def _of_version_5(pem: str) -> str:
+    return _pem_of(_der_of(pem).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"))
+
+
+def _signed_with_sha1() -> str:
+    """The library signs with none: sha256WithRSAEncryption becomes sha1WithRSAEncryption (RFC 8017, A.2.4)."""
+    rsa_signs = bytes.fromhex("2a864886f70d0101")
+    web = Authority(key=rsa.generate_private_key(65537, 2048)).issue("web.example")
+    return _pem_of(_der_of(web.pem).replace(rsa_signs + b"\x0b", rsa_signs + b"\x05")) + key_pem(web.key)
 
 
 def _with_wrong_exponent() -> str:
@@ -67,6 +80,9 @@ def _with_wrong_exponent() -> str:
         (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "nobody serves"),
         (lambda: WEB.pem + _with_wrong_exponent(), "cannot be read"),
         (lambda: key_pem(WEB.key) + _of_version_5(WEB.pem), "no certificate in PEM that can be read"),
+        (lambda: CA.issue("web.example", key=ec.generate_private_key(ec.SECP192R1())).whole, "192 bits"),
+        (lambda: WEB.whole + CA.issue("small", key=rsa.generate_private_key(65537, 1024)).pem, "1024 bits"),
+        (_signed_with_sha1, "signed with sha1"),
         (lambda: "", "neither PEM nor"),
         (lambda: "nothing of this sort", "neither PEM nor"),
     ],

@@ -30,6 +30,11 @@ from fairlead.model.secrets import Role
 
 LEAST_RSA, MOST_RSA = 2048, 8192
 """Bits: OpenSSL of today serves no smaller key, and who signs with a larger one does nothing else."""
+LEAST_EC = 224
+"""Bits, likewise."""
+BROKEN = frozenset({"md5", "sha1"})
+"""Hashes by which nobody may sign who serves (SSL_CTX_set_security_level(3), level 1); of who signs themselves it does
+not matter."""
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 _Key: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
@@ -49,6 +54,8 @@ def _certificate(content: bytes) -> str:
     if own is None:
         raise Unreadable("the key does not fit to the certificate")
     chain = [own, *(each for each in certificates if each is not own)]
+    for each in chain:
+        _check_strength(each)
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return (b"".join(each.public_bytes(Encoding.PEM) for each in chain) + text).decode()
 
@@ -117,6 +124,19 @@ def _belongs_together(of: rsa.RSAPrivateNumbers) -> bool:
         return False
     inverse = of.d * e % math.lcm(p - 1, q - 1) == 1 and of.iqmp * q % p == 1
     return inverse and of.dmp1 == of.d % (p - 1) and of.dmq1 == of.d % (q - 1)
+
+
+def _check_strength(certificate: x509.Certificate) -> None:
+    """A proxy that is given a weaker one does not start. Raises Unreadable."""
+    try:
+        key, signed = certificate.public_key(), certificate.signature_hash_algorithm
+    except _WRONG:
+        raise Unreadable("a certificate has a key, or a signature, of a sort that nobody serves") from None
+    if signed is not None and signed.name in BROKEN and certificate.issuer != certificate.subject:
+        raise Unreadable(f"a certificate is signed with {signed.name}, which nobody trusts; sha256 is served")
+    for sort, least in ((rsa.RSAPublicKey, LEAST_RSA), (ec.EllipticCurvePublicKey, LEAST_EC)):
+        if isinstance(key, sort) and key.key_size < least:
+            raise Unreadable(f"a certificate's key has {key.key_size} bits, and {least} at least are served")
 
 
 def _public(of: _Key | x509.Certificate) -> bytes:
