@@ -23,6 +23,7 @@ from fairlead.keystores.interface import Unreadable
 from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
+from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from harness.api import ADMIN, inside
 from harness.certificates import Authority
@@ -185,3 +186,49 @@ def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
         assert "BEGIN" not in caplog.text
 
     play(tmp_path, story)
+
+
+class Away:
+    """A key-store that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+
+    async def read(self, project_id: str, reference: str) -> bytes:
+        self.asked.append(reference)
+        return await asyncio.get_running_loop().create_future()
+
+
+def test_a_node_is_told_once_that_the_key_store_does_not_answer(tmp_path: Path):
+    async def story(place: Place) -> None:
+        await place.write(balancer())
+        away = Away()
+        place.store.read = away.read  # type: ignore[method-assign]
+        place.services.keys._patience = 0.01
+        status, said = await place.ask("node", *[wanted()] * MOST_ASKED)
+        assert (503, True) == (status, "does not answer" in said)
+        assert ["web"] == away.asked
+
+    play(tmp_path, story)
+
+
+def test_a_key_store_that_does_not_answer_keeps_no_turn_to_write():
+    async def story() -> None:
+        store, document = Away(), balancer("one")
+        keys = Keys(store, patience=0.01)
+        said = listener(
+            "l1",
+            2000,
+            protocol=ListenerProtocol.TERMINATED_HTTPS,
+            tls=ListenerTls(container_ref="one", sni_container_refs=("two", "three")),
+        )
+        document = replace(document, listeners=(said,))
+        async with asyncio.timeout(10):
+            with pytest.raises(Refused) as refused:
+                await keys.check(Snapshot(), Changes(puts=(document,)))
+            with pytest.raises(Unreadable, match="does not answer"):
+                await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
+        assert refused.value.why == NotRetrieved(references=("one",), why=("the key-store does not answer",))
+        assert store.asked == ["one", "one"]
+
+    asyncio.run(story())

@@ -5,6 +5,7 @@ Both ends of the message are here. An answer is for the chassis that runs a prox
 goes where nobody on the way can read it.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
@@ -19,7 +20,7 @@ from fairlead.api.door import ApiError, Services, json_response
 from fairlead.api.fields import Field, Parser, Schema, array_schema, list_of, object_schema, or_null, text, word_of
 from fairlead.api.openapi import TEXT, read_body
 from fairlead.api.pace import Pace
-from fairlead.keystores.interface import Unreadable
+from fairlead.keystores.interface import Silent, Unreadable
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.secrets import Found, Role, Secret, Wanted, lent_to
 
@@ -89,7 +90,10 @@ class Lending:
         self._pace.add(chassis)
         asked: Sequence[Mapping[str, Any]] = (await read_body(request))["secrets"]
         snapshot = self._services.model.snapshot
-        lent = {each: frozenset(lent_to(snapshot, chassis, each)) for each in {one["load_balancer"] for one in asked}}
+        lent = dict[str, frozenset[Secret]]()
+        for balancer_id in {one["load_balancer"] for one in asked}:
+            lent[balancer_id] = frozenset(lent_to(snapshot, chassis, balancer_id))
+            await asyncio.sleep(0)  # one may have 200 listeners with 100 references each
         found = list[Mapping[str, str | None]]()
         for each in asked:
             secret = Secret(role=each["role"], reference=each["reference"])
@@ -104,6 +108,8 @@ class Lending:
     async def _answer(self, balancer: LoadBalancer, secret: Secret, digest: str) -> Mapping[str, str | None]:
         try:
             pem = await self._services.keys.lend(balancer, secret)
+        except Silent as error:
+            raise ApiError(503, f"{error}: ask another server, or again later") from None
         except Unreadable as error:
             return {"pem": None, "refused": str(error)}
         return {"pem": None if digest_of(pem.encode()) == digest else pem, "refused": None}

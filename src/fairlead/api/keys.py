@@ -3,12 +3,13 @@
 They pass through, and are kept nowhere. What can no longer be read is remembered by name, for the log and `/metrics`.
 """
 
+import asyncio
 import logging
 
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved, new_secrets
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.keystores.interface import KeyStore, Unreadable
+from fairlead.keystores.interface import KeyStore, Silent, Unreadable
 from fairlead.keystores.material import checked
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.secrets import Secret, needed_secrets
@@ -16,13 +17,16 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
 LOG = logging.getLogger(__name__)
+PATIENCE = 5.0
+"""Seconds for one reference: a change waits for it with its turn to write, and others wait behind it."""
 NO_STORE = "a key-store gives them: keys.directory in the configuration"
 
 
 class Keys:
-    def __init__(self, store: KeyStore | None = None) -> None:
+    def __init__(self, store: KeyStore | None = None, patience: float = PATIENCE) -> None:
         """None where the deployment has no key-store."""
         self._store = store
+        self._patience = patience
         self._unreadable: dict[tuple[str, Secret], str] = {}
         """Load balancer and secret -> why."""
 
@@ -36,6 +40,8 @@ class Keys:
                 await self._read(balancer.project_id, secret)
             except Unreadable as error:
                 wrong[secret.reference] = str(error)
+                if isinstance(error, Silent):
+                    break
         if wrong:
             raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
 
@@ -56,7 +62,12 @@ class Keys:
     async def _read(self, project_id: str, secret: Secret) -> str:
         if self._store is None:
             raise Unreadable("this server has no key-store")
-        return checked(secret.role, await self._store.read(project_id, secret.reference))
+        try:
+            async with asyncio.timeout(self._patience):
+                content = await self._store.read(project_id, secret.reference)
+        except TimeoutError:
+            raise Silent("the key-store does not answer") from None
+        return checked(secret.role, content)
 
     def unreadable(self, snapshot: Snapshot) -> int:
         """How many there are of those that load balancers still need."""
