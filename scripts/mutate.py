@@ -11,10 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+TOGETHER = 2
+"""At once: beside tests that wait most of the time."""
 FOREVER = 900
 """Seconds: the stories take twenty on a machine that does nothing else, and this is done beside everything else."""
 
@@ -773,10 +776,10 @@ def survives(mutant: Mutant) -> bool:
 def main(names: list[str]) -> int:
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     alive = 0
-    for number, mutant in enumerate(chosen, 1):
-        lives = survives(mutant)
-        alive += lives
-        print(f"[{number}/{len(chosen)}] {'SURVIVED' if lives else 'killed  '} {mutant.name}", flush=True)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for number, (mutant, lives) in enumerate(zip(chosen, pool.map(survives, chosen), strict=True), 1):
+            alive += lives
+            print(f"[{number}/{len(chosen)}] {'SURVIVED' if lives else 'killed  '} {mutant.name}", flush=True)
     print(f"{len(chosen) - alive} of {len(chosen)} killed")
     return 1 if alive else 0
 
