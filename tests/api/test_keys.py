@@ -232,3 +232,27 @@ def test_a_key_store_that_does_not_answer_keeps_no_turn_to_write():
         assert store.asked == ["one", "one"]
 
     asyncio.run(story())
+
+
+def test_a_change_waits_once_however_many_references_it_names():
+    """Each is answered in time, and all of them together are not."""
+
+    @dataclass
+    class Slow:
+        asked: int = 0
+
+        async def read(self, project_id: str, reference: str) -> bytes:
+            self.asked += 1
+            await asyncio.sleep(0.04)
+            return WEB.whole.encode()
+
+    store = Slow()
+    tls = ListenerTls(container_ref="one", sni_container_refs=tuple(f"more{number}" for number in range(50)))
+    said = listener("l1", 2000, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+    with pytest.raises(Refused) as refused:
+        asyncio.run(
+            Keys(store, patience=0.1).check(Snapshot(), Changes(puts=(replace(balancer(), listeners=(said,)),)))
+        )
+    assert isinstance(refused.value.why, NotRetrieved)
+    assert set(refused.value.why.why) == {"the key-store does not answer"}
+    assert store.asked < 5

@@ -18,7 +18,8 @@ from fairlead.model.writing import Changes
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 5.0
-"""Seconds for one reference: a change waits for it with its turn to write, and others wait behind it."""
+"""Seconds for all that a change asks for: it waits with its turn to write, and others wait behind it. And for one
+reference that a node asks for."""
 NO_STORE = "a key-store gives them: keys.directory in the configuration"
 
 
@@ -33,11 +34,12 @@ class Keys:
     async def check(self, snapshot: Snapshot, changes: Changes) -> None:
         """Raises Refused and Unsupported."""
         wrong = dict[str, str]()
+        end = asyncio.get_running_loop().time() + self._patience
         for balancer, secret in new_secrets(snapshot, changes):
             if self._store is None:
                 raise Unsupported("keys and certificates", balancer.provider, NO_STORE)
             try:
-                await self._read(balancer.project_id, secret)
+                await self._read(balancer.project_id, secret, end)
             except Unreadable as error:
                 wrong[secret.reference] = str(error)
                 if isinstance(error, Silent):
@@ -49,7 +51,7 @@ class Keys:
         """PEM, for a chassis that needs it. Raises Unreadable."""
         balancer_id = balancer.id
         try:
-            found = await self._read(balancer.project_id, secret)
+            found = await self._read(balancer.project_id, secret, asyncio.get_running_loop().time() + self._patience)
         except Unreadable as error:
             if self._unreadable.get((balancer_id, secret)) != str(error):
                 LOG.warning("load balancer %s: %r (%s): %s", balancer_id, secret.reference, secret.role, error)
@@ -59,11 +61,11 @@ class Keys:
             LOG.info("load balancer %s: %r (%s) can be read again", balancer_id, secret.reference, secret.role)
         return found
 
-    async def _read(self, project_id: str, secret: Secret) -> str:
+    async def _read(self, project_id: str, secret: Secret, end: float) -> str:
         if self._store is None:
             raise Unreadable("this server has no key-store")
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout_at(end):
                 content = await self._store.read(project_id, secret.reference)
         except TimeoutError:
             raise Silent("the key-store does not answer") from None
