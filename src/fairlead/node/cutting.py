@@ -21,9 +21,9 @@ from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.cutting import Cut, cuts_of
 from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot
 from fairlead.model.statistics import CountedService, Zone, find_listeners
 from fairlead.node.complaints import Complaints
+from fairlead.node.given import Given
 
 FIRST_PATIENCE, LONGEST_PATIENCE = 0.05, 1.0
 """Seconds from look to look whether OVN's flows have changed already; each is twice as long as the last."""
@@ -41,21 +41,6 @@ Failed = Callable[[str, Owner, str | None], None]
 """Is told what could not be done for an owner, and why; None: it could."""
 DATAPLANE = "connections"
 """What the failures are of."""
-
-
-class Given(Protocol):
-    """The slice of this node."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def snapshot(self) -> Snapshot: ...
-
-    @property
-    def ready(self) -> asyncio.Event: ...
-
-    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None: ...
 
 
 class Switch(Protocol):

@@ -8,7 +8,7 @@ once; latencies and the last errors only now and then.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from fairlead.model.resetting import reset_networks
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.complaints import Complaints
+from fairlead.node.given import Given
 from fairlead.node.prober_thread import News, ProberThread
 
 LOG = logging.getLogger(__name__)
@@ -35,21 +36,6 @@ SETTLING_LOOK = 0.2
 LOOK = 10.0
 """Seconds between two reports of latencies and errors."""
 _PROBING = frozenset({Kind.LOAD_BALANCER, Kind.LOCAL_IP})
-
-
-class Given(Protocol):
-    """The slice of this node."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def snapshot(self) -> Snapshot: ...
-
-    @property
-    def ready(self) -> asyncio.Event: ...
-
-    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None: ...
 
 
 class Telling(Protocol):
