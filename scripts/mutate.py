@@ -193,8 +193,8 @@ MUTANTS = (
     Mutant(
         "slots dealt anew each time",
         "model/pool_slots.py",
-        "deal(_table(old, *tier), ",
-        "deal(SlotTable(version=tier[0], backup=tier[1]), ",
+        "_table(old, *tier), _weights(old, *tier)",
+        "SlotTable(version=tier[0], backup=tier[1]), _weights(old, *tier)",
     ),
     Mutant(
         "who serves parts as well", "compilers/ovn/parting.py", "left[version] - serving[transport]", "left[version]"

@@ -58,6 +58,10 @@ def test_what_is_no_list_of_proxies(proxies: object):
         REPORT({**told({}), "proxies": proxies})
 
 
+def test_none_is_as_if_nothing_was_said():
+    assert read_report("one", REPORT({**told({}), "proxies": None})).serving == {}
+
+
 def test_whatever_a_program_has_said_an_agent_is_heard():
     """One that follows another may leave a hole in the file of its words, which is read as NULs."""
     said = Unapplied(dataplane="haproxy", owner="network/net1", error="\0\0[ALERT] \x1b[31mno\udc80" + "x" * 1000)

@@ -5,6 +5,7 @@ from ipaddress import ip_network
 
 from fairlead.model.loadbalancer import Member, Pool
 from fairlead.model.pool_slots import with_slots
+from fairlead.model.steps import at_once
 
 
 def upper_half(cidr: str) -> list[dict[str, str]]:
@@ -21,4 +22,5 @@ def upper_half(cidr: str) -> list[dict[str, str]]:
 def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
     """The pool with these members, which say their ordinals themselves, and with slots as a write gives them."""
     ordinals = (member.ordinal + 1 for member in members)
-    return with_slots(replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals])), pool.members)
+    numbered = replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals]))
+    return at_once(with_slots(numbered, pool.members))

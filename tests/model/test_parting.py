@@ -15,6 +15,7 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.parting import MOST_PARTED, forget_removed, remember_removed
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.pools import with_members
 
@@ -32,7 +33,7 @@ def make(*numbers: int, protocol: PoolProtocol = PoolProtocol.TCP) -> LoadBalanc
 
 
 def change(old: LoadBalancer, new: LoadBalancer, seconds: float = 0) -> LoadBalancer:
-    return remember_removed(old, replace(new, parted=old.parted), NOON + timedelta(seconds=seconds), 60)
+    return at_once(remember_removed(old, replace(new, parted=old.parted), NOON + timedelta(seconds=seconds), 60))
 
 
 def ports(balancer: LoadBalancer) -> list[int]:
@@ -69,7 +70,7 @@ def test_a_load_balancer_remembers_a_bounded_number_the_newest():
 
 
 def test_no_time_is_no_memory():
-    assert remember_removed(make(1, 2), make(1), NOON, 0).parted == ()
+    assert at_once(remember_removed(make(1, 2), make(1), NOON, 0)).parted == ()
 
 
 def test_they_are_forgotten_when_their_time_is_over():

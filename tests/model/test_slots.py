@@ -1,7 +1,7 @@
 """Slot tables hold their promises for any sequence of changes, deaths and returns."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -11,10 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairlead.model import slots as slot_tables
 from fairlead.model.loadbalancer import Algorithm, Member, Pool, PoolProtocol
 from fairlead.model.pool_slots import slots_of
 from fairlead.model.shares import LARGEST, WORST_RATIO, apportion, choose_size, shortest_table, worst_ratio
-from fairlead.model.slots import SlotTable, deal, lend
+from fairlead.model.slots import SlotTable, Weights, lend
+from fairlead.model.steps import at_once
 from harness.pools import with_members
 
 weights = st.dictionaries(st.integers(0, 40), st.integers(1, 256), min_size=1, max_size=40)
@@ -32,6 +34,10 @@ def equal(count: int) -> dict[int, int]:
 def keys(table: Sequence[int]) -> tuple[int, ...]:
     """Whom each of the most hash values that a table can tell apart leads to."""
     return tuple(table) * (LARGEST // len(table)) if table else ()
+
+
+def deal(table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset()) -> SlotTable:
+    return at_once(slot_tables.deal(table, before, after, away))
 
 
 def slots(table: SlotTable) -> tuple[int, ...]:

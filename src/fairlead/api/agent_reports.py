@@ -132,7 +132,7 @@ def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
         unapplied=tuple(Unapplied(**each) for each in told["unapplied"]),
     )
     seen = {endpoint: sighting and replace(sighting, chassis=chassis) for endpoint, sighting in told["sightings"]}
-    serving = {each["port"]: frozenset(each["serving"]) for each in told.get("proxies", ())}
+    serving = {each["port"]: frozenset(each["serving"]) for each in told.get("proxies") or ()}
     return Report(agent=agent, sightings=seen, whole=told["whole"], serving=serving)
 
 

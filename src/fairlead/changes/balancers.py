@@ -31,7 +31,7 @@ from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.standing import balancer_status
 from fairlead.model.status import ProvisioningStatus
-from fairlead.model.steps import Steps
+from fairlead.model.steps import Steps, in_one_step
 from fairlead.model.writing import Changes, apply_changes
 
 _Part = TypeVar("_Part", lb.Listener, lb.Pool)
@@ -175,7 +175,7 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
     probe_ports = make_probe_ports(snapshot, wanted, asker.now)
     yield
     if old is not None:
-        wanted = remember_removed(old, wanted, asker.now, snapshot.parting_seconds)
+        wanted = yield from remember_removed(old, wanted, asker.now, snapshot.parting_seconds)
         wanted = replace(wanted, updated_at=asker.now, created_at=old.created_at, owns_vip_port=old.owns_vip_port)
     changes = _giving_addresses(*ports, *probe_ports, wanted)
     if wanted.router_id is None or (old is not None and wanted.router_id == old.router_id):
@@ -231,7 +231,7 @@ def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.
         wanted = replace(wanted, pools=(yield from _completed(known_pools, wanted.pools, complete_pool)))
     if old is None or wanted.listeners is not old.listeners:
         known = old.listeners if old else ()
-        listeners = yield from _completed(known, wanted.listeners, complete_listener)
+        listeners = yield from _completed(known, wanted.listeners, in_one_step(complete_listener))
         wanted = replace(wanted, listeners=listeners)
     return wanted
 
@@ -239,7 +239,7 @@ def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.
 def _completed(
     known: tuple[_Part, ...],
     wanted: tuple[_Part, ...],
-    complete: Callable[[_Part | None, _Part], _Part],
+    complete: Callable[[_Part | None, _Part], Steps[_Part]],
 ) -> Steps[tuple[_Part, ...]]:
     by_id = {part.id: part for part in known}
     parts = list[_Part]()
@@ -248,8 +248,7 @@ def _completed(
         if part is before:
             parts.append(part)
             continue
-        parts.append(complete(before, part))
-        yield
+        parts.append((yield from complete(before, part)))
     return tuple(parts)
 
 

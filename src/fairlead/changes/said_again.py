@@ -23,7 +23,7 @@ from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.quota import Counted
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps, at_once
+from fairlead.model.steps import Steps, at_once, in_one_step
 from fairlead.model.writing import Changes
 
 _R = TypeVar("_R", bound=Resource)
@@ -52,7 +52,9 @@ def said_again(old: lb.LoadBalancer, said: lb.LoadBalancer, now: datetime) -> St
     """`old` as it is said now, and itself if that is the same. Addresses stay, which a load balancer never changes.
     Raises Refused for what does not fit together."""
     pools = yield from _merged(old.pools, said.pools, lambda before, each: _pool(before, each, now))
-    listeners = yield from _merged(old.listeners, said.listeners, lambda before, each: _listener(before, each, now))
+    listeners = yield from _merged(
+        old.listeners, said.listeners, in_one_step(lambda before, each: _listener(before, each, now))
+    )
     own = {name: getattr(said, name) for name in ("name", "description", "admin_state_up")}
     wanted = replace(old, **own, pools=pools, listeners=listeners)
     return old if wanted == old else wanted
@@ -72,17 +74,19 @@ def put_said_again(
     return (yield from put(snapshot, asker, wanted))
 
 
-def _pool(old: lb.Pool | None, said: lb.Pool, now: datetime) -> lb.Pool:
+def _pool(old: lb.Pool | None, said: lb.Pool, now: datetime) -> Steps[lb.Pool]:
     if old is None:
         return said
-    members = _all_merged(old.members, said.members, lambda before, each: _kept(before, each, now, "ordinal"))
+    members = yield from _merged(
+        old.members, said.members, in_one_step(lambda before, each: _kept(before, each, now, "ordinal"))
+    )
     monitor, before = said.health_monitor, old.health_monitor
     if monitor is None or (before is not None and monitor.id != before.id):
         monitor = before
     else:
         monitor = _kept(before, monitor, now)
     wanted = _kept(old, replace(said, members=members, health_monitor=monitor), now, *_OF_POOL)
-    return old if wanted is old else _or_old(old, complete_pool(old, wanted), now)
+    return old if wanted is old else _or_old(old, (yield from complete_pool(old, wanted)), now)
 
 
 def _listener(old: lb.Listener | None, said: lb.Listener, now: datetime) -> lb.Listener:
@@ -98,7 +102,7 @@ def _listener(old: lb.Listener | None, said: lb.Listener, now: datetime) -> lb.L
 def _policy(old: L7Policy | None, said: L7Policy, now: datetime) -> L7Policy:
     if old is None:
         return said
-    rules = _all_merged(old.rules, said.rules, lambda before, each: _kept(before, each, now))
+    rules = at_once(_merged(old.rules, said.rules, in_one_step(lambda before, each: _kept(before, each, now))))
     return _kept(old, replace(said, rules=rules), now)
 
 
@@ -114,16 +118,12 @@ def _or_old(old: _R, wanted: _R, now: datetime) -> _R:
     return old if replace(wanted, updated_at=old.updated_at) == old else replace(wanted, updated_at=now)
 
 
-def _merged(old: tuple[_R, ...], said: Sequence[_R], change: Callable[[_R | None, _R], _R]) -> Steps[tuple[_R, ...]]:
+def _merged(
+    old: tuple[_R, ...], said: Sequence[_R], change: Callable[[_R | None, _R], Steps[_R]]
+) -> Steps[tuple[_R, ...]]:
     """In the order in which they are stored, new ones behind them; the same tuple if all are the same."""
     known, named = {part.id: part for part in old}, dict[str, _R]()
     for part in said:
-        named[part.id] = change(known.get(part.id), part)
-        yield
+        named[part.id] = yield from change(known.get(part.id), part)
     merged = (*(named.pop(part.id, part) for part in old), *named.values())
     return old if len(merged) == len(old) and all(map(is_, merged, old)) else merged
-
-
-def _all_merged(old: tuple[_R, ...], said: Sequence[_R], change: Callable[[_R | None, _R], _R]) -> tuple[_R, ...]:
-    """At once."""
-    return at_once(_merged(old, said, change))

@@ -7,15 +7,20 @@ an argument; the server has the clock.
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
+from typing import TypeAlias
 
+from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import LoadBalancer, Parted, Pool, PoolProtocol, Transport, target_ports
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes
 
 MOST_PARTED = 256
 """Removed members that a load balancer remembers; of more, the newest."""
 LONGEST_PARTING = 86_400
 """Seconds for which an operator may have them remembered."""
+_Endpoint: TypeAlias = tuple[Transport, IPAddress, int]
 
 
 def pool_transport(pool: Pool) -> Transport:
@@ -30,14 +35,20 @@ def pool_transport(pool: Pool) -> Transport:
             return Transport.TCP
 
 
-def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int) -> LoadBalancer:
+def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int) -> Steps[LoadBalancer]:
     """The load balancer that replaces `old`. It remembers members that it no longer has for so many seconds."""
     if old is None:
         return new
-    present = {each.endpoint for each in _members(new, now)}
-    gone = _members(old, now + timedelta(seconds=seconds))
-    kept = {each.endpoint: each for each in (*old.parted, *gone) if each.until > now and each.endpoint not in present}
-    return replace(new, parted=tuple(sorted(kept.values(), key=lambda each: each.until)[-MOST_PARTED:]))
+    present, kept = set[_Endpoint](), dict[_Endpoint, Parted]()
+    for each in _members(new, now):
+        present.add(each.endpoint)
+        yield
+    for each in chain(old.parted, _members(old, now + timedelta(seconds=seconds))):
+        if each.until > now and each.endpoint not in present:
+            kept[each.endpoint] = each
+        yield
+    newest = yield from in_order(list(kept.values()), key=lambda each: each.until)
+    return replace(new, parted=tuple(newest[-MOST_PARTED:]))
 
 
 def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:

@@ -7,9 +7,10 @@ from fairlead.model.loadbalancer import Member, Pool
 from fairlead.model.shared_slots import assign_slots
 from fairlead.model.shares import LARGEST, SMALLEST
 from fairlead.model.slots import SlotTable, deal, lend
+from fairlead.model.steps import Steps
 
 
-def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Pool:
+def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Steps[Pool]:
     """The pool with slot tables for its members, if those `before` had the tables that it has.
 
     Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing. Where the
@@ -18,11 +19,14 @@ def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Pool:
     """
     old = replace(pool, members=pool.members if before is None else tuple(before))
     smallest = LARGEST if pool.goes_by_source else SMALLEST
-    tables = (
-        deal(_table(old, *tier), _weights(old, *tier), _weights(pool, *tier), _away(pool, *tier), smallest)
-        for tier in TIERS
-    )
-    return replace(pool, tables=tuple(table for table in tables if table.ranks or table.homes), slots=())
+    tables = list[SlotTable]()
+    for tier in TIERS:
+        table = yield from deal(
+            _table(old, *tier), _weights(old, *tier), _weights(pool, *tier), _away(pool, *tier), smallest
+        )
+        if table.ranks or table.homes:
+            tables.append(table)
+    return replace(pool, tables=tuple(tables), slots=())
 
 
 TIERS = ((4, False), (4, True), (6, False), (6, True))

@@ -34,6 +34,7 @@ from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.rendezvous import score
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import OperatingStatus
+from fairlead.model.steps import at_once
 
 _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
 FIRST_PORT, LAST_PORT = 1024, 32767
@@ -236,7 +237,7 @@ def _pool(listener: Listener, ports: Iterable[Port]) -> Pool:
         members=tuple(replace(member, ordinal=number) for number, member in enumerate(members)),
         next_ordinal=len(members),
     )
-    return with_slots(pool, ())
+    return at_once(with_slots(pool, ()))
 
 
 def _listener(listener: Listener, pool: Pool) -> Listener:

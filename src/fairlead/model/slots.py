@@ -23,6 +23,7 @@ from math import log
 from struct import unpack
 
 from fairlead.model.shares import LARGEST, SMALLEST, Weights, apportion, choose_size, interleave, spread
+from fairlead.model.steps import Steps, at_once
 
 RANKS = 3
 """How many of each slot's list are stored. While one member is down, a change of members moves only what it must. While
@@ -51,7 +52,7 @@ class SlotTable:
 
 def deal(
     table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset(), smallest: int = SMALLEST
-) -> SlotTable:
+) -> Steps[SlotTable]:
     """The table for members of the weights `after`, which had `before`; those in `away` take no connections for now.
 
     It has at least `smallest` slots, a power of two. With no member there are no slots, and with more than
@@ -72,11 +73,12 @@ def deal(
     size = max(len(homes), smallest, choose_size(after))
     dealing = _Dealing(table, homes, size, before, after, away)
     dealing.come_home()
+    yield
     if not dealing.give_free_slots():
-        dealing.even_out()
-        dealing.enter_ranks()
-        dealing.even_second()
-    dealing.fill_ranks()
+        yield from dealing.even_out()
+        yield from dealing.enter_ranks()
+        yield from dealing.even_second()
+    yield from dealing.fill_ranks()
     return dealing.result(away)
 
 
@@ -87,7 +89,7 @@ def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple
     size = max(smallest, choose_size(weights))
     dealing = _Dealing(SlotTable(version=0), (), size, {}, weights)
     dealing.give_free_slots()
-    dealing.fill_ranks()
+    at_once(dealing.fill_ranks())
     return dealing.result(frozenset()).ranks
 
 
@@ -198,30 +200,35 @@ class _Dealing:
             self._prefer(slot, member, 0)
         return len(free) == self.size
 
-    def even_out(self) -> None:
+    def even_out(self) -> Steps[None]:
         """Members that come or weigh more take from those that have most; members that weigh less give to the next in
         their lists."""
         self._replace()
+        yield
         grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
         for member in sorted(grown):
             self._take(member)
+            yield
         for member in sorted(m for m, weight in self.after.items() if weight < self.before.get(m, 0)):
             self._give(member)
+            yield
 
-    def enter_ranks(self) -> None:
+    def enter_ranks(self) -> Steps[None]:
         """In the lists that others lead, members that come or weigh more get places by their weight; those that weigh
         less lose places."""
         for member, weight in sorted(self.after.items()):
             more = weight - self.before.get(member, 0)
             if more > 0:
                 self._enter_second(member)
+                yield
             for rank in range(1, RANKS):
                 if more > 0 and rank > 1:
                     self._enter(member, more, rank)
                 elif more < 0:
                     self._step_back(member, rank)
+                yield
 
-    def fill_ranks(self) -> None:
+    def fill_ranks(self) -> Steps[None]:
         """Append members to short lists. In the second rank it is the member that would have least for its weight if
         the first one did not serve. In the others it is the one used least, of the members that have not had their part
         of lists with this beginning."""
@@ -242,6 +249,7 @@ class _Dealing:
                     slot.append(min(self._needs(rank, slot, some, got, used, sizes[group]))[-1])
                     got[slot[rank]] += 1
                     used[slot[rank]] += 1
+                    yield
 
     def _needs(  # what decides first comes first; the last is the member
         self,
@@ -377,7 +385,7 @@ class _Dealing:
                 surplus[other] -= total
                 surplus[member] += total
 
-    def even_second(self) -> None:
+    def even_second(self) -> Steps[None]:
         """Even out the shares while one member does not serve. In lists that a member has left, because it goes or
         weighs less, the second rank may be given to any member: only clients of the one that changes are concerned."""
         groups: dict[int, dict[int, list[int]]] = {}
@@ -406,6 +414,8 @@ class _Dealing:
                 self._prefer(held[other].pop(), poor, 1)
                 surplus[other] -= total
                 surplus[poor] += total
+                yield
+            yield
 
     def _enter(self, member: int, more: int, rank: int) -> None:
         """The same part of all lists with the same beginning, at equal distances: no member loses more than another."""

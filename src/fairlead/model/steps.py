@@ -4,11 +4,12 @@ meanwhile, so the caller may serve others between two steps.
 
 from collections.abc import Callable, Generator, Sequence
 from heapq import merge
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 RUN = 2000
 """Items that are sorted without a rest."""
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 Steps: TypeAlias = Generator[None, None, _T]
 
 
@@ -20,6 +21,16 @@ def at_once(work: Steps[_T]) -> _T:
         except StopIteration as end:
             found: _T = end.value
             return found
+
+
+def in_one_step(work: Callable[_P, _T]) -> Callable[_P, Steps[_T]]:
+    """Short work where work in steps is asked for; it rests before."""
+
+    def steps(*args: _P.args, **kwargs: _P.kwargs) -> Steps[_T]:
+        yield
+        return work(*args, **kwargs)
+
+    return steps
 
 
 def in_order(items: Sequence[_T], key: Callable[[_T], Any], *, reverse: bool = False) -> Steps[list[_T]]:

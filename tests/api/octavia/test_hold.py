@@ -122,6 +122,21 @@ def test_a_batch(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
+def test_all_weights_of_the_largest_table(tmp_path: Path):
+    """Each member takes from those that have more, in each rank: no change of a table is more work."""
+    equal = [member(number, weight=1) for number in range(LARGEST)]
+    varied = [{**each, "weight": number} for number, each in enumerate(equal, 1)]
+
+    async def story(place: Inside) -> None:
+        made = await make(place, "loadbalancers", "loadbalancer", **tree([pool(0, [])], 1))
+        path = f"pools/{made['pools'][0]['id']}/members"
+        for batch in (equal, varied, [{**each, "weight": 257 - each["weight"]} for each in varied]):
+            status, text = await send(place, "PUT", path, {"members": batch})
+            assert status == 202, text
+
+    play_octavia(tmp_path, story)
+
+
 SOME_RULES = [{"type": "PATH", "compare_type": "REGEX", "value": f"/{n}/[a-z]+(x|y)*"} for n in range(20)]
 
 
