@@ -11,15 +11,15 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from fairlead.api import agents
-from fairlead.api.agent_keys import MOST_ASKED, digest_of, read_keys, render_keys_question
+from fairlead.api.agent_keys import MOST_ASKED, read_keys, render_keys_question
 from fairlead.api.door import Services
-from fairlead.api.keys import Keys
+from fairlead.api.keys import ASKER, Keys, NotTried, digest_of
 from fairlead.api.octavia.refusals import say
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.keystores.interface import Unreadable
+from fairlead.keystores.interface import Asker, Content, Unreadable
 from fairlead.model.loadbalancer import ListenerProtocol, ListenerTls, LoadBalancer, PoolTls
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.secrets import Role, Secret, Wanted, needed_secrets
@@ -30,7 +30,7 @@ from harness.certificates import Authority
 from harness.proxied import listener, pool, view
 
 CA = Authority()
-WEB = CA.issue("web.example")
+WEB, OTHER = (CA.issue("web.example") for _ in range(2))
 PROJECT = "p1"
 AGENT = Identity(user="agent", project_id="", roles=frozenset({"service"}), chassis=frozenset({"node", "other"}))
 
@@ -41,10 +41,10 @@ class Store:
 
     has: dict[str, bytes] = field(default_factory=lambda: {"web": WEB.whole.encode(), "ca": CA.pem.encode()})
 
-    async def read(self, project_id: str, reference: str) -> bytes:
+    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
         if project_id != PROJECT or reference not in self.has:
             raise Unreadable("the project has no such file")
-        return self.has[reference]
+        return Content(material=self.has[reference])
 
 
 @dataclass
@@ -141,7 +141,7 @@ def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: Path):
         await place.write(balancer())
         both = [wanted(), wanted("ca", Role.AUTHORITY)]
         assert [WEB.whole, CA.pem] == await place.ask("node", *both)
-        assert ["", CA.pem] == await place.ask("node", wanted(digest=digest_of(WEB.whole.encode())), both[1])
+        assert ["", CA.pem] == await place.ask("node", wanted(digest=digest_of(WEB.whole)), both[1])
         refused = ["chassis other runs no proxy that needs it"] * 2
         assert refused == await place.ask("other", *both)
         not_needed = [wanted("ca"), wanted("web", Role.AUTHORITY), wanted("secret"), wanted(of="another")]
@@ -193,9 +193,11 @@ class Away:
 
     def __init__(self) -> None:
         self.asked = list[str]()
+        self.was_asked = asyncio.Event()
 
-    async def read(self, project_id: str, reference: str) -> bytes:
+    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
         self.asked.append(reference)
+        self.was_asked.set()
         return await asyncio.get_running_loop().create_future()
 
 
@@ -212,26 +214,88 @@ def test_a_node_is_told_once_that_the_key_store_does_not_answer(tmp_path: Path):
     play(tmp_path, story)
 
 
-def test_a_key_store_that_does_not_answer_keeps_no_turn_to_write():
+def secured(*references: str) -> LoadBalancer:
+    tls = ListenerTls(container_ref=references[0], sni_container_refs=references[1:])
+    return replace(balancer(), listeners=(listener("l1", 2000, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls),))
+
+
+async def check(keys: Keys, document: LoadBalancer) -> None:
+    """As a request does."""
+    trial, changes = keys.trial(), Changes(puts=(document,))
+    with pytest.raises(NotTried) as missing:
+        trial.check(Snapshot(), changes)
+    await trial.read(missing.value.wanted)
+    trial.check(Snapshot(), changes)
+
+
+def test_a_key_store_that_does_not_answer_is_asked_once():
     async def story() -> None:
-        store, document = Away(), balancer("one")
+        store, document = Away(), secured("one", "two", "three")
         keys = Keys(store, patience=0.01)
-        said = listener(
-            "l1",
-            2000,
-            protocol=ListenerProtocol.TERMINATED_HTTPS,
-            tls=ListenerTls(container_ref="one", sni_container_refs=("two", "three")),
-        )
-        document = replace(document, listeners=(said,))
         async with asyncio.timeout(10):
             with pytest.raises(Refused) as refused:
-                await keys.check(Snapshot(), Changes(puts=(document,)))
+                await check(keys, document)
             with pytest.raises(Unreadable, match="does not answer"):
                 await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
-        assert refused.value.why == NotRetrieved(references=("one",), why=("the key-store does not answer",))
+        assert isinstance(refused.value.why, NotRetrieved)
+        assert refused.value.why.references == ("one", "two", "three")
+        assert set(refused.value.why.why) == {"the key-store does not answer"}
         assert store.asked == ["one", "one"]
 
     asyncio.run(story())
+
+
+def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
+    """Nobody reads one in their turn to write."""
+
+    async def story(place: Place) -> None:
+        away = Away()
+        place.store.read = away.read  # type: ignore[method-assign]
+        waiting = asyncio.create_task(place.write(balancer()))
+        await away.was_asked.wait()
+        network = next(iter(place.services.model.snapshot.networks.values()))
+        await place.write(replace(network, name="renamed"))
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert {} == dict(place.services.model.snapshot.load_balancers)
+        assert "renamed" == place.services.model.snapshot.networks[network.id].name
+
+    play(tmp_path, story)
+
+
+def test_a_change_is_decided_by_what_its_asker_was_told(tmp_path: Path):
+    async def story(place: Place) -> None:
+        seen = list[Asker | None]()
+        read = place.store.read
+
+        async def noting(project_id: str, reference: str, asker: Asker | None) -> Content:
+            seen.append(asker)
+            return await read(project_id, reference, asker)
+
+        place.store.read = noting  # type: ignore[method-assign]
+        ASKER.set(Asker(token="alice"))
+        await place.write(balancer())
+        await place.ask("node", wanted())
+        assert [Asker(token="alice")] * 2 + [None] == seen
+        assert "alice" not in repr(seen)
+
+    play(tmp_path, story)
+
+
+def test_what_was_lent_is_opened_once(tmp_path: Path):
+    async def story(place: Place) -> None:
+        place.store.has["web"] = WEB.bundle
+        await place.write(balancer())
+        assert [WEB.whole] == await place.ask("node", wanted())
+        await place.services.keys.close()
+        assert [""] == await place.ask("node", wanted(digest=digest_of(WEB.whole)))
+        assert place.services.keys._opener._process is None
+        place.store.has["web"] = OTHER.bundle
+        assert [OTHER.whole] == await place.ask("node", wanted(digest=digest_of(WEB.whole)))
+        await place.services.keys.close()
+
+    play(tmp_path, story)
 
 
 def test_a_change_waits_once_however_many_references_it_names():
@@ -241,18 +305,15 @@ def test_a_change_waits_once_however_many_references_it_names():
     class Slow:
         asked: int = 0
 
-        async def read(self, project_id: str, reference: str) -> bytes:
+        async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
             self.asked += 1
             await asyncio.sleep(0.04)
-            return WEB.whole.encode()
+            return Content(material=WEB.whole.encode())
 
     store = Slow()
-    tls = ListenerTls(container_ref="one", sni_container_refs=tuple(f"more{number}" for number in range(50)))
-    said = listener("l1", 2000, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+    document = secured("one", *(f"more{number}" for number in range(50)))
     with pytest.raises(Refused) as refused:
-        asyncio.run(
-            Keys(store, patience=0.1).check(Snapshot(), Changes(puts=(replace(balancer(), listeners=(said,)),)))
-        )
+        asyncio.run(check(Keys(store, patience=0.1), document))
     assert isinstance(refused.value.why, NotRetrieved)
     assert set(refused.value.why.why) == {"the key-store does not answer"}
     assert store.asked < 5

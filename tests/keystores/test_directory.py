@@ -25,7 +25,7 @@ def put(path: Path, text: str, mode: int = 0o640) -> None:
 
 
 def read(folder: Path, reference: str, project: str = "ours") -> str:
-    return asyncio.run(Directory(folder).read(project, reference)).decode()
+    return asyncio.run(Directory(folder).read(project, reference, None)).material.decode()
 
 
 def test_a_reference_names_a_file_of_the_project(folder: Path):

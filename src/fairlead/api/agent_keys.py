@@ -6,7 +6,6 @@ goes where nobody on the way can read it.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
@@ -42,10 +41,6 @@ _WANTED = object_of(
 KEYS_QUESTION: Parser[Mapping[str, object]] = object_of({"secrets": Field(list_of(_WANTED, MOST_ASKED), required=True)})
 _FOUND = object_schema({"pem": or_null(TEXT), "refused": or_null(TEXT)}, ["pem", "refused"])
 KEYS: Schema = object_schema({"secrets": array_schema(_FOUND, MOST_ASKED)}, ["secrets"])
-
-
-def digest_of(pem: bytes) -> str:
-    return hashlib.sha256(pem).hexdigest()
 
 
 def render_keys_question(chassis: str, wanted: Iterable[Wanted]) -> Message:
@@ -107,12 +102,12 @@ class Lending:
 
     async def _answer(self, balancer: LoadBalancer, secret: Secret, digest: str) -> Mapping[str, str | None]:
         try:
-            pem = await self._services.keys.lend(balancer, secret)
+            pem = await self._services.keys.lend(balancer, secret, digest)
         except Silent as error:
             raise ApiError(503, f"{error}: ask another server, or again later") from None
         except Unreadable as error:
             return {"pem": None, "refused": str(error)}
-        return {"pem": None if digest_of(pem.encode()) == digest else pem, "refused": None}
+        return {"pem": pem, "refused": None}
 
 
 def _check_private(request: Request) -> None:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from fairlead.api.enrolment import Enrolment
-from fairlead.api.keys import Keys
+from fairlead.api.keys import Keys, NotTried, Trial
 from fairlead.api.node_counts import NodeCounts
 from fairlead.api.nodes import Nodes
 from fairlead.changes.balancers import OnItsWay
@@ -133,13 +133,17 @@ class Services:
         """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.
         Raises ApiError 400 too, and Refused.
 
-        A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end.
+        A change that may not be made yet (`OnItsWay`) is decided again when there is news, and once more in the end;
+        one that names keys is decided again when these have been tried.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
+        trial = self.keys.trial()
         while True:
             try:
-                return await self.model.write(lambda snapshot: self._decide(change, snapshot))
+                return await self.model.write(lambda snapshot: self._decide(change, snapshot, trial))
+            except NotTried as error:
+                await trial.read(error.wanted)
             except Refused as refused:
                 if not isinstance(refused.why, OnItsWay) or loop.time() >= deadline:
                     raise
@@ -149,13 +153,18 @@ class Services:
 
     async def try_out(self, change: Change) -> None:
         """Raises what `write` would for this change; nothing is written."""
-        await self.model.try_out(lambda snapshot: self._decide(change, snapshot))
+        trial = self.keys.trial()
+        while True:
+            try:
+                return await self.model.try_out(lambda snapshot: self._decide(change, snapshot, trial))
+            except NotTried as error:
+                await trial.read(error.wanted)
 
-    async def _decide(self, change: Change, snapshot: Snapshot) -> Changes:
+    async def _decide(self, change: Change, snapshot: Snapshot, trial: Trial) -> Changes:
         changes = await decided(change(snapshot))
         await asyncio.sleep(0)  # a large change takes as long to be measured as to be decided
         changes = within_quota(self.limits, snapshot, _bounded(changes))
-        await self.keys.check(snapshot, changes)
+        trial.check(snapshot, changes)
         return check_probes(self.probes, snapshot, changes)
 
 

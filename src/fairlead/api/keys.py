@@ -1,26 +1,55 @@
 """Keys and certificates: tried before a change is written that names them, and lent to the nodes that need them.
 
-They pass through, and are kept nowhere. What can no longer be read is remembered by name, for the log and `/metrics`.
+They pass through, and are kept nowhere. What can no longer be read is remembered by name, for the log and `/metrics`;
+and of what was lent that it was good, by digests under a key that only this process knows, so that it is opened once.
+
+A key-store may be slow, or away. So nobody reads one in their turn to write: a change that needs keys which have not
+been tried gives its turn up, has them tried, and is decided again.
 """
 
 import asyncio
+import hashlib
+import hmac
 import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextvars import ContextVar
 
 from fairlead.changes.refusal import Refused
 from fairlead.changes.secrets import NotRetrieved, new_secrets
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.keystores.interface import KeyStore, Silent, Unreadable
-from fairlead.keystores.material import checked
+from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
+from fairlead.keystores.material import checked, has_to_be_opened
+from fairlead.keystores.opening import Opener
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.secrets import Secret, needed_secrets
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
+from fairlead.store.fair_semaphore import FairSemaphore, TooMany
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 5.0
-"""Seconds for all that a change asks for: it waits with its turn to write, and others wait behind it. And for one
-reference that a node asks for."""
+"""Seconds for all that a request asks for; and for one reference that a node asks for."""
+OPENING = 100
+"""Files of one project that wait until they are opened."""
+REMEMBERED = 10_000
+"""Contents that were good."""
 NO_STORE = "a key-store gives them: keys.directory in the configuration"
+ASKER: ContextVar[Asker] = ContextVar("ASKER", default=Asker())  # noqa: B039 - it is frozen
+"""Who sends the request."""
+
+
+def digest_of(pem: str) -> str:
+    return hashlib.sha256(pem.encode()).hexdigest()
+
+
+class NotTried(Exception):
+    """A change names these, of these projects, and nobody has looked at them yet."""
+
+    def __init__(self, wanted: Iterable[tuple[str, Secret]]) -> None:
+        super().__init__()
+        self.wanted = tuple(wanted)
 
 
 class Keys:
@@ -28,30 +57,32 @@ class Keys:
         """None where the deployment has no key-store."""
         self._store = store
         self._patience = patience
+        self._opener = Opener()
+        self._opening = FairSemaphore(at_once=1, of_one=1, waiting=OPENING)
         self._unreadable: dict[tuple[str, Secret], str] = {}
         """Load balancer and secret -> why."""
+        self._good = OrderedDict[bytes, str]()
+        """Digest of a role and a content -> SHA-256 of its PEM."""
+        self._key = secrets.token_bytes(32)
 
-    async def check(self, snapshot: Snapshot, changes: Changes) -> None:
-        """Raises Refused and Unsupported."""
-        wrong = dict[str, str]()
-        end = asyncio.get_running_loop().time() + self._patience
-        for balancer, secret in new_secrets(snapshot, changes):
-            if self._store is None:
-                raise Unsupported("keys and certificates", balancer.provider, NO_STORE)
-            try:
-                await self._read(balancer.project_id, secret, end)
-            except Unreadable as error:
-                wrong[secret.reference] = str(error)
-                if isinstance(error, Silent):
-                    break
-        if wrong:
-            raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
+    def trial(self) -> "Trial":
+        """For one request."""
+        return Trial(self, self._store is not None, self._patience)
 
-    async def lend(self, balancer: LoadBalancer, secret: Secret) -> str:
-        """PEM, for a chassis that needs it. Raises Unreadable."""
+    async def close(self) -> None:
+        await self._opener.close()
+
+    async def try_out(self, project_id: str, secret: Secret, end: float) -> None:
+        """Whether who asks may name it, and it can be served. Raises Unreadable."""
+        content = await self._content(project_id, secret, end, ASKER.get())
+        await self._pem(project_id, secret, content, end)
+
+    async def lend(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
+        """PEM, for a chassis that needs it; None if that has it already, by its SHA-256. Raises Unreadable."""
         balancer_id = balancer.id
+        end = asyncio.get_running_loop().time() + self._patience
         try:
-            found = await self._read(balancer.project_id, secret, asyncio.get_running_loop().time() + self._patience)
+            found = await self._lend(balancer.project_id, secret, has, end)
         except Unreadable as error:
             if self._unreadable.get((balancer_id, secret)) != str(error):
                 LOG.warning("load balancer %s: %r (%s): %s", balancer_id, secret.reference, secret.role, error)
@@ -61,15 +92,39 @@ class Keys:
             LOG.info("load balancer %s: %r (%s) can be read again", balancer_id, secret.reference, secret.role)
         return found
 
-    async def _read(self, project_id: str, secret: Secret, end: float) -> str:
+    async def _lend(self, project_id: str, secret: Secret, has: str, end: float) -> str | None:
+        content = await self._content(project_id, secret, end, None)
+        digest = self._digest(secret, content)
+        if has and self._good.get(digest) == has:
+            return None
+        pem = await self._pem(project_id, secret, content, end)
+        self._good[digest] = found = digest_of(pem)
+        if len(self._good) > REMEMBERED:
+            self._good.popitem(last=False)
+        return None if found == has else pem
+
+    def _digest(self, secret: Secret, content: Content) -> bytes:
+        phrase = b"" if content.phrase is None else hashlib.sha256(content.phrase).digest()
+        return hmac.digest(self._key, b"\0".join((secret.role.encode(), phrase, content.material)), "sha256")
+
+    async def _content(self, project_id: str, secret: Secret, end: float, asker: Asker | None) -> Content:
         if self._store is None:
             raise Unreadable("this server has no key-store")
         try:
             async with asyncio.timeout_at(end):
-                content = await self._store.read(project_id, secret.reference)
+                return await self._store.read(project_id, secret.reference, asker)
         except TimeoutError:
             raise Silent("the key-store does not answer") from None
-        return checked(secret.role, content)
+
+    async def _pem(self, project_id: str, secret: Secret, content: Content, end: float) -> str:
+        material = content.material
+        if has_to_be_opened(secret.role, content):
+            try:
+                async with asyncio.timeout_at(end), self._opening.turn(project_id):
+                    material = await self._opener.open(content)
+            except (TimeoutError, TooMany):
+                raise Silent("others are being opened, and there was no time for this one") from None
+        return checked(secret.role, material)
 
     def unreadable(self, snapshot: Snapshot) -> int:
         """How many there are of those that load balancers still need."""
@@ -78,3 +133,43 @@ class Keys:
             if balancer is None or secret not in needed_secrets(balancer):
                 del self._unreadable[balancer_id, secret]
         return len(self._unreadable)
+
+
+class Trial:
+    """What one request was told of the keys that it names."""
+
+    def __init__(self, keys: Keys, has_store: bool, patience: float) -> None:
+        self._keys = keys
+        self._has_store = has_store
+        self._left = patience
+        """Seconds for all that is still to be tried."""
+        self._known = dict[tuple[str, Secret], str]()
+        """Project and secret -> why not; empty if it can be served."""
+
+    def check(self, snapshot: Snapshot, changes: Changes) -> None:
+        """Raises NotTried, Refused and Unsupported."""
+        needed = dict[tuple[str, Secret], None]()
+        for balancer, secret in new_secrets(snapshot, changes):
+            if not self._has_store:
+                raise Unsupported("keys and certificates", balancer.provider, NO_STORE)
+            needed[balancer.project_id, secret] = None
+        if missing := [each for each in needed if each not in self._known]:
+            raise NotTried(missing)
+        wrong = {secret.reference: why for project_id, secret in needed if (why := self._known[project_id, secret])}
+        if wrong:
+            raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
+
+    async def read(self, wanted: Iterable[tuple[str, Secret]]) -> None:
+        """Of what is not answered in time it is known afterwards that it was not."""
+        clock = asyncio.get_running_loop().time
+        began, silent = clock(), ""
+        for project_id, secret in wanted:
+            why = silent
+            try:
+                if not silent:
+                    await self._keys.try_out(project_id, secret, began + self._left)
+            except Unreadable as error:
+                why = str(error)
+                silent = why if isinstance(error, Silent) else ""
+            self._known[project_id, secret] = why
+        self._left = max(self._left - (clock() - began), 0.0)

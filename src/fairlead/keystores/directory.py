@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fairlead.keystores.interface import LARGEST, Unreadable
+from fairlead.keystores.interface import LARGEST, Asker, Content, Unreadable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of a file, and of a project's folder."""
@@ -32,13 +32,14 @@ class Directory:
         self._folder = folder
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="keys")
 
-    async def read(self, project_id: str, reference: str) -> bytes:
-        """Raises Unreadable."""
+    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+        """Whoever asks: the folder says whose it is. Raises Unreadable."""
         if not NAME.fullmatch(reference):
             raise Unreadable("a reference is the name of a file: letters, digits, dots, _ and -, 128 at most")
         if not NAME.fullmatch(project_id):
             raise Unreadable("a project whose id is no name of a folder has no keys here")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, project_id, reference)
+        loop = asyncio.get_running_loop()
+        return Content(material=await loop.run_in_executor(self._threads, self._read, project_id, reference))
 
     def _read(self, project_id: str, name: str) -> bytes:
         try:

@@ -22,10 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
-    pkcs12,
 )
 
-from fairlead.keystores.interface import Unreadable
+from fairlead.keystores.interface import Content, Unreadable
 from fairlead.model.secrets import Role
 
 LEAST_RSA, MOST_RSA = 2048, 8192
@@ -35,19 +34,25 @@ LEAST_EC = 224
 BROKEN = frozenset({"md5", "sha1"})
 """Hashes by which nobody may sign who serves (SSL_CTX_set_security_level(3), level 1); of who signs themselves it does
 not matter."""
+_PEM = b"-----BEGIN "
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 _Key: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
 
 
+def has_to_be_opened(role: Role, content: Content) -> bool:
+    """Before it is checked: that may take long."""
+    return role is Role.CERTIFICATE and (content.phrase is not None or _PEM not in content.material)
+
+
 def checked(role: Role, content: bytes) -> str:
-    """PEM. Raises Unreadable."""
+    """PEM, of PEM. Raises Unreadable."""
     return _READ[role](content)
 
 
 def _certificate(content: bytes) -> str:
     """First the certificate of the key, then the others, then the key."""
-    private, certificates = _read_pem(content) if b"-----BEGIN " in content else _read_pkcs12(content)
+    private, certificates = _read_pem(content)
     key = _served(private)
     public = _public(key)
     own = next((each for each in certificates if _public(each) == public), None)
@@ -82,18 +87,6 @@ def _blocks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         elif begun is not None and begun[2] == mark[2]:
             yield mark[2], content[begun.start() : mark.end()]
             begun = None
-
-
-def _read_pkcs12(content: bytes) -> tuple[object, list[x509.Certificate]]:
-    for phrase in (None, b""):
-        try:
-            key, own, others = pkcs12.load_key_and_certificates(content, phrase)
-        except _WRONG:
-            continue
-        if key is None or own is None:
-            raise Unreadable("the bundle of PKCS#12 has no key, or no certificate")
-        return key, [own, *others]
-    raise Unreadable("it is neither PEM nor a bundle of PKCS#12 without a pass phrase")
 
 
 def _served(key: object) -> _Key:

@@ -101,6 +101,7 @@ async def serve(configuration: Configuration) -> None:
             [each for each in dataplanes if each.place is Place.NODE],
         )
         services = _services(configuration, model, providers, kept, controls, (lxd, nodes))
+        stack.push_async_callback(services.keys.close)
         stack.enter_context(_frozen())
         loop_lag = LoopLag()
         placing = partial(keep_proxies, model, services.nodes.channel.near, _bounds(configuration))

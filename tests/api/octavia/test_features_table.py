@@ -12,6 +12,7 @@ import pytest
 from api.octavia.world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
 from fairlead.api.keys import Keys
 from fairlead.api.octavia import specs
+from fairlead.keystores.interface import Content
 from fairlead.model import l7
 from fairlead.model import loadbalancer as lb
 from fairlead.model.addresses import parse_address, parse_network
@@ -260,8 +261,8 @@ class Store:
 
     content: bytes
 
-    async def read(self, project_id: str, reference: str) -> bytes:
-        return self.content
+    async def read(self, project_id: str, reference: str, asker: object) -> Content:
+        return Content(material=self.content)
 
 
 @pytest.fixture

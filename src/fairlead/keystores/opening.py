@@ -1,0 +1,71 @@
+"""Opens bundles of PKCS#12 and keys with a pass phrase, in a process of its own (`opener.py`), which is started when it
+is needed first, and again after a file that it died of."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from fairlead.keystores import opener
+from fairlead.keystores.interface import LARGEST, Content, Unreadable
+
+_PROGRAM = (sys.executable, "-P", str(Path(opener.__file__)))
+_LARGEST_ANSWER = 8 * LARGEST
+"""Bytes: PEM is longer than what it was made of."""
+TOO_LONG = (
+    f"to open it takes more than {opener.SECONDS:g} s of a processor, or too much memory: let it have fewer rounds, or"
+    " be PEM without a pass phrase"
+)
+
+
+class Opener:
+    """One file at a time."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def open(self, content: Content) -> bytes:
+        """PEM. Raises Unreadable."""
+        async with self._turn:
+            process = self._process = await self._started()
+            try:
+                good, text = await _ask(process, content)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                await self._end()
+                raise Unreadable(TOO_LONG) from None
+            except BaseException:  # who asked waits no more: what it would still say is for nobody else
+                await self._end()
+                raise
+        if not good:
+            raise Unreadable(text.decode())
+        return text
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._end()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        return await asyncio.create_subprocess_exec(
+            *_PROGRAM, stdin=pipe, stdout=pipe, stderr=nowhere, limit=_LARGEST_ANSWER
+        )
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _ask(process: asyncio.subprocess.Process, content: Content) -> tuple[bool, bytes]:
+    """Raises IncompleteReadError and ConnectionError when it ends."""
+    assert process.stdin is not None  # noqa: S101 - both are pipes
+    assert process.stdout is not None  # noqa: S101
+    phrase = content.phrase or b""
+    head = opener.FRAME.pack(content.phrase is not None, len(phrase), len(content.material))
+    process.stdin.write(head + phrase + content.material)
+    await process.stdin.drain()
+    good, _, size = opener.FRAME.unpack(await process.stdout.readexactly(opener.FRAME.size))
+    return good, await process.stdout.readexactly(size)
