@@ -7,6 +7,8 @@ OVN_TESTS ?= lab
 MEMORY := $(wildcard /dev/shm)
 # How many examples a test of properties tries: brief, or patient.
 EXAMPLES := brief
+# What is checked, besides how it is written.
+CHECKS := quick types
 # Processes that run the long tests, each with a lab of its own: one waits for OVN most of the time.
 LABS ?= 2
 # Processes that run the quick tests: one more than there are processors, for some wait for a moment.
@@ -42,7 +44,7 @@ check: ## format, lint, types, import contracts, unit tests and cases: under a m
 	@scripts/setup
 	$(PYTHON_BIN)/ruff format --check --quiet src tests scripts benchmarks
 	$(PYTHON_BIN)/ruff check --quiet src tests scripts benchmarks
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target quick types newest
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CHECKS)
 
 types: ## types and import contracts
 	$(PYTHON_BIN)/mypy --no-error-summary
@@ -57,7 +59,7 @@ newest: ## the pure ones of them on the newest Python that is here
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
 	@scripts/setup ovn
 	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
-	@$(MAKE) --no-print-directory check EXAMPLES=patient
+	@$(MAKE) --no-print-directory check EXAMPLES=patient CHECKS='quick types newest'
 	@$(MAKE) --no-print-directory long
 	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 TRIED = """
 from importlib import import_module
@@ -12,6 +14,7 @@ for name in {names}:
 """
 
 
+@pytest.mark.slow
 def test_each_can_be_imported_and_finds_what_it_counts():
     names = sorted(path.stem for path in FOLDER.glob("*.py"))
     subprocess.run([sys.executable, "-c", TRIED.format(names=names)], cwd=FOLDER, check=True, timeout=60)

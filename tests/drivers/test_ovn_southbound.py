@@ -29,7 +29,7 @@ SIX = Endpoint("vm1", parse_address("fd00::11"), 53, Transport.UDP)
 OTHER = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
 
 
-@pytest.fixture(params=["create", "create-cluster"])
+@pytest.fixture(params=["create", pytest.param("create-cluster", marks=pytest.mark.slow)])
 def southbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
     """A cluster tells after a reconnect what has changed meanwhile, a single server tells everything."""
     here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
@@ -576,6 +576,7 @@ def thousands(count: int) -> dict[str, dict[str, dict[str, Json]]]:
     return {"Chassis": {"c": {"initial": {"name": "n", "hostname": "host"}}}, "Port_Binding": ports}
 
 
+@pytest.mark.slow
 def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
     """The work is that of the ports that change, however many others there are."""
     snapshot = Snapshot()

@@ -42,7 +42,7 @@ RECORDED = Path(__file__).parent.parent / "neutron_lab" / "northbound.json"
 KINDS = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
 
 
-@pytest.fixture(params=["create", "create-cluster"])
+@pytest.fixture(params=["create", pytest.param("create-cluster", marks=pytest.mark.slow)])
 def northbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
     """A cluster tells after a reconnect what has changed meanwhile, a single server tells everything."""
     here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
@@ -537,6 +537,7 @@ def test_complaints_are_bounded(server: Server, caplog: pytest.LogCaptureFixture
     assert MOST_COMPLAINTS == sum("cannot be read" in record.message for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_news_come_in_parts_in_which_nothing_refers_to_what_was_not_told(server: Server) -> None:
     async def story() -> None:
         async with Neutron(server) as neutron:

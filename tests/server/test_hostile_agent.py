@@ -182,6 +182,7 @@ def test_a_flood_of_watches_ends_its_own_and_no_others(tmp_path: Path):
     attack(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_a_flood_of_reports_is_slowed_down(tmp_path: Path):
     async def story(stage: Deployed, connection: Connection) -> None:
         statuses = set[int | None]()

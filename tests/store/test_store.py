@@ -399,6 +399,7 @@ def _size(path: Path) -> int:
     return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
 
 
+@pytest.mark.slow
 def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(tmp_path: Path):
     """One document of 400 KiB is written 300 times: the file does not grow with it, and what was deleted is known."""
 

@@ -77,6 +77,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
     made.door.close()
 
 
+@pytest.mark.slow
 def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Crowd):
     """All of one subnet; and when the last of them is wrong nothing is written, as soon."""
     port = {"network_id": crowd.net, "fixed_ips": [{"subnet_id": crowd.four}] * FIXED_IPS}
@@ -131,6 +132,7 @@ def test_lists(crowd: Crowd, query: str):
     assert crowd.send("GET", f"/{query.format(net=crowd.net)}") == 200
 
 
+@pytest.mark.slow
 def test_as_many_local_ips_and_replicas_as_there_may_be(crowd: Crowd):
     """A list of all associations of one, and a deletion of the port that is a replica of many."""
     ports = [port_id(number) for number in range(1000, 1000 + ASSOCIATIONS)]
