@@ -4,13 +4,14 @@ import asyncio
 import socket
 import time
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from fairlead.model.checks import Rhythm, Verdict
 from fairlead.node import prober as prober_module
 from fairlead.node.prober import Prober
-from node.test_prober import HOSTS, HTTP, TCP, UDP, nothing, probe_all, serving, target, until
+from node.test_prober import HOSTS, HTTP, TCP, UDP, answering, nothing, probe_all, serving, target, until
 
 
 def test_silence_says_nothing_while_those_who_answer_take_longer_than_usual_but_not_for_ever():
@@ -77,5 +78,33 @@ def test_silence_to_a_datagram_from_another_node_says_nothing():
             found = await probe_all({"here": here, "there": there})
         assert (found["here"].verdict, found["there"].verdict) == (Verdict.UP, Verdict.PENDING)
         assert "its node is silent" in found["there"].missed
+
+    asyncio.run(story())
+
+
+def test_a_wrong_answer_by_a_new_device_counts_at_once_and_silence_does_not():
+    """Whoever answers has been reached by it: a node without a pod, say, whose kube-proxy says 503."""
+    how = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
+
+    async def verdict(port: int) -> Verdict:
+        prober = Prober(device=lambda _: "lo", told=lambda _: None, new_devices={"lo": inf})
+        asked = target(HTTP, port, rhythm=how)
+        prober.change((), [asked])
+        running = asyncio.create_task(prober.run())
+        standings = prober.tracker.standings
+        await until(lambda: asked.endpoint in standings and prober.probes > 1)
+        running.cancel()
+        return standings[asked.endpoint].verdict
+
+    async def story() -> None:
+        async with serving(answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")) as port:
+            assert await verdict(port) is Verdict.DOWN
+        assert await verdict(port) is Verdict.DOWN  # it refuses
+        with socket.socket() as silent:
+            silent.bind((HOSTS[4], 0))
+            silent.listen(0)
+            port = silent.getsockname()[1]
+            with socket.create_connection((HOSTS[4], port)):  # its queue is full: nobody else gets a handshake
+                assert await verdict(port) is Verdict.PENDING
 
     asyncio.run(story())

@@ -86,6 +86,12 @@ class _Flight:
     """How much time had been lost by then."""
     unsent: bytes = b""
     is_connected: bool = False
+    is_refused: bool = False
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anything came back, however wrong it was."""
+        return self.is_refused or (self.is_connected and self.socket.type == socket.SOCK_STREAM)
 
 
 @dataclass(slots=True)
@@ -203,7 +209,7 @@ class Prober:
         """The socket is connected, or is not to be, or takes more."""
         error = flight.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
-            self._conclude(flight, _failure(OSError(error, os.strerror(error))))
+            self._break(flight, OSError(error, os.strerror(error)))
             return
         loop = asyncio.get_running_loop()
         if not flight.is_connected:
@@ -221,7 +227,7 @@ class Prober:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._conclude(flight, _failure(error))
+            self._break(flight, error)
             return
         if not heard and flight.socket.type == socket.SOCK_STREAM:
             self._judge(flight, flight.dialog.ended())
@@ -243,11 +249,15 @@ class Prober:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._conclude(flight, _failure(error))
+            self._break(flight, error)
             return
         flight.unsent = flight.unsent[sent:]
         if flight.unsent:
             asyncio.get_running_loop().add_writer(flight.socket, self._write, flight)
+
+    def _break(self, flight: _Flight, error: OSError) -> None:
+        flight.is_refused = error.errno == errno.ECONNREFUSED
+        self._conclude(flight, _failure(error))
 
     def _judge(self, flight: _Flight, judgement: Judgement) -> None:
         took = self._now() - flight.began
@@ -293,9 +303,9 @@ class Prober:
             self._woken.set()
 
     def _by_new_device(self, flight: _Flight, outcome: Outcome, now: float) -> Outcome:
-        """Who has an answer by it knows that it works."""
+        """Who has an answer by it knows that it works, be it a wrong one."""
         name = self.device(flight.target)
-        if isinstance(outcome, Answered) or self.new_devices.get(name, 0.0) <= now:
+        if isinstance(outcome, Answered) or flight.is_heard or self.new_devices.get(name, 0.0) <= now:
             self.new_devices.pop(name, None)
             return outcome
         return Missed("this node's device for the network is new") if isinstance(outcome, Failed) else outcome
