@@ -44,6 +44,8 @@ _BALANCE: dict[Algorithm, tuple[Line, ...]] = {
 }
 """A client's port is another one for each connection: by it members are drawn. All let servers come at run time."""
 _GREETING: dict[PoolProtocol, Line] = {PoolProtocol.PROXY: ("send-proxy",), PoolProtocol.PROXYV2: ("send-proxy-v2",)}
+_TLS_GREETING: dict[PoolProtocol, Line] = {**_GREETING, PoolProtocol.PROXYV2: ("send-proxy-v2-ssl-cn",)}
+"""Of what came in TLS: that it did, and the client's name if it showed one. The first version has no words for it."""
 
 
 def backend_name(pool: Pool, listener: Listener) -> str:
@@ -67,7 +69,8 @@ def backend_rows(
     )
     yield Backend(name=name, process=proxy_name(view, place_of(balancer)), lines=lines, secrets=member_secrets(pool))
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
-    options = (*_GREETING.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
+    greetings = _TLS_GREETING if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else _GREETING
+    options = (*greetings.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
     down = view.down.get(balancer.id, frozenset())
     ports = {member.id: targets(member.port, (listener.port,))[0] for member in pool.members}
     failed = {each for each, port in ports.items() if each in down or (each, port) in down}
