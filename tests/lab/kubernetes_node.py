@@ -1,0 +1,102 @@
+"""A node of a Kubernetes cluster as a load balancer sees it: node ports, and kube-proxy's health check of one Service.
+
+Run by the path of this file, with a file that has the number of the Service's pods on this node. Whoever asks at a node
+port is told in JSON who answers, whom the connection came from, what a PROXY header said of it, and the request's
+headers. With `externalTrafficPolicy: Local` a node without a pod drops what comes (here: it hangs up), and the health
+check, which listens where `--health` says, answers 503 in the place of 200.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+"""Of the PROXY protocol's version 2 (haproxy, doc/proxy-protocol.txt, 2.2)."""
+TLS = 0x20
+"""PP2_TYPE_SSL."""
+
+
+async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], bytes]:
+    """What a PROXY header says, and the first bytes behind it."""
+    first = await reader.readexactly(1)
+    if first == b"P":  # of PROXY, or POST, which nobody says here
+        words = (first + await reader.readline()).decode().split()
+        return {"version": 1, "client": words[2]}, b""
+    if first != SIGNATURE[:1]:
+        return {}, first
+    await reader.readexactly(len(SIGNATURE) - 1)
+    _, family, *size = await reader.readexactly(4)
+    said = await reader.readexactly(int.from_bytes(bytes(size)))
+    length = 4 if family >> 4 == 1 else 16
+    return {"version": 2, "client": str(ip_address(said[:length])), "tls": TLS in _types(said[2 * length + 4 :])}, b""
+
+
+def _types(more: bytes) -> Iterator[int]:
+    """Of what stands behind the addresses: a type, a length of two bytes, and a value each time."""
+    while more:
+        yield more[0]
+        more = more[3 + int.from_bytes(more[1:3]) :]
+
+
+async def _answer(name: str, pods: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        greeting, first = await _greeting(reader)
+        head = first + await reader.readuntil(b"\r\n\r\n")
+        if _count(pods):
+            _, *lines = head.decode().split("\r\n")
+            headers = {key.lower(): text.strip() for key, _, text in (line.partition(":") for line in lines if line)}
+            peer = ip_address(writer.get_extra_info("peername")[0])
+            told = {"node": name, "peer": str(getattr(peer, "ipv4_mapped", None) or peer), "said": greeting}
+            _write(writer, "200 OK", json.dumps({**told, "headers": headers}))
+            await writer.drain()
+    writer.close()
+
+
+def _count(pods: Path) -> int:
+    return int(pods.read_text())
+
+
+async def _be_healthy(pods: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """kube-proxy, pkg/proxy/healthcheck."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        head = await reader.readuntil(b"\r\n\r\n")
+        count = _count(pods)
+        good = count and head.startswith(b"GET /healthz ")
+        _write(writer, "200 OK" if good else "503 Service Unavailable", json.dumps({"localEndpoints": count}))
+        await writer.drain()
+    writer.close()
+
+
+def _write(writer: asyncio.StreamWriter, status: str, body: str) -> None:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
+    writer.write(f"{head}\r\n\r\n{body}".encode())
+
+
+async def _serve(name: str, ports: list[int], health: int, pods: Path) -> None:
+    answers = [(port, partial(_answer, name, pods)) for port in ports] + [(health, partial(_be_healthy, pods))]
+    servers = []
+    for port, answer in answers:
+        listener = socket.create_server(("::", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
+        servers.append(await asyncio.start_server(answer, sock=listener))
+    print("ready", flush=True)
+    await asyncio.gather(*(server.serve_forever() for server in servers))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--port", type=int, action="append", required=True)
+    parser.add_argument("--health", type=int, required=True)
+    parser.add_argument("--pods", type=Path, required=True)
+    asked = parser.parse_args()
+    asyncio.run(_serve(asked.name, asked.port, asked.health, asked.pods))
+
+
+if __name__ == "__main__":
+    main()
