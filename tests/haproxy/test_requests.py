@@ -160,7 +160,7 @@ def test_who_is_not_allowed_is_cut_off() -> None:
                 ask(one.proxy_port)
 
 
-# TCP, PROXY protocol, metrics
+# TCP, PROXY protocol
 
 
 @pytest.mark.parametrize(
@@ -235,14 +235,6 @@ def _answer(client: socket.socket) -> bytes:
     with suppress(ConnectionResetError):
         return client.recv(1000)
     return b""
-
-
-def test_metrics() -> None:
-    one = listener("l", free_port(), protocol=ListenerProtocol.PROMETHEUS)
-    with served(one):
-        status, text, _ = ask(one.proxy_port, "/metrics")
-        assert (200, True) == (status, 'haproxy_frontend_bytes_in_total{proxy="l"}' in text)
-        assert 404 == ask(one.proxy_port, "/other")[0]
 
 
 # At run time

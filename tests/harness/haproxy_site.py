@@ -72,7 +72,7 @@ class Site:
 
     @property
     def pid(self) -> int:
-        [folder] = self.folder.iterdir()
+        [folder] = self.folder.glob("*/")
         running = read_running(folder)
         assert running is not None
         return running.pid

@@ -279,6 +279,44 @@ def test_what_clients_send_and_get_is_counted_once(site: Site, nodes: dict[str, 
         shown(site, balancer, wanted)
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_prometheus_finds_octavias_names_of_one_load_balancer(site: Site, version: int):
+    """Of what its own node's proxy has counted, over processes; nothing of another load balancer beside it."""
+    with web(site, version) as balancer, site.balancer(f"thuja-v{version}", ["w2"], protocol="HTTP", **POOL) as other:
+        api = site.cloud.load_balancer
+        listener = api.create_listener(loadbalancer_id=balancer.id, protocol="PROMETHEUS", protocol_port=9100)
+        sample = f'octavia_listener_http_requests_total{{listener="{balancer.listener}"}}'
+        for client in CLIENTS:
+            until(PATIENCE, "it is told", lambda who=client: sample in scrape(site, who, balancer.vip))
+        had = figure(scrape(site, "near", balancer.vip), sample)
+        for limit in (1000, 2000):
+            for _ in range(4):
+                assert get(site, "near", balancer.vip)[0] == "200"
+            first = processes(site)
+            api.update_listener(balancer.listener, connection_limit=limit)
+            until(
+                PATIENCE, "new processes", lambda before=first: not set(before.values()) & set(processes(site).values())
+            )
+        until(PATIENCE, "all is counted", lambda: figure(scrape(site, "near", balancer.vip), sample) == had + 8)
+        told = scrape(site, "near", balancer.vip)
+        assert f'octavia_pool_status{{pool="{balancer.pool}:{balancer.listener}",state="UP"}} 1' in told
+        assert f'member="{site.member(balancer, "w1")}"' in told
+        assert listener.id in told
+        assert not {each for each in (other.listener, other.pool, "haproxy_") if each in told}
+
+
+def scrape(site: Site, client: str, vip: str) -> str:
+    try:
+        host = f"[{vip}]" if ":" in vip else vip
+        return site.lab.exec(client, ["curl", "-sSf", "-m", "5", f"http://{host}:9100/metrics"])
+    except CommandFailed:
+        return ""
+
+
+def figure(text: str, sample: str) -> float:
+    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(sample + " "))
+
+
 def test_a_health_monitor_says_who_serves(site: Site):
     monitor = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1, "url_path": "/"}
     with web(site, healthmonitor=monitor) as balancer:

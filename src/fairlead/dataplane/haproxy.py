@@ -15,6 +15,10 @@ from fairlead.dataplane.rows import Key
 from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.secrets import Role, Secret
 
+METRICS = "metrics"
+"""The backend of who wants metrics: this node's agent. No pool is called so: their names have the listener's too."""
+EXPORTER = "exporter"
+"""The frontend at which the agent asks for them."""
 LISTS = "lists"
 """A folder, below that of the configuration; that of secrets is beside it."""
 

@@ -9,7 +9,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server, list_path
+from fairlead.dataplane.haproxy import (
+    EXPORTER,
+    METRICS,
+    Backend,
+    Certificate,
+    Frontend,
+    HAProxyRow,
+    Process,
+    Server,
+    list_path,
+)
 from fairlead.dataplane.haproxy_words import Line, Unwritable, read_line, render_line
 from fairlead.model.secrets import Secret
 
@@ -27,6 +37,10 @@ class Sockets:
     control: str
     """Of the runtime API."""
     peers: str
+    exporter: str = ""
+    """Where the process tells its metrics, to the agent alone."""
+    metrics: str = ""
+    """Where the agent tells those of a load balancer."""
 
 
 def files(
@@ -94,7 +108,7 @@ def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Server]]:
 
 def _configuration(
     process: Process,
-    frontends: Iterable[Frontend],
+    frontends: Collection[Frontend],
     backends: Iterable[Backend],
     servers: Mapping[str, list[Server]],
     sockets: Sockets,
@@ -104,9 +118,33 @@ def _configuration(
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF)
     yield from (each.section for each in sorted(frontends, key=lambda row: row.name))
+    if any(("default_backend", METRICS) in each.lines for each in frontends):
+        yield from _metrics(sockets)
     for backend in sorted(backends, key=lambda row: row.name):
         lines = (server.line for server in sorted(servers[backend.name], key=lambda row: row.name))
         yield (*backend.section, *lines)
+
+
+def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
+    """HAProxy's own, of all of the process, are for the agent, who says those of one load balancer by Octavia's names.
+    It is asked twice at once at most."""
+    yield (
+        ("frontend", EXPORTER),
+        ("mode", "http"),
+        ("maxconn", "4"),
+        ("bind", f"unix@{sockets.exporter}", "mode", "600"),
+        ("timeout", "client", "10s"),
+        ("http-request", "use-service", "prometheus-exporter"),
+        ("http-after-response", "set-header", "X-Process", "%pid"),
+    )
+    yield (
+        ("backend", METRICS),
+        ("mode", "http"),
+        ("timeout", "connect", "2s"),
+        ("timeout", "queue", "10s"),
+        ("timeout", "server", "15s"),
+        ("server", "agent", f"unix@{sockets.metrics}", "maxconn", "2"),
+    )
 
 
 def _global(process: Process, sockets: Sockets) -> tuple[Line, ...]:

@@ -11,7 +11,7 @@ from fairlead.compilers.haproxy import tls
 from fairlead.compilers.haproxy.backends import backend_name, backend_rows
 from fairlead.compilers.haproxy.policies import led_pools, policy_lines
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.haproxy import Frontend, HAProxyRow
+from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_words import Line
 from fairlead.model.addresses import IPAddress, render_endpoint
 from fairlead.model.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch, find_pool
@@ -111,8 +111,9 @@ def _raw_lines(listener: Listener, raw: RawMatch) -> Iterator[Line]:
 def _after_policies(balancer: LoadBalancer, listener: Listener) -> Iterator[Line]:
     match listener.protocol:
         case ListenerProtocol.PROMETHEUS:
-            yield "http-request", "use-service", "prometheus-exporter", "if", "{", "path", "/metrics", "}"
-            yield "http-request", "deny", "deny_status", "404"
+            yield "http-request", "deny", "deny_status", "404", "unless", "{", "path", "/metrics", "}"
+            yield "http-request", "set-uri", f"/{balancer.id.replace('%', '%%')}"
+            yield "default_backend", METRICS
         case ListenerProtocol.HTTP | ListenerProtocol.TERMINATED_HTTPS:
             http = listener.http or _NO_HTTP
             for header, switch in sorted(http.insert_headers):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from fairlead.dataplane.haproxy import EXPORTER, METRICS
 from fairlead.drivers.haproxy.process import Running
 from fairlead.drivers.haproxy.runtime import PATIENCE
 from fairlead.drivers.interface import Unavailable
@@ -183,6 +184,8 @@ def _add(figures: dict[str, Figures], row: Mapping[str, str]) -> None:
     def value(name: str) -> int:
         return int(row.get(name) or 0)
 
+    if row["pxname"] in {METRICS, EXPORTER}:
+        return
     listener = row["pxname"].rpartition(":")[2]
     found = Figures(errors=value("econ"))
     if row["svname"] == "FRONTEND":

@@ -21,6 +21,7 @@ from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.kept import Kept, read_kept
+from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, Metrics
 from fairlead.drivers.haproxy.network import (
     FIRST_PAUSE,
     Network,
@@ -82,6 +83,7 @@ class HAProxy:
         self._rights = Rights(program.user)
         self._secrets = SecretFiles(fetch, self._rights)
         self._networks: dict[str, Network] = {}
+        self._metrics = Metrics(folder, self._rights, self._network_with)
 
     async def open(self) -> None:
         """Find what an earlier agent left, and go on with it. A node that never had a proxy has no folder.
@@ -112,6 +114,7 @@ class HAProxy:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         await self._counters.close()
+        await self._metrics.close()
 
     async def look(self) -> None:
         """At what each process has counted."""
@@ -134,6 +137,9 @@ class HAProxy:
         for network in self._networks.values():
             found.update(network.kept.owners.get(owner, {}))
         return found
+
+    def _network_with(self, owner: Owner) -> Network | None:
+        return next((each for each in self._networks.values() if owner in each.kept.owners), None)
 
     async def apply(self, owner: Owner, change: Diff) -> None:
         """The rows of a load balancer are of one process. Those of a network are of one for each project that has
@@ -301,6 +307,7 @@ class HAProxy:
                 await self._stop(network)
             await self._place(network, process)
         before = network.running if network.running is not None and network.running.is_there else None
+        await self._metrics.keep(network)
         async with self._counters.carried_over(before, kept.folder / CONTROL):
             network.running = await start(kept.folder, self._program, network.inside, before)
         self._watch(network)
@@ -324,6 +331,7 @@ class HAProxy:
                 if network.placed is None or devices_of(network.placed) != devices_of(process):
                     await self._place(network, process)
                 if network.running is not None and network.running.is_there and network.kept.settled:
+                    await self._metrics.keep(network)
                     self._watch(network)
                     self._say(network)
                     return
@@ -411,5 +419,10 @@ class HAProxy:
     def _files(self, network: Network, process: Process) -> Mapping[str, str]:
         """Raises Unwritable."""
         kept = network.kept
-        sockets = Sockets(control=str(kept.folder / CONTROL), peers=str(kept.folder / PEERS))
+        sockets = Sockets(
+            control=str(kept.folder / CONTROL),
+            peers=str(kept.folder / PEERS),
+            exporter=str(kept.folder / EXPORTER),
+            metrics=str(self._folder / SOCKET),
+        )
         return files(process, kept.rows, sockets, network.missing)

@@ -40,6 +40,11 @@ class Rights:
             self._make_readable(path.parent)
         write_whole(path, text.encode(), 0o600, user=self._found().pw_uid if self.user else -1)
 
+    def share(self, path: Path) -> None:
+        """A socket of the agent's, at which the process's user asks. Raises OSError."""
+        path.chmod(0o660)
+        os.chown(path, -1, self._group())
+
     def _make_readable(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         os.chown(folder, -1, self._group())

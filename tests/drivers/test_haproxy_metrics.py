@@ -1,0 +1,99 @@
+"""The metrics that a tenant's Prometheus gets: of one load balancer, by Octavia's names, over processes."""
+
+import asyncio
+import http.client
+import re
+from typing import Any
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.rows import Rows
+from fairlead.model.loadbalancer import ListenerProtocol
+from fairlead.model.owner import Kind, Owner
+from harness.haproxy_site import NET, NETWORK, Site, at_work, get
+from harness.ports import free_port
+from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+
+pytestmark = [needs_haproxy]
+ONE = 'octavia_listener_http_requests_total{listener="one"}'
+OTHER = Owner(Kind.LOAD_BALANCER, "other")
+
+
+def with_metrics(port: int, at: int, *members: Any, limit: int = 100) -> Rows:
+    web = pool("web", *members)
+    metrics = listener("m", at, protocol=ListenerProtocol.PROMETHEUS)
+    return HAPROXY.compile(view([listener("one", port, web, connection_limit=limit), metrics], [web]), WEB)
+
+
+def scrape(at: int, path: str = "/metrics") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", at, timeout=20)
+    connection.request("GET", path, headers={"Connection": "close"})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def value(text: str, sample: str) -> float | None:
+    found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found is not None else None
+
+
+async def scraped(at: int, sample: str, wanted: float) -> str:
+    """When this is so: what is known is told again for a second. No counter is ever less than before."""
+    seen = -1.0
+    async with asyncio.timeout(20):
+        while True:
+            status, text = await asyncio.to_thread(scrape, at)
+            assert status == 200, text
+            before, seen = seen, value(text, sample) or 0.0
+            assert seen >= before
+            if seen == wanted:
+                return text
+            await asyncio.sleep(0.1)
+
+
+@at_work
+async def test_one_load_balancer_is_told_by_octavias_names(site: Site, machines: tuple[int, int]):
+    port, at, others = free_port(), free_port(), free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    theirs = pool("theirs", member("m2", machines[1]))
+    await site.put(OTHER, HAPROXY.compile(view([listener("two", others, theirs)], [theirs]), WEB))
+    for asked in (port, port, port, others):
+        await asyncio.to_thread(get, asked)
+    text = await scraped(at, ONE, 3)
+    assert value(text, 'octavia_pool_http_responses_total{pool="web:one",code="2xx"}') == 3
+    assert value(text, 'octavia_member_sessions_total{pool="web:one",member="m1"}') == 3
+    assert value(text, 'octavia_member_status{pool="web:one",member="m1",state="UP"}') == 1
+    assert value(text, "octavia_loadbalancer_listeners") == 2
+    assert value(text, "octavia_loadbalancer_requests_total") == 4  # this one too
+    assert not re.search('two|theirs|m2|exporter|"metrics|haproxy_', text)
+    assert {"octavia_loadbalancer_cpu", "octavia_memory_pool_used_bytes"} <= set(re.findall(r"TYPE (\w+)", text))
+    assert (await asyncio.to_thread(scrape, at, "/other"))[0] == 404
+    await site.put(OTHER, {})
+
+
+@at_work
+async def test_counters_only_grow_over_processes_and_agents(site: Site, machines: tuple[int, int]):
+    port, at, first = free_port(), free_port(), member("m1", machines[0])
+    await site.put(NET, NETWORK)
+    for number, limit in enumerate((100, 200, 300)):
+        await site.put(WEB, with_metrics(port, at, first, limit=limit))
+        if number:
+            await asyncio.to_thread(get, port)
+        await scraped(at, ONE, 2 * number)
+        await asyncio.to_thread(get, port)
+        await site.put(WEB, with_metrics(port, at, first, limit=limit + 1))
+    await scraped(at, ONE, 5)
+
+
+@at_work
+async def test_while_no_agent_answers_there_are_none_and_the_next_one_has_them(site: Site, machines: tuple[int, int]):
+    port, at = free_port(), free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    await scraped(at, ONE, 0)
+    await site.driver.close()
+    assert (await asyncio.to_thread(scrape, at))[0] == 503
+    site.driver = site.new()
+    await site.driver.open()
+    await scraped(at, ONE, 0)
+    assert (await asyncio.to_thread(get, port)) == "m1"
