@@ -14,7 +14,7 @@ LABS ?= 2
 # Processes that run the quick tests: one more than there are processors, for some wait for a moment.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
-LONG := tests/fuzz tests/lab tests/neutron_lab tests/siege tests/conformance tests/keystone
+LONG := tests/fuzz tests/lab tests/neutron_lab tests/siege tests/conformance tests/keystone tests/barbican
 MARKED := not lab and not siege and not client and not fuzz and not slow and not neutron
 
 # What Python has compiled is kept, whatever the environment says: every test process compiles all of it otherwise.
@@ -131,4 +131,4 @@ format: ## format the sources
 
 clean: ## remove labs, the Python environment and caches
 	@for lab in lab demo openstack neutron test bench scale; do [ ! -x $(PYTHON_BIN)/fairlead ] || $(PYTHON_BIN)/fairlead lab down --name $$lab; done
-	rm -rf .venv .venv-newest .venv-keystone .venv-neutron .venv-neutron-server .venv-octavia .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf .venv .venv-newest .venv-keystone .venv-barbican .venv-neutron .venv-neutron-server .venv-octavia .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -41,6 +41,7 @@ KEYSTONE = {
     "FAIRLEAD_KEYSTONE_PASSWORD_FILE": __file__,
 }
 """What is needed, and no more."""
+BARBICAN = {"FAIRLEAD_KEYS_BARBICAN": "https://192.0.2.1:9311/key-manager/v1"}
 BAD = [
     ("[sever]\n", {}, "no section 'sever'"),
     ("[server]\nlissen = 'x'\n", {}, "no option server.lissen"),
@@ -78,6 +79,10 @@ BAD = [
         "passwords and tokens could be read on the way; set server.tls_certificate",
     ),
     ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": ""}, "keystone.url: '' is not http://HOST:PORT"),
+    ("", {"FAIRLEAD_KEYS_BARBICAN": "http://127.0.0.1:9311"}, "keystone.url: '' is not http://HOST:PORT"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYS_BARBICAN": "127.0.0.1:9311"}, "keys.barbican: '127.0.0.1:9311' is not http://"),
+    ("", {**KEYSTONE, "FAIRLEAD_KEYS_BARBICAN": "http://192.0.2.1:9311"}, "keys and tokens could be read on the way"),
+    ("", {**KEYSTONE, **BARBICAN, "FAIRLEAD_KEYS_BARBICAN_CA": "/none"}, "keys.barbican_ca: /none: no such file"),
     ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "127.0.0.1:5000"}, "keystone.url: '127.0.0.1:5000' is not http://"),
     ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://:5000"}, "keystone.url: "),
     ("", {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": "http://h:x"}, "keystone.url: "),

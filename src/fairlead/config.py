@@ -213,6 +213,7 @@ def _check(configuration: Configuration) -> None:
     _check_callers(server)
     if server.authentication == "keystone":
         _check_keystone(configuration.keystone, server.passwords_in_the_clear == "yes")
+    _check_barbican(configuration)
     _check_lxd(configuration.lxd)
     _check_nodes(configuration.nodes)
     _check_ovn(configuration.ovn)
@@ -284,12 +285,32 @@ def _check_lxd(lxd: LxdOptions) -> None:
         raise BadConfiguration(f"lxd.token_seconds: from {SHORTEST_TOKEN} to {LONGEST_TOKEN}")
 
 
+def _check_barbican(configuration: Configuration) -> None:
+    url, in_the_clear = configuration.keys.barbican, configuration.server.passwords_in_the_clear == "yes"
+    if not url:
+        return
+    _check_keystone(configuration.keystone, in_the_clear)
+    if not _is_service_url(url):
+        raise BadConfiguration(f"keys.barbican: '{url}' is not http://HOST:PORT or https://HOST:PORT/PATH")
+    if _is_read_on_the_way(url) and not in_the_clear:
+        raise BadConfiguration(
+            f"keys.barbican: {url}: keys and tokens could be read on the way; let it be https, or set"
+            " server.passwords_in_the_clear to yes"
+        )
+    if (path := configuration.keys.barbican_ca) and not Path(path).is_file():
+        raise BadConfiguration(f"keys.barbican_ca: {path}: no such file")
+
+
+def _is_read_on_the_way(url: str) -> bool:
+    where = urlsplit(url)
+    return where.scheme == "http" and not is_local(f"{where.hostname}:{where.port or 80}")
+
+
 def _check_keystone(options: KeystoneOptions, in_the_clear: bool) -> None:
     for name in ("url", "public_url"):
         if not _is_service_url(url := getattr(options, name)) and (url or name == "url"):
             raise BadConfiguration(f"keystone.{name}: '{url}' is not http://HOST:PORT or https://HOST:PORT/PATH")
-    where = urlsplit(options.url)
-    if where.scheme == "http" and not in_the_clear and not is_local(f"{where.hostname}:{where.port or 80}"):
+    if _is_read_on_the_way(options.url) and not in_the_clear:
         raise BadConfiguration(
             f"keystone.url: {options.url}: the password and all tokens could be read on the way; let it be https, or"
             " set server.passwords_in_the_clear to yes"

@@ -343,8 +343,20 @@ class KeyOptions:
         "",
         "A folder with a folder for each project, by its id; what `--default-tls-container-ref` and its like name is a"
         " file there: PEM, or PKCS#12 without a pass phrase, that not everybody may open. Empty: listeners that need"
-        " keys are refused.",
+        " keys are refused, unless there is a Barbican.",
     )
+    barbican: str = _option(
+        "",
+        "http://HOST:PORT or https://HOST:PORT/key-manager: Barbican, with or without /v1 at the end; what is a URL is"
+        " there. It is read by the user of [keystone], whom tenants let read what they name;"
+        " inside of an Octavia it has to be Octavia's user.",
+    )
+    barbican_ca: str = _option("", "PEM file that vouches for its certificate; the system's own authorities without.")
+
+    @property
+    def root(self) -> str:
+        """Of Barbican, without its version and a slash at the end."""
+        return self.barbican.rstrip("/").removesuffix("/v1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ import bcrypt
 import pytest
 
 from api.keystone.recorded import OF_SHOP, PASSWORD, Playing, playing, token
-from api.keystone.test_connection import certificate
 from fairlead.api.auth import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
 from fairlead.api.callers import BASIC
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config import BadConfiguration
 from fairlead.options import Configuration, KeystoneOptions, ServerOptions
 from fairlead.server.authentication import challenge, check_authentication, make_authentication, read_again
+from test_questions import certificate
 
 
 def configured(folder: Path, port: int = 5000, *, password: str = PASSWORD, **more: str) -> Configuration:

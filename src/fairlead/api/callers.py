@@ -31,7 +31,9 @@ from fairlead.api.auth import (
     read_credentials,
 )
 from fairlead.api.door import ApiError, json_response
+from fairlead.api.keys import ASKER
 from fairlead.changes.identity import Identity
+from fairlead.keystores.interface import Asker
 from fairlead.logs import AUDIT, Allowance, RateLimit, cleaned
 from fairlead.reconciler.loop import CAUSE
 from fairlead.store.fair_semaphore import FairSemaphore, Gone
@@ -258,6 +260,7 @@ class AccessControl:
         caller, scope = record.caller, record.scope
         assert caller is not None  # noqa: S101 - _receive has seen to it
         ASKING_PROJECT.set(caller.project_id)
+        ASKER.set(Asker(token=_header(dict(scope["headers"]), b"x-auth-token") or ""))
         admitted = {**scope, "identity": caller, "request_id": record.id, "waited": record.waited}
         if caller is not STRANGER:
             line = _line(caller, record.address)

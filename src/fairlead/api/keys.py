@@ -35,7 +35,7 @@ OPENING = 100
 """Files of one project that wait until they are opened."""
 REMEMBERED = 10_000
 """Contents that were good."""
-NO_STORE = "a key-store gives them: keys.directory in the configuration"
+NO_STORE = "a key-store gives them: keys.directory or keys.barbican in the configuration"
 ASKER: ContextVar[Asker] = ContextVar("ASKER", default=Asker())  # noqa: B039 - it is frozen
 """Who sends the request."""
 

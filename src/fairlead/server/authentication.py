@@ -9,11 +9,11 @@ from typing import TypeAlias
 from fairlead.api.auth import Authenticate, HttpBasic, anybody, read_password_file
 from fairlead.api.callers import BASIC
 from fairlead.api.keystone.asking import Keystone, Misused, ServiceUser
-from fairlead.api.keystone.connection import NoAnswer, NotTrusted, Place
 from fairlead.api.keystone.remembered import Memory
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config import BadConfiguration
 from fairlead.options import Configuration, KeystoneOptions
+from fairlead.questions import NoAnswer, NotTrusted, Place
 
 LOG = logging.getLogger(__name__)
 Replace: TypeAlias = Callable[[], Awaitable[None]]
@@ -29,7 +29,7 @@ def make_authentication(configuration: Configuration) -> Authenticate:
     if options.authentication == "keystone":
         keystone = configuration.keystone
         memory = Memory(keystone.token_cache_seconds, keystone.outage_seconds)
-        return KeystoneTokens(Keystone(*_read_keystone(keystone)), memory, passwords)
+        return KeystoneTokens(Keystone(*read_keystone(keystone)), memory, passwords)
     assert passwords is not None  # noqa: S101 - the configuration is checked
     return passwords
 
@@ -68,7 +68,7 @@ def read_again(authenticate: Authenticate, configuration: Configuration) -> Repl
 
             return replace_users
         case KeystoneTokens():
-            place, user = _read_keystone(configuration.keystone)
+            place, user = read_keystone(configuration.keystone)
             others = read_again(authenticate.others, configuration) if authenticate.others else _nothing
 
             async def replace_keystone() -> None:
@@ -85,8 +85,8 @@ async def _nothing() -> None:
     """Nothing is read of who is not asked."""
 
 
-def _read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
-    """Raises BadConfiguration, OSError."""
+def read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
+    """Where it is, and who asks it. Raises BadConfiguration, OSError."""
     tls = None
     if options.url.startswith("https://"):
         try:

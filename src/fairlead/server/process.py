@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fairlead.api.app import make_app
@@ -35,7 +34,6 @@ from fairlead.compilers.providers import (
 )
 from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
-from fairlead.keystores.directory import Directory
 from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
 from fairlead.model.proxies import proxied_listeners, rests_on_agents
 from fairlead.model.quota import Limits
@@ -44,6 +42,7 @@ from fairlead.options import AGENTS, Configuration
 from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.server.authentication import challenge, check_authentication, make_authentication
 from fairlead.server.central import Control
+from fairlead.server.keys import make_keys
 from fairlead.server.listening import host_names, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer
@@ -67,6 +66,7 @@ async def serve(configuration: Configuration) -> None:
     check_secrets(configuration)
     authenticate = make_authentication(configuration)
     await check_authentication(authenticate, configuration)
+    keys = make_keys(configuration, authenticate)
     providers = parse_names(configuration.providers.names, configuration.providers.default)
     if configuration.probes.by != AGENTS:
         providers = without_proxies(providers)
@@ -100,8 +100,8 @@ async def serve(configuration: Configuration) -> None:
             [control.for_doors() for control in controls],
             [each for each in dataplanes if each.place is Place.NODE],
         )
-        services = _services(configuration, model, providers, kept, controls, (lxd, nodes))
-        stack.push_async_callback(services.keys.close)
+        services = _services(configuration, model, providers, kept, controls, (lxd, nodes, keys))
+        stack.push_async_callback(keys.close)
         stack.enter_context(_frozen())
         loop_lag = LoopLag()
         placing = partial(keep_proxies, model, services.nodes.channel.near, _bounds(configuration))
@@ -155,9 +155,9 @@ def _services(
     providers: Names,
     dataplanes: Dataplanes,
     controls: Sequence[Control],
-    ways_in: tuple[LxdServer, NodesServer],
+    parts: tuple[LxdServer, NodesServer, Keys],
 ) -> Services:
-    lxd, nodes = ways_in
+    lxd, nodes, keys = parts
     ovn = next((control for control in controls if isinstance(control, OvnControl)), None)
     seen: dict[str, Any] = {} if ovn is None else {name: getattr(ovn, name) for name in SEEN_BY_OVN}
     return Services(
@@ -171,7 +171,7 @@ def _services(
         providers=providers,
         limits=Limits(**asdict(configuration.quota)),
         probes=configuration.probes.limits,
-        keys=Keys(Directory(Path(configuration.keys.directory)) if configuration.keys.directory else None),
+        keys=keys,
         news=dataplanes.news,
         follow=dataplanes.follow,
         reachable=lxd.reachable,

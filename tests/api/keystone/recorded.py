@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fairlead.api.keystone.asking import Keystone, ServiceUser
-from fairlead.api.keystone.connection import Place
+from fairlead.questions import Place
 
 PASSWORD = "the password of our own user"
 USER = ServiceUser(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from api.keystone.recorded import ADMIN_ROLES, ALICE, DOMAIN, OF_SHOP, SHOP, token
-from fairlead.api.keystone.answers import NotUnderstood, may_validate, read_end, read_token
+from fairlead.api.keystone.answers import NotUnderstood, may_validate, read_own, read_token
 from fairlead.changes.identity import Identity
 
 
@@ -57,7 +57,9 @@ def test_who_may_validate(roles: tuple[str, ...], scope: dict[str, object], may:
 
 
 def test_its_end_is_a_time():
-    assert read_end(token("reader", seconds=60, **OF_SHOP)).tzinfo is not None
+    user, ends = read_own(token("reader", seconds=60, **OF_SHOP))
+    assert user
+    assert ends.tzinfo is not None
 
 
 BAD = {

@@ -9,14 +9,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from api.keystone.recorded import ADMIN_ROLES, DOMAIN, OF_SHOP, PASSWORD, SHOP, Playing, keystone_at, playing, token
+from fairlead import questions
 from fairlead.api.auth import LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks
-from fairlead.api.keystone import asking, connection, tokens
+from fairlead.api.keystone import asking, tokens
 from fairlead.api.keystone.asking import AWAY_SECONDS, MISUSED_SECONDS, Misused
-from fairlead.api.keystone.connection import NoAnswer
 from fairlead.api.keystone.remembered import REFUSED_SECONDS, Memory
 from fairlead.api.keystone.tokens import AT_ONCE, FAILURES, OF_ONE, WAITING, KeystoneTokens
 from fairlead.api.metrics import TokenCollector
 from fairlead.changes.identity import Identity
+from fairlead.questions import NoAnswer
 from fairlead.store.fair_semaphore import Gone
 
 
@@ -59,11 +60,11 @@ def play(story: Callable[[Cloud], Awaitable[None]], fresh: float = 60, outage: f
 
 async def away(cloud: Cloud) -> None:
     """From now on nobody listens there."""
-    cloud.check.keystone._place = connection.Place(url="http://127.0.0.1:1/v3")
+    cloud.check.keystone._place = questions.Place(url="http://127.0.0.1:1/v3")
 
 
 async def back(cloud: Cloud) -> None:
-    cloud.check.keystone._place = connection.Place(url=f"http://127.0.0.1:{cloud.port}/v3")
+    cloud.check.keystone._place = questions.Place(url=f"http://127.0.0.1:{cloud.port}/v3")
 
 
 def test_keystone_is_asked_once_for_a_token_and_again_when_that_is_long_ago():
@@ -189,7 +190,7 @@ def test_while_keystone_is_away_who_was_right_goes_on_and_others_are_told_at_onc
 
 
 def test_a_keystone_that_hangs_holds_nobody_and_is_tried_by_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    monkeypatch.setattr(questions, "PATIENCE", 0.2)
 
     async def story(cloud: Cloud) -> None:
         cloud.play.hold = asyncio.Event().wait

@@ -2,7 +2,6 @@
 
 answers.py     what a validated token says
 remembered.py  what Keystone said lately, by digests: never a token
-connection.py  one question to an HTTP server, with an end
 asking.py      what is asked of Keystone, with a token of our own
 tokens.py      a caller's token: remembered, or asked for, in turns
 """

@@ -63,9 +63,10 @@ def may_validate(body: bytes) -> bool:
     return bool(_names(token) & ({"admin", "service", "reader"} if token.system else {"admin", "service"}))
 
 
-def read_end(body: bytes) -> datetime:
-    """Until when the token is good. Raises NotUnderstood."""
-    return _read(body).expires_at
+def read_own(body: bytes) -> tuple[str, datetime]:
+    """Whose the token is, by the user's id, and until when it is good. Raises NotUnderstood."""
+    token = _read(body)
+    return token.user.id, token.expires_at
 
 
 def _names(token: _Token) -> frozenset[str]:

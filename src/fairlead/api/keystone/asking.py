@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from fairlead.api.auth import NobodyToAsk
-from fairlead.api.keystone.answers import NotUnderstood, ValidToken, may_validate, read_end, read_token
-from fairlead.api.keystone.connection import Answer, NoAnswer, Place, ask
+from fairlead.api.keystone.answers import NotUnderstood, ValidToken, may_validate, read_own, read_token
 from fairlead.logs import RateLimit
+from fairlead.questions import Answer, NoAnswer, Place, ask
 
 LOG = logging.getLogger(__name__)
 ODD = logging.getLogger(f"{__name__}.odd")
@@ -58,8 +58,9 @@ class ServiceUser:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _OwnToken:
+class OwnToken:
     text: str = field(repr=False)
+    user_id: str
     until: float
     """Of the clock."""
     may_validate: bool
@@ -69,8 +70,8 @@ class Keystone:
     def __init__(self, place: Place, user: ServiceUser, clock: Callable[[], float] = time.monotonic) -> None:
         self._place, self._user = place, user
         self._clock = clock
-        self._own: _OwnToken | None = None
-        self._logging_in: asyncio.Task[_OwnToken] | None = None
+        self._own: OwnToken | None = None
+        self._logging_in: asyncio.Task[OwnToken] | None = None
         self._trouble, self._retry_at = "", 0.0
         """Why nobody can be asked; and when it is tried again."""
         self._trying = False
@@ -121,10 +122,10 @@ class Keystone:
         return NobodyToAsk(AWAY_SECONDS)
 
     async def _validate(self, token: str) -> ValidToken | None:
-        own = await self._own_token()
+        own = await self.own_token()
         answer = await self._ask_about(token, own)
         if answer.status == 401:  # about our own
-            own = await self._own_token(instead_of=own)
+            own = await self.own_token(instead_of=own)
             answer = await self._ask_about(token, own)
         match answer.status:
             case 200:
@@ -147,12 +148,12 @@ class Keystone:
         ODD.warning("Keystone at %s: an answer %d about a token is not understood", self._place.url, answer.status)
         return OddAnswer(AWAY_SECONDS)
 
-    async def _ask_about(self, token: str, own: _OwnToken) -> Answer:
+    async def _ask_about(self, token: str, own: OwnToken) -> Answer:
         headers = {"X-Auth-Token": own.text, "X-Subject-Token": token}
         return await ask(self._place, "GET /auth/tokens?nocatalog", headers)
 
-    async def _own_token(self, instead_of: _OwnToken | None = None) -> _OwnToken:
-        """One log-in is for all who wait for it, also if it fails. Raises Misused, NoAnswer."""
+    async def own_token(self, instead_of: OwnToken | None = None) -> OwnToken:
+        """Of our own user. One log-in is for all who wait for it, also if it fails. Raises Misused, NoAnswer."""
         if self._own is None or self._own is instead_of or self._clock() >= self._own.until:
             if self._logging_in is None or self._logging_in.done():
                 self._logging_in = asyncio.create_task(self._log_in())
@@ -160,7 +161,7 @@ class Keystone:
             self._own = await asyncio.shield(self._logging_in)
         return self._own
 
-    async def _log_in(self) -> _OwnToken:
+    async def _log_in(self) -> OwnToken:
         """Raises Misused, NoAnswer."""
         answer = await ask(self._place, "POST /auth/tokens?nocatalog", {}, _login(self._user))
         match answer.status:
@@ -175,20 +176,21 @@ class Keystone:
                 raise NoAnswer(f"it answers {status}")
         raise Misused(f"it answers {answer.status} to a log-in: keystone.url is not that of the Identity API v3")
 
-    def _read_own(self, answer: Answer) -> _OwnToken:
+    def _read_own(self, answer: Answer) -> OwnToken:
         text = answer.headers.get("x-subject-token", "")
         try:
-            seconds = (read_end(answer.body) - datetime.now(UTC)).total_seconds()
+            user, ends = read_own(answer.body)
+            seconds = (ends - datetime.now(UTC)).total_seconds()
             may = may_validate(answer.body)
         except NotUnderstood:
             text = ""
         if not TOKEN.fullmatch(text):
             raise Misused("its answer to a log-in has no token: keystone.url is not that of the Identity API v3")
         # at least for a while, whatever the clocks say: nobody logs in for each question
-        return _OwnToken(text=text, until=self._clock() + max(seconds - MARGIN, MARGIN), may_validate=may)
+        return OwnToken(text=text, user_id=user, until=self._clock() + max(seconds - MARGIN, MARGIN), may_validate=may)
 
 
-def _hear(task: "asyncio.Task[_OwnToken]") -> None:
+def _hear(task: "asyncio.Task[OwnToken]") -> None:
     """What comes of it may be for nobody any more."""
     if not task.cancelled():
         task.exception()

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, Services
+from fairlead.api.keys import ASKER
 from fairlead.api.octavia.options import say_feature
 from fairlead.api.octavia.refusals import say
 from fairlead.api.plugin.feed import StatusFeed
@@ -21,6 +22,7 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.drivers.interface import DriverError
+from fairlead.keystores.interface import Asker
 from fairlead.model.owner import Owner
 from fairlead.store.model import Published
 
@@ -53,9 +55,10 @@ def _say(_: Request, error: Refused) -> ApiError:
 
 
 def _only_admin(who: Identity) -> None:
-    """Raises ApiError."""
+    """The service has seen to it that its user may use the keys that they name. Raises ApiError."""
     if not who.is_admin:
         raise ApiError(403, "this is for plug-ins: the role is 'admin'")
+    ASKER.set(Asker(is_service=True))
 
 
 DOOR = Door(

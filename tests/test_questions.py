@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from api.keystone.recorded import OF_SHOP, Playing, playing, token
-from fairlead.api.keystone import connection
-from fairlead.api.keystone.connection import LARGEST_ANSWER, Answer, NoAnswer, NotTrusted, Place, ask
+from fairlead import questions
+from fairlead.questions import LARGEST_ANSWER, Answer, NoAnswer, NotTrusted, Place, ask
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -86,13 +86,13 @@ def test_what_is_no_answer(run, raw: bytes, words: str):
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "PATIENCE", 0.1)
+    monkeypatch.setattr(questions, "PATIENCE", 0.1)
     with pytest.raises(NoAnswer, match="no answer within"):
         run(answered(b"HTTP/1.1 200 OK\r\n", ends=False))
 
 
 def test_one_that_does_not_even_accept_is_not_waited_for(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    monkeypatch.setattr(questions, "PATIENCE", 0.2)
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)

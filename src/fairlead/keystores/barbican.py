@@ -1,0 +1,238 @@
+"""OpenStack's Barbican (Key Manager API v1): a reference is the URL of a secret, or of a `certificate` container.
+
+Barbican tells nobody of which project a secret is, and our own user may read what many tenants have. So all that a
+reference names is read first with the token of who names it, and that is what they are given: nobody gets by us what
+Barbican would not give to them. Then our user has to be able to read it as well, at any time and without them: if it
+may not, it is written into the lists of readers with their token, as Octavia does (octavia, barbican_acl.py).
+
+Of a reference only the kind and the id are used: no request goes where a tenant says.
+"""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from fairlead.keystores.interface import LARGEST, Asker, Content, KeyStore, Silent, Unreadable
+from fairlead.logs import RateLimit
+from fairlead.questions import Answer, NoAnswer, Place, ask
+
+LOG = logging.getLogger(__name__)
+LOG.addFilter(RateLimit(10))
+_ID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+REFERENCE = re.compile(rf"https?://[!-~]+?/v1/(?P<kind>secrets|containers)/(?P<id>{_ID})/?")
+TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+_CERTIFICATE = ("certificate", "intermediates", "private_key")
+"""Secrets of a container, in the order in which they are read as one file of PEM."""
+_PHRASE = "private_key_passphrase"
+MOST_READERS = 1000
+"""Of one secret, whose list is written again."""
+NOTHING = "in Barbican there is nothing of this name that who asks may read"
+ANONYMOUS = "what is in Barbican is named by who comes with a token of Keystone, for it says what they may read"
+NO_URL = "a reference is the URL of a secret, or of a certificate container, in Barbican"
+AWAY = "the key-store does not answer"
+
+
+class Token(Protocol):
+    @property
+    def text(self) -> str: ...
+    @property
+    def user_id(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Theirs:
+    """The token of who asks."""
+
+    text: str
+    user_id: str = ""
+
+
+Own: TypeAlias = Callable[[Token | None], Awaitable[Token]]
+"""Our token, another one than this. Raises Silent."""
+Turn: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
+"""Waits until a project may ask."""
+
+
+class Barbican:
+    """A key-store (`interface.py`)."""
+
+    def __init__(self, place: Place, own: Own, turn: Turn) -> None:
+        self._place = place
+        self._own = own
+        self._turn = turn
+
+    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+        """Raises Unreadable."""
+        path = _path(reference)
+        theirs = None
+        if asker is not None and not asker.is_service:
+            if not TOKEN.fullmatch(asker.token):
+                raise Unreadable(ANONYMOUS)
+            theirs = _Theirs(asker.token)
+        async with self._turn(project_id):
+            if theirs is None:
+                return await _Reading(self._place, self._own, await self._own(None)).content(path)
+            reading = _Reading(self._place, None, theirs)
+            found = await reading.content(path)
+            await self._let_us_read(path, reading)
+            return found
+
+    async def _let_us_read(self, path: str, theirs: "_Reading") -> None:
+        """All that they have read. Raises Unreadable."""
+        ours = _Reading(self._place, self._own, await self._own(None))
+        try:
+            await ours.content(path)
+        except Silent:
+            raise
+        except Unreadable:
+            for each in theirs.read:
+                await theirs.let_read(each, ours.user_id)
+            await ours.content(path)
+
+
+class _Reading:
+    """What one reference names, with one token."""
+
+    def __init__(self, place: Place, own: Own | None, token: Token) -> None:
+        self._place, self._own, self._token = place, own, token
+        self.read = list[str]()
+        """The paths of secrets and containers."""
+
+    @property
+    def user_id(self) -> str:
+        return self._token.user_id
+
+    async def content(self, path: str) -> Content:
+        """Raises Unreadable."""
+        self.read = []
+        if path.startswith("/v1/secrets/"):
+            return Content(material=_bounded([await self._payload(path)]))
+        parts = _parts((await self._get(path, "application/json")).body)
+        self.read.append(path)
+        found = [await self._payload(parts[name]) for name in _CERTIFICATE if name in parts]
+        phrase = await self._payload(parts[_PHRASE]) if _PHRASE in parts else None
+        return Content(material=_bounded(found), phrase=phrase)
+
+    async def _payload(self, path: str) -> bytes:
+        found = await self._get(f"{path}/payload", "application/octet-stream")
+        self.read.append(path)
+        return found.body
+
+    async def let_read(self, path: str, user_id: str) -> None:
+        """Raises Unreadable."""
+        said = _readers((await self._get(f"{path}/acl", "application/json")).body)
+        read = said.setdefault("read", {})
+        users = read.setdefault("users", [])
+        if user_id in users:
+            return
+        if len(users) >= MOST_READERS:
+            raise Unreadable(f"{MOST_READERS} users may read it, and ours is none of them")
+        users.append(user_id)
+        try:
+            await self._ask(f"PUT {path}/acl", {}, msgspec.json.encode(said))
+        except Silent:
+            raise
+        except Unreadable:
+            raise Unreadable(
+                f"our user may not read it: `openstack acl user add --user {user_id}`, of it and of what it holds"
+            ) from None
+
+    async def _get(self, path: str, accepted: str) -> Answer:
+        return await self._ask(f"GET {path}", {"Accept": accepted})
+
+    async def _ask(self, question: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        """Raises Unreadable."""
+        answer = await self._send(question, headers, body)
+        if answer.status == 401 and self._own is not None:
+            self._token = await self._own(self._token)
+            answer = await self._send(question, headers, body)
+        match answer.status:
+            case 200:
+                return answer
+            case 401 | 403 | 404 | 410:
+                raise Unreadable(NOTHING)
+            case status if status == 429 or status >= 500:
+                LOG.warning("Barbican at %s answers %d", self._place.url, status)
+                raise Silent(AWAY)
+        raise Unreadable(f"Barbican answers {answer.status}")
+
+    async def _send(self, question: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        try:
+            return await ask(self._place, question, {"X-Auth-Token": self._token.text, **headers}, body)
+        except NoAnswer as error:
+            LOG.warning("Barbican at %s: %s", self._place.url, error)
+            raise Silent(AWAY) from None
+
+
+class ByReference:
+    """Two key-stores: what is a URL is Barbican's."""
+
+    def __init__(self, directory: KeyStore, barbican: KeyStore) -> None:
+        self._directory, self._barbican = directory, barbican
+
+    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+        """Raises Unreadable."""
+        store = self._barbican if "://" in reference else self._directory
+        return await store.read(project_id, reference, asker)
+
+
+class _Secret(msgspec.Struct):
+    name: str | None
+    secret_ref: str
+
+
+class _Container(msgspec.Struct):
+    type: str
+    secret_refs: Sequence[_Secret] = ()
+
+
+def _path(reference: str) -> str:
+    """Below our own Barbican. Raises Unreadable."""
+    named = REFERENCE.fullmatch(reference)
+    if named is None:
+        raise Unreadable(NO_URL)
+    return f"/v1/{named['kind']}/{named['id'].lower()}"
+
+
+def _parts(body: bytes) -> dict[str, str]:
+    """Name -> path, of a certificate container. Raises Unreadable."""
+    try:
+        container = msgspec.json.decode(body, type=_Container)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Unreadable("what Barbican says of the container cannot be read") from None
+    if container.type != "certificate":
+        raise Unreadable("the container is not of the type certificate")
+    known = {*_CERTIFICATE, _PHRASE}
+    found = {each.name: _path(each.secret_ref) for each in container.secret_refs if each.name in known and each.name}
+    if not all(path.startswith("/v1/secrets/") for path in found.values()):
+        raise Unreadable(NO_URL)
+    return found
+
+
+def _readers(body: bytes) -> dict[str, dict[str, Any]]:
+    """Of a secret, as they are written again: what else Barbican tells of a list is its own to say. Raises
+    Unreadable."""
+    try:
+        said = msgspec.json.decode(body, type=dict[str, dict[str, Any]])
+        return {
+            operation: {
+                "users": [str(each) for each in rights.get("users", ())],
+                "project-access": bool(rights.get("project-access", True)),
+            }
+            for operation, rights in said.items()
+        }
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        raise Unreadable("what Barbican says of its readers cannot be read") from None
+
+
+def _bounded(parts: Sequence[bytes]) -> bytes:
+    """Raises Unreadable."""
+    whole = b"\n".join(parts) if len(parts) > 1 else b"".join(parts)
+    if len(whole) > LARGEST:
+        raise Unreadable(f"it has more than {LARGEST} bytes")
+    return whole

@@ -1,0 +1,81 @@
+"""Where a server's keys come from: the key-stores that its configuration names."""
+
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fairlead.api.auth import Authenticate
+from fairlead.api.keys import Keys
+from fairlead.api.keystone.asking import Keystone, Misused, OwnToken
+from fairlead.api.keystone.tokens import KeystoneTokens
+from fairlead.config import BadConfiguration
+from fairlead.keystores.barbican import AWAY, Barbican, ByReference, Token
+from fairlead.keystores.directory import Directory
+from fairlead.keystores.interface import KeyStore, Silent
+from fairlead.logs import RateLimit
+from fairlead.options import Configuration, KeyOptions
+from fairlead.questions import NoAnswer, Place
+from fairlead.server.authentication import read_keystone
+from fairlead.store.fair_semaphore import FairSemaphore, TooMany
+
+LOG = logging.getLogger(__name__)
+LOG.addFilter(RateLimit(10))
+AT_ONCE, OF_ONE, WAITING, WAITING_IN_ALL = 8, 4, 100, 1000
+"""References that are read of Barbican, of all projects and of one, each with one question at a time; and that wait."""
+
+
+def make_keys(configuration: Configuration, authenticate: Authenticate) -> Keys:
+    """Raises BadConfiguration, OSError."""
+    options = configuration.keys
+    stores = list[KeyStore]()
+    if options.directory:
+        stores.append(Directory(Path(options.directory)))
+    if options.barbican:
+        stores.append(_barbican(configuration, authenticate))
+    match stores:
+        case []:
+            return Keys()
+        case [directory, barbican]:
+            return Keys(ByReference(directory, barbican))
+        case [store, *_]:
+            return Keys(store)
+    raise AssertionError
+
+
+def _barbican(configuration: Configuration, authenticate: Authenticate) -> Barbican:
+    """It is asked by the user who asks Keystone about tokens."""
+    if isinstance(authenticate, KeystoneTokens):
+        keystone = authenticate.keystone
+    else:
+        keystone = Keystone(*read_keystone(configuration.keystone))
+
+    async def own(instead_of: Token | None) -> Token:
+        try:
+            return await keystone.own_token(instead_of if isinstance(instead_of, OwnToken) else None)
+        except (Misused, NoAnswer) as error:
+            LOG.error("Keystone at %s: %s; nothing is read of Barbican", configuration.keystone.root, error)
+            raise Silent(AWAY) from None
+
+    turns = FairSemaphore(at_once=AT_ONCE, of_one=OF_ONE, waiting=WAITING, in_all=WAITING_IN_ALL)
+
+    @asynccontextmanager
+    async def turn(project_id: str) -> AsyncIterator[None]:
+        try:
+            async with turns.turn(project_id):
+                yield
+        except TooMany:
+            raise Silent("too much is read of the key-store") from None
+
+    return Barbican(_place(configuration.keys), own, turn)
+
+
+def _place(options: KeyOptions) -> Place:
+    """Raises BadConfiguration, OSError."""
+    if not options.barbican.startswith("https://"):
+        return Place(url=options.root)
+    try:
+        return Place(url=options.root, tls=ssl.create_default_context(cafile=options.barbican_ca or None))
+    except ssl.SSLError:
+        raise BadConfiguration(f"keys.barbican_ca: {options.barbican_ca}: there is no certificate in it") from None

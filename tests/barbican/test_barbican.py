@@ -1,0 +1,292 @@
+"""A real Barbican and a real Keystone: what a reference may name, who may name it, and what becomes of it."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
+from barbican import cloud as barbican_cloud
+from barbican.cloud import Barbican, barbican
+from fairlead.api.keystone.asking import Keystone, ServiceUser
+from fairlead.keystores import barbican as keystore
+from fairlead.keystores.barbican import ANONYMOUS, NO_URL, NOTHING
+from fairlead.keystores.interface import LARGEST, Asker, Content, Silent, Unreadable
+from fairlead.questions import Place as Where
+from fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.certificates import Authority, key_pem, new_key
+from keystone.cloud import INSTALLED, Cloud, keystone, password_of
+from keystone.test_keystone import options
+
+pytestmark = pytest.mark.client
+
+CA = Authority()
+WEB = CA.issue("web.example")
+BUNDLE = WEB.bundle
+SHOP = "shop"
+LISTENERS = "/load-balancer/v2.0/lbaas/listeners"
+WITH_PROXIES = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead"}
+REFUSED = "Could not retrieve certificate"
+LOCKED = WEB.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")).decode()
+
+
+@dataclass
+class Place:
+    cloud: Cloud
+    barbican: Barbican
+    server: Machine
+    tokens: dict[str, str]
+
+    @property
+    def alice(self) -> str:
+        return self.tokens["alice"]
+
+    def whole(self, who: str = "alice") -> str:
+        """The bundle of PKCS#12 that is the usual way today."""
+        return self.barbican.binary(self.tokens[who], BUNDLE)
+
+    def container(self, **more: str) -> str:
+        """The older way: each of them a secret."""
+        parts = {"certificate": WEB.pem, "private_key": key_pem(WEB.key), **more}
+        return self.barbican.container(
+            self.alice, **{name: self.barbican.text(self.alice, content) for name, content in parts.items()}
+        )
+
+    def read(self, reference: str, who: str | None = "alice") -> Content:
+        """As a change tries it of who asks; None: as it is read afterwards, for nodes."""
+        return self.ask(lambda store: store.read(SHOP, reference, Asker(token=self.tokens[who]) if who else None))
+
+    def ask(self, story: Callable[[keystore.Barbican], Awaitable[Any]]) -> Any:
+        async def run() -> Any:
+            user = ServiceUser(
+                name="fairlead",
+                password=password_of("fairlead"),
+                project="service",
+                user_domain="Default",
+                project_domain="Default",
+            )
+            own = Keystone(Where(url=self.cloud.url), user).own_token
+            return await story(keystore.Barbican(Where(url=self.barbican.url), own, _at_once))  # type: ignore[arg-type]
+
+        return asyncio.run(run())
+
+    def refused(self, reference: str, who: str | None = "alice") -> str:
+        with pytest.raises(Unreadable) as refused:
+            self.read(reference, who)
+        assert refused.value.__cause__ is None
+        return str(refused.value)
+
+    def call(self, who: str, method: str, path: str, body: object = None) -> httpx.Response:
+        return self.server.client.request(method, path, json=body, headers={"X-Auth-Token": self.tokens[who]})
+
+    def good(self, who: str, method: str, path: str, body: object = None) -> Any:
+        answer = self.call(who, method, path, body)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def listener(self, who: str, port: int, balancer: str, **more: object) -> httpx.Response:
+        said = {"protocol": "TERMINATED_HTTPS", "protocol_port": port, "loadbalancer_id": balancer, **more}
+        return self.call(who, "POST", LISTENERS, {"listener": said})
+
+
+@asynccontextmanager
+async def _at_once(project_id: str):
+    yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if not (INSTALLED.exists() and barbican_cloud.INSTALLED.exists() and SERVER.exists() and SCHEMA.exists()):
+        reason = f"needs .venv-keystone, .venv-barbican (scripts/keystone, scripts/barbican), {SERVER} and {SCHEMA}"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("cloud")
+    with keystone(folder) as cloud, barbican(folder, cloud) as secrets:
+        said = {**options(cloud, folder), "FAIRLEAD_KEYS_BARBICAN": secrets.url, **WITH_PROXIES}
+        with machine(folder, said) as server:
+            tokens = {who: cloud.token(who) for who in ("alice", "bob", "rita", "fairlead")}
+            yield Place(cloud, secrets, server, tokens)
+            assert server.mistakes() == []
+            written = server.log.read_text() + repr((folder / "fairlead.db").read_bytes())
+            for secret in ("PRIVATE KEY", "gAAAAA", password_of("fairlead"), key_pem(WEB.key).splitlines()[1]):
+                assert secret not in written
+
+
+@pytest.fixture(scope="module")
+def web(place: Place) -> str:
+    """Alice's load balancer."""
+    network = place.good("alice", "POST", "/network/v2.0/networks", {"network": {}})["network"]["id"]
+    subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}
+    place.good("alice", "POST", "/network/v2.0/subnets", {"subnet": subnet})
+    body = {"loadbalancer": {"vip_network_id": network}}
+    made = place.good("alice", "POST", "/load-balancer/v2.0/lbaas/loadbalancers", body)
+    return str(made["loadbalancer"]["id"])
+
+
+def test_what_a_reference_may_name(place: Place):
+    more = place.container(intermediates=CA.pem)
+    locked = place.container(private_key=LOCKED, private_key_passphrase="secret")
+    pem, key, authority = (each.strip().encode() for each in (WEB.pem, key_pem(WEB.key), CA.pem))  # as Barbican does
+    for reference, expected in {
+        place.whole(): Content(material=BUNDLE),
+        place.barbican.text(place.alice, WEB.whole): Content(material=WEB.whole.strip().encode()),
+        place.barbican.text(place.alice, CA.pem): Content(material=authority),
+        place.container(): Content(material=pem + b"\n" + key),
+        more: Content(material=b"\n".join((pem, authority, key))),
+        locked: Content(material=f"{WEB.pem}{LOCKED}".strip().encode(), phrase=b"secret"),
+    }.items():
+        assert expected == place.read(reference)
+        assert expected == place.read(reference, who=None)  # from now on without her
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *("web.pem", "../../etc/passwd", "file:///etc/passwd", "http://127.0.0.1:9311/v1/orders/{id}", "{id}"),
+        *("http://x/v1/secrets/{id}/payload", "http://x/v1/secrets/{id}?a=b", "http://x/v1/secrets/{id}/../{id}"),
+        *("http://x/v1/secrets/{id}\r\nX-Auth-Token: a", "http://x y/v1/secrets/{id}", "http://x/v1/secrets/1"),
+    ],
+)
+def test_what_is_no_reference_asks_nobody(place: Place, reference: str):
+    asked = reference.format(id="11111111-1111-4111-8111-111111111111")
+    assert NO_URL == place.refused(asked)
+    assert NO_URL == place.refused(asked, who=None)
+
+
+def test_no_request_goes_where_a_reference_says(place: Place):
+    made = httpx.URL(place.whole())
+    assert BUNDLE == place.read(f"http://192.0.2.1:1/key-manager{made.path}").material
+
+
+def test_of_others_nothing_is_read_whatever_our_user_may_read(place: Place):
+    """Our user may read what alice has named, and bob names it."""
+    hers, container = place.whole(), place.container()
+    for reference in (hers, container):
+        place.read(reference)
+        place.read(reference, who=None)
+        nothing = reference[:-12] + "0" * 12
+        for who in ("bob", "rita"):
+            assert NOTHING == place.refused(reference, who) == place.refused(nothing, who)
+        with pytest.raises(Unreadable, match=ANONYMOUS):
+            place.ask(lambda store, reference=reference: store.read(SHOP, reference, Asker()))
+    assert BUNDLE == place.ask(lambda store: store.read(SHOP, hers, Asker(is_service=True))).material
+
+
+def test_whoever_else_may_read_it_still_may(place: Place):
+    reference = place.whole()
+    acl, bob = f"{reference.partition('/v1')[2]}/acl", place.cloud.ids["bob"]
+    place.barbican.call(place.alice, "PUT", acl, {"read": {"users": [bob], "project-access": False}})
+    place.read(reference)
+    read = place.barbican.call(place.alice, "GET", acl)["read"]
+    assert {bob, place.cloud.ids["fairlead"]} == set(read["users"])
+    assert read["project-access"] is False
+
+
+def test_who_may_read_and_not_let_read_is_told_what_to_do(place: Place):
+    """Bob may read it, by alice's word; that our user may is hers to say."""
+    reference = place.whole()
+    acl = f"{reference.partition('/v1')[2]}/acl"
+    users = [place.cloud.ids["bob"]]
+    place.barbican.call(place.alice, "PUT", acl, {"read": {"users": users}})
+    assert NOTHING == place.refused(reference, "bob")  # nobody but she sees who may
+    place.barbican.call(place.alice, "PUT", acl, {"read": {"users": [*users, place.cloud.ids["fairlead"]]}})
+    assert BUNDLE == place.read(reference, "bob").material
+
+
+def test_what_is_gone_or_too_large_or_of_another_sort(place: Place):
+    gone, soon = place.whole(), datetime.now(UTC) + timedelta(seconds=2)
+    expires = place.barbican.text(place.alice, WEB.whole, expiration=soon.strftime("%Y-%m-%dT%H:%M:%S"))
+    place.read(gone)
+    place.barbican.delete(place.alice, gone)
+    assert NOTHING == place.refused(gone) == place.refused(gone, who=None)
+    large = "x" * 19_000  # of Barbican's 20,000
+    parts = dict.fromkeys(("certificate", "intermediates", "private_key", "private_key_passphrase"), large)
+    whole = place.read(place.container(**parts))
+    assert len(whole.material) < LARGEST
+    other = place.barbican.container(place.alice, "generic", one=place.whole())
+    assert "not of the type certificate" in place.refused(other)
+    while datetime.now(UTC) <= soon + timedelta(seconds=1):
+        time.sleep(0.1)
+    assert NOTHING == place.refused(expires) == place.refused(expires, who=None)
+
+
+def test_a_listener_is_refused_in_octavias_words_or_made(place: Place, web: str):
+    place.tokens["sam"] = place.cloud.token("sam", {"system": {"all": True}})
+    theirs = place.whole("bob")
+    answer = place.listener("alice", 1000, web, default_tls_container_ref=theirs)
+    assert answer.status_code == 400
+    assert f"{REFUSED}: ['{theirs}']: {NOTHING}" == answer.json()["faultstring"]
+    ours, authority = place.container(), place.barbican.text(place.alice, CA.pem)
+    crl = place.barbican.text(place.alice, CA.revoke(CA.issue("gone")))
+    made = place.listener(
+        "alice",
+        1001,
+        web,
+        default_tls_container_ref=ours,
+        sni_container_refs=[place.whole(), ours],
+        client_authentication="MANDATORY",
+        client_ca_tls_container_ref=authority,
+        client_crl_container_ref=crl,
+    )
+    assert made.status_code == 201, made.text
+    broken = place.barbican.container(
+        place.alice,
+        certificate=place.barbican.text(place.alice, WEB.pem),
+        private_key=place.barbican.text(place.alice, key_pem(new_key())),
+    )
+    assert "does not fit" in place.listener("alice", 1002, web, default_tls_container_ref=broken).text
+    place.barbican.delete(place.alice, authority)  # what was named before may stay
+    listener = made.json()["listener"]["id"]
+    assert place.call("alice", "PUT", f"{LISTENERS}/{listener}", {"listener": {"name": "new"}}).status_code == 200
+
+
+def test_a_barbican_that_hangs_holds_up_nobody_else(place: Place, web: str):
+    """Who names a key waits five seconds, and who does not, for nothing."""
+    ours = place.whole()
+    place.barbican.send(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(place.listener, "alice", 1003, web, default_tls_container_ref=ours)
+            for number in range(5):
+                place.good("bob", "POST", "/network/v2.0/networks", {"network": {"name": f"n{number}"}})
+            assert not waiting.done()
+            refused = waiting.result()
+        assert (refused.status_code, "does not answer" in refused.text) == (400, True)
+        assert time.monotonic() - began > 4
+    finally:
+        place.barbican.send(signal.SIGCONT)
+    made = place.listener("alice", 1003, web, default_tls_container_ref=ours)
+    assert made.status_code == 201, made.text
+
+
+def test_our_own_token_is_renewed_when_barbican_refuses_it(place: Place):
+    reference = place.whole()
+    place.read(reference)
+
+    async def story(store: keystore.Barbican) -> None:
+        own = store._own
+        spoilt = await own(None)
+        object.__setattr__(spoilt, "text", "spoilt")
+        assert BUNDLE == (await store.read(SHOP, reference, None)).material
+
+    place.ask(story)
+
+
+def test_a_barbican_that_is_away_says_so(place: Place):
+    reference = place.whole()
+
+    async def story(store: keystore.Barbican) -> None:
+        store._place = Where(url="http://127.0.0.1:1")
+        with pytest.raises(Silent, match="does not answer"):
+            await store.read(SHOP, reference, None)
+
+    place.ask(story)
