@@ -238,9 +238,19 @@ class Nodes:
     def __len__(self) -> int:
         return len(self._heartbeats)
 
+    def _wait_for_others(self) -> None:
+        """A count is confirmed by one first. Who had confirmed all before it lived then; but if nobody had counted for
+        long, as while no server was there, all have to have time for this one."""
+        lived = max(self.counted_at, self._clock() - self._patience / 2)
+        for uuid, each in self._heartbeats.items():
+            if each.count == self.counted:
+                self._heartbeats[uuid] = replace(each, seen=lived if each.seen is None else max(each.seen, lived))
+
     def _put(self, uuid: str, heartbeat: Heartbeat, columns: Mapping[str, Json], seen: float | None) -> None:
         confirmed = columns.get("nb_cfg_timestamp", heartbeat.confirmed * MILLISECONDS) / MILLISECONDS
         count = columns.get("nb_cfg", heartbeat.count)
+        if seen is not None and count > self.counted:
+            self._wait_for_others()
         self._heartbeats[uuid] = replace(heartbeat, count=count, confirmed=confirmed, seen=seen)
         if count > self.counted:
             self.counted, self.counted_at = count, self._clock()

@@ -1,0 +1,76 @@
+"""When chassis are dead, by what they confirm in the Southbound database and when."""
+
+from dataclasses import dataclass, field
+
+from fairlead.drivers.ovn.chassis import MILLISECONDS, Nodes
+
+PATIENCE = 45.0
+
+
+@dataclass
+class Scene:
+    """Chassis with the same clock as their reader."""
+
+    now: float = 1000.0
+    nodes: Nodes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = Nodes(lambda: self.now, PATIENCE)
+
+    def begin(self, **counts: int) -> None:
+        """What the database has when it is read."""
+        for name, count in counts.items():
+            columns = {"name": name, "chassis": ["uuid", name], "nb_cfg": count, **self.at()}
+            self.nodes.take(name, {"initial": columns})
+
+    def confirm(self, count: int, *names: str) -> set[str]:
+        """Answers who is dead then."""
+        for name in names:
+            self.nodes.take(name, {"modify": {"nb_cfg": count, **self.at()}})
+        self.nodes.judge()
+        return set(self.nodes.dead)
+
+    def at(self) -> dict[str, int]:
+        return {"nb_cfg_timestamp": int(self.now * MILLISECONDS)}
+
+
+def test_after_a_long_pause_who_confirms_last_is_not_dead():
+    """While no server was there nobody has counted: one of them is the first to confirm the next count."""
+    scene = Scene()
+    scene.begin(one=7, two=7)
+    scene.now += 3600.0
+    assert scene.confirm(8, "one") == set()
+    scene.now += 0.1
+    assert scene.confirm(8, "two") == set()
+
+
+def test_after_a_long_pause_who_confirms_nothing_is_dead_in_half_the_time():
+    scene = Scene()
+    scene.begin(one=7, two=7, three=7)
+    scene.now += 3600.0
+    found = []
+    for count in range(8, 12):
+        found.append(scene.confirm(count, "one", "two"))
+        scene.now += 15.0
+    assert found == [set(), set(), {"three"}, {"three"}]
+    assert scene.confirm(12, "one", "two", "three") == set()
+
+
+def test_while_somebody_counts_who_confirms_nothing_is_dead_after_their_patience():
+    scene = Scene()
+    scene.begin(one=7, two=7, three=7)
+    found = []
+    for count in range(8, 13):
+        scene.now += 15.0
+        found.append(scene.confirm(count, "one", "two"))
+    assert found == [set(), set(), set(), {"three"}, {"three"}]
+
+
+def test_who_was_dead_before_the_reader_began_is_dead_to_it():
+    scene = Scene()
+    scene.begin(three=7)
+    scene.now += 60.0
+    scene.begin(one=11, two=11)
+    scene.nodes.judge()
+    assert scene.nodes.dead == {"three"}
+    assert scene.confirm(12, "one") == {"three"}
