@@ -12,6 +12,7 @@ import pytest
 from drivers.conftest import DATABASE, Server
 from drivers.test_ovn_topology import QUICK
 from fairlead.compilers.ovn import OVN, compile_owner
+from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn import topology
 from fairlead.drivers.ovsdb.client import Client, Settings
 from fairlead.drivers.ovsdb.remotes import parse_remotes
@@ -171,6 +172,8 @@ def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> N
                 await world.carries(N1.switch, N2.switch, R1.row)
                 assert before == await world.theirs()
                 assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
+                with pytest.raises(Unreachable, match="Southbound"):  # agents would be told that they have nothing
+                    control.check_told()
                 await world.client.transact([*R1.join(N3, "10.3.0.1/24")], 10)
                 await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
                 port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -46,10 +47,10 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, authenticate: Authenticate = anybody) -> AsyncIterator[Served]:
+async def serving(folder: Path, authenticate: Authenticate = anybody, **own: Any) -> AsyncIterator[Served]:
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240
     async with inside(make_door, folder, "/network", lambda snapshot, owner: {}) as place:
-        services, app = make_whole(place, authenticate)
+        services, app = make_whole(place, authenticate, **own)
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         settings = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, ws="none")

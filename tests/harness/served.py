@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import socket
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -58,8 +59,8 @@ async def _serve(folder: Path, compile_owner: Compile, started: list[uvicorn.Ser
         loop.cancel()
 
 
-def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASGIApp]:
-    """The whole application on what is in `place`."""
+def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[Services, ASGIApp]:
+    """The whole application on what is in `place`, and on services of its own."""
     services = Services(
         model=place.model,
         applied=place.reconciler.applied,
@@ -71,6 +72,7 @@ def make_whole(place: Inside, authenticate: Authenticate) -> tuple[Services, ASG
         news=place.news,
         follow=place.reconciler.follow,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
+        **own,
     )
     return services, make_app(services, kept_by(place.reconciler), authenticate).all
 

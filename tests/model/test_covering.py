@@ -158,9 +158,12 @@ def test_a_server_that_begins_waits_for_what_nodes_see_and_not_for_their_first_w
     """Of an agent that is heard before it is known what its node has, nothing is believed yet."""
     begun = with_facts(SITE, AGENTS_PROBE, True)
     assert set(untold_nodes(begun)) == {"one", "two"}
-    told = with_facts(begun, SIGHTINGS, {FIRST: seen(Health.ERROR, "one")})
+    told = with_facts(begun, SIGHTINGS, {FIRST: seen(Health.ERROR, "one"), SECOND: seen(Health.ONLINE, "two")})
+    assert set(untold_nodes(told)) == {"one", "two"}  # there may be more that they see
+    told = with_facts(told, AGENTS, {"one": replace(agent("one"), told=True)})
     assert list(untold_nodes(told)) == ["two"]
-    assert list(untold_nodes(with_facts(told, SIGHTINGS, {SECOND: seen(Health.ONLINE, "two")}))) == []
+    assert list(untold_nodes(with_facts(told, AGENTS, {"two": replace(agent("two"), told=True)}))) == []
+    assert set(untold_nodes(with_facts(told, SIGHTINGS, {FIRST: None}))) == {"one", "two"}
     assert list(untold_nodes(with_facts(begun, AGENTS_PROBE, False))) == []
 
 

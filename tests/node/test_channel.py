@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,17 @@ from immutables import Map
 
 from fairlead.api import node_agents
 from fairlead.client import ServerError
+from fairlead.drivers.interface import Unreachable
 from fairlead.model.agent import Agent
 from fairlead.model.chassis import Chassis
-from fairlead.model.facts import AGENTS_PROBE, CHASSIS, PLUGGED
+from fairlead.model.facts import AGENTS_PROBE, CHASSIS, PLUGGED, SIGHTINGS
 from fairlead.model.health import Health
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import endpoints
 from fairlead.model.sighting import Sighting
 from fairlead.model.slices import slice_of
 from fairlead.node import channel as node_channel
+from fairlead.node import reporting
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.reporting import Reports
@@ -141,7 +143,7 @@ def test_what_is_seen_is_believed_of_ones_own(tmp_path: Path):
             seen = server.model.snapshot
             assert dict(seen.sightings) == {FIRST: replace(DOWN, chassis="one")}  # the second is on another chassis
             assert dict(seen.down) == {"web": {"web-a"}, "api": {"api-c"}}
-            assert seen.agents["one"] == AGENT
+            assert seen.agents["one"] == replace(AGENT, told=True)
             reports.observe({FIRST: UP})
             await until(lambda: not server.model.snapshot.down)
             reports.observe({FIRST: None})
@@ -249,6 +251,124 @@ def test_a_server_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.
         await silent.wait_closed()
 
     asyncio.run(run())
+
+
+def test_a_server_that_begins_tells_no_slice_before_it_knows_what_nodes_have(tmp_path: Path):
+    """An agent that was told that it has nothing would forget what it saw of its machines, and who is dead serve."""
+    known: list[bool] = []
+
+    def check_told() -> None:
+        if not known:
+            raise Unreachable("it has not been read yet")
+
+    async def story(before: Served) -> None:
+        slice_ = Slice("one", tmp_path / "slice")
+        async with running(Channel(slice_, remote(before)).run):
+            await until(lambda: same(slice_, before))
+        assert "vm1" in slice_.snapshot.chassis["one"].ports
+        told = before.model.snapshot
+        async with serving(tmp_path / "again", check_told=check_told) as server:
+            await server.put(*DOCUMENTS)
+            with pytest.raises(ServerError, match="has not been read yet"):
+                await Channel(slice_, remote(server)).listen(remote(server)()[0])
+            assert slice_.snapshot.chassis == Map({"one": ONE})
+            assert slice_.snapshot.load_balancers == told.load_balancers
+            server.observe(CHASSIS, {"one": ONE, "two": TWO})
+            known.append(True)
+            await server.put(replace(WEB, name="new"))
+            async with running(Channel(slice_, remote(server)).run):
+                await until(lambda: slice_.snapshot.load_balancers["web"].name == "new")
+            assert "vm1" in slice_.snapshot.chassis["one"].ports
+
+    play(tmp_path, story)
+
+
+def test_who_has_overslept_tells_a_server_that_begins_what_it_remembers(tmp_path: Path):
+    """The server would wait for nobody any more once it has heard of some of them, and the dead serve."""
+
+    async def story(server: Served) -> None:
+        reports = Reports(lambda: AGENT, remote(server), 1)
+        reports.observe({FIRST: DOWN})
+        reports.doubt()
+        async with running(reports.run):
+            await until(lambda: FIRST in server.model.snapshot.sightings)
+            assert server.model.snapshot.down["web"] == {"web-a"}
+            server.observe(SIGHTINGS, {FIRST: replace(UP, chassis="two", since=NOON + timedelta(minutes=1))})
+            server.services.nodes.channel.epoch = "another"
+            reports.failed("haproxy", Owner(Kind.LOAD_BALANCER, "web"), "something to tell")
+            await until(lambda: bool(server.model.snapshot.agents["one"].unapplied))
+            assert not server.model.snapshot.down  # somebody has seen it since
+            reports.observe({FIRST: replace(DOWN, since=datetime.now(UTC))})
+            await until(lambda: "web" in server.model.snapshot.down)
+
+    play(tmp_path, story)
+
+
+def test_who_cannot_probe_any_more_forgets_nothing(tmp_path: Path):
+    async def story(server: Served) -> None:
+        reports = Reports(lambda: AGENT, remote(server), 1)
+        reports.observe({FIRST: DOWN})
+        reports.observe({FIRST: replace(UP, health=Health.UNPROBED, error="its device is new")})
+        async with running(reports.run):
+            await until(lambda: FIRST in server.model.snapshot.sightings)
+            seen = server.model.snapshot.sightings[FIRST]
+            assert (seen.health, seen.since, seen.error) == (Health.ERROR, NOON, "its device is new")
+
+    play(tmp_path, story)
+
+
+def test_a_server_that_begins_knows_when_an_agent_has_told_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Not by its first word, which is what is new to the server of before; nor by the first of several."""
+    monkeypatch.setattr(reporting, "MOST_SIGHTINGS", 1)
+
+    async def story(server: Served) -> None:
+        server.observe(CHASSIS, {"one": replace(ONE, ports=Map({"vm1": True, "vm2": True})), "two": None})
+        connection, reports = Connection(remote(server)()[0], 5.0), Reports(lambda: AGENT, remote(server), 1)
+        reports.observe({FIRST: DOWN, SECOND: DOWN})
+        found: list[tuple[int, bool]] = []
+
+        async def tell() -> bool:
+            more = await reports.tell(connection, reports._told[0])
+            found.append((len(server.model.snapshot.sightings), server.model.snapshot.agents["one"].told))
+            return more
+
+        reports._told[0].whole, reports._told[0].epoch = False, "of before"
+        reports._told[0].pending.clear()
+        while await tell():
+            pass
+        assert found == [(0, False), (1, False), (2, True)]
+        connection.close()
+
+    play(tmp_path, story)
+
+
+def test_what_was_seen_of_a_machine_that_leaves_its_node_holds_while_somebody_asks(tmp_path: Path):
+    """OVN may say for a moment that a node does not have it; and a machine that is stopped does not serve."""
+
+    async def story(server: Served) -> None:
+        server.observe(AGENTS_PROBE, True)
+        probed = [
+            each
+            for each in endpoints(server.model.snapshot, server.model.snapshot.load_balancers["web"])
+            if each.port_id == "vm1"
+        ]
+        quick = replace(AGENT, heartbeat=0.2)
+        reports = Reports(lambda: quick, remote(server), 1)
+        reports.observe(dict.fromkeys(probed, DOWN))
+        async with running(reports.run):
+            await until(lambda: len(server.model.snapshot.sightings) == len(probed))
+            server.observe(CHASSIS, {"one": replace(ONE, ports=Map())})
+            reports.observe(dict.fromkeys(probed))
+            await until(lambda: not server.services.nodes.agents.probed_by("one"))
+            assert server.model.snapshot.down["web"] == {"web-a", "web-six"}
+            server.observe(CHASSIS, {"one": ONE})
+            reports.observe({probed[0]: UP})
+            await until(lambda: server.model.snapshot.down["web"] == {"web-six"})
+            reports.observe({probed[0]: None})
+            await server.put(deletes=(Owner(Kind.LOAD_BALANCER, "web"),))
+            await until(lambda: not server.model.snapshot.sightings)
+
+    play(tmp_path, story)
 
 
 @pytest.mark.parametrize("knows", ["nothing yet", "what it saw meanwhile", "what it saw in another life"])

@@ -60,6 +60,7 @@ class Given:
     snapshot: Snapshot
     name: str = "node1"
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
     call: Callable[[tuple[Owner, ...]], None] = lambda _: None
 
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:

@@ -91,6 +91,7 @@ class Given:
     snapshot: Snapshot
     name: str = "node1"
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
     call: Callable[[tuple[Owner, ...]], None] = lambda _: None
 
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
@@ -118,7 +119,7 @@ class Ports:
 @dataclass
 class Reports:
     told: dict[Endpoint, Sighting | None] = field(default_factory=dict)
-    kept: frozenset[Endpoint] = frozenset()
+    kept: frozenset[Endpoint] | None = None
 
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
         self.told.update(news)
@@ -158,6 +159,26 @@ def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(monkeypa
         await until(lambda: len(thread._prober.tracker) == 0)
         assert ports.applied == [["net1"], ["net1", "net2"], []]
         assert {each.port_id for each, seen in reports.told.items() if seen is None} == {"vm1", "vm3"}
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_has_said_so():
+    """What an earlier agent saw is written sooner than what it was given."""
+
+    async def story() -> None:
+        given, ports, reports = Given(snapshot_of(MODEL)), Ports(away=0), Reports()
+        work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
+        given.ready.set()
+        running = asyncio.ensure_future(work.run())
+        await until(lambda: ports.applied == [[]])
+        assert reports.kept is None
+        given.snapshot = snapshot_of(MODEL, "vm3")
+        given.heard.set()
+        given.call((API,))
+        await until(lambda: reports.kept is not None)
+        assert ports_of(reports.kept or ()) == {"vm3"}
         running.cancel()
 
     asyncio.run(story())

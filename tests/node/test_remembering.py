@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.api.sightings_file import read_sightings
 from fairlead.model.agent import Agent
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.sighting import Sighting
-from fairlead.node.remembering import KeptReports, read_sightings, sightings_path
+from fairlead.node.remembering import KeptReports, sightings_path
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="one", version="1", host="one", since=NOON, heartbeat=5.0)
@@ -69,6 +70,21 @@ def test_who_is_not_probed_here_any_more_is_forgotten(tmp_path: Path):
 def test_a_file_that_cannot_be_read_is_none(tmp_path: Path, text: str):
     (tmp_path / "agent.sightings.json").write_text(text)
     assert reports(tmp_path)._seen == {}
+
+
+def test_who_has_overslept_or_cannot_probe_keeps_what_it_knew(tmp_path: Path):
+    """It may be killed before it has probed anybody again."""
+
+    async def run() -> None:
+        running = asyncio.create_task((first := reports(tmp_path)).run())
+        first.observe({endpoint(1): seen(Health.ERROR)})
+        await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR)})
+        first.doubt()
+        first.observe({endpoint(1): seen(Health.UNPROBED), endpoint(2): seen(Health.ONLINE)})
+        await until_kept(tmp_path, {endpoint(1): seen(Health.ERROR), endpoint(2): seen(Health.ONLINE)})
+        running.cancel()
+
+    asyncio.run(run())
 
 
 def test_latencies_alone_are_not_written(tmp_path: Path):

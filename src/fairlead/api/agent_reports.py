@@ -42,6 +42,10 @@ class Report:
     """Whether it begins anew: what was told before, and is not told again, is forgotten."""
     serving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """All proxies that run on the node, by their ports, and where they take connections."""
+    looks_since: datetime | None = None
+    """What is older the agent remembers, and somebody else may have seen something since; None: it is all its own."""
+    more: bool = False
+    """Whether the agent has more to tell at once."""
 
 
 @reads({"type": "string", "format": "date-time"})
@@ -116,9 +120,12 @@ REPORT: Parser[Mapping[str, object]] = object_of(
         "sightings": Field(list_of(_sighting, MOST_SIGHTINGS), required=True),
         "whole": Field(boolean, required=True),
         "proxies": Field(_proxies),
+        "looks_since": Field(_time),
+        "more": Field(boolean),
     }
 )
-"""`heartbeat`: after how many milliseconds it will say at the latest that it lives."""
+"""`heartbeat`: after how many milliseconds it will say at the latest that it lives. `looks_since`: since when it has
+looked without a break, and `since` if it does not say so; `more`: whether it has more to tell at once."""
 
 
 def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
@@ -133,7 +140,14 @@ def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
     )
     seen = {endpoint: sighting and replace(sighting, chassis=chassis) for endpoint, sighting in told["sightings"]}
     serving = {each["port"]: frozenset(each["serving"]) for each in told.get("proxies") or ()}
-    return Report(agent=agent, sightings=seen, whole=told["whole"], serving=serving)
+    return Report(
+        agent=agent,
+        sightings=seen,
+        whole=told["whole"],
+        serving=serving,
+        looks_since=told.get("looks_since"),
+        more=bool(told.get("more")),
+    )
 
 
 def render_report(report: Report) -> Message:
@@ -153,7 +167,10 @@ def render_report(report: Report) -> Message:
         ],
         "whole": report.whole,
         "proxies": list(_told(report.serving)),
+        "more": report.more,
     }
+    if report.looks_since is not None:
+        body["looks_since"] = report.looks_since.isoformat()
     return "POST", f"/agent/chassis/{quote(agent.name, safe='')}/report", body
 
 

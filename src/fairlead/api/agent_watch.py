@@ -22,10 +22,13 @@ LONGEST_CURSOR = 100
 
 
 class Watching:
-    def __init__(self, channel: Channel, check: Callable[[Request, str], None]) -> None:
-        """`check` raises ApiError for a chassis for which the caller may not speak."""
+    def __init__(self, channel: Channel, check: Callable[[Request, str], None], check_told: Callable[[], None]) -> None:
+        """`check` raises ApiError for a chassis for which the caller may not speak, and `check_told` DriverError while
+        it is not known yet what chassis have: an agent that is told so keeps what it was told before, and what it saw
+        of it. One that was told half a slice would forget the other half."""
         self._channel = channel
         self._check = check
+        self._check_told = check_told
         self._pace = Pace(COMES_AGAIN, COMES_AGAIN_SECONDS)
         self._turns = LoopTurns()
 
@@ -34,6 +37,7 @@ class Watching:
         which it was heard: if it is known here the answer begins with what came after it, and else with `list`."""
         chassis, cursor = request.path_params["chassis"], request.query_params.get("after", "")[:LONGEST_CURSOR]
         self._check(request, chassis)
+        self._check_told()
         if self._pace.wait(chassis) > 0:
             raise ApiError(429, f"chassis {chassis} comes to listen too often; try again in a second")
         self._pace.add(chassis)

@@ -157,7 +157,7 @@ class _Hearing:
 
 def make_door(services: Services) -> Starlette:
     counting, hearing = _Counting(services), _Hearing(services.nodes)
-    watching = Watching(services.nodes.channel, _check_speaks)
+    watching = Watching(services.nodes.channel, _check_speaks, services.check_told)
     lending = Lending(services, _check_speaks)
     neighbours = NeighbourNews(services, partial(_ports_of, services))
     return DOOR.build(

@@ -115,6 +115,8 @@ class Services:
     """The id of the network, router or port that this place of a node is. Raises DriverError."""
     ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
     """The ports that a node has; None for one that is not there. Raises DriverError."""
+    check_told: Callable[[], None] = lambda: None
+    """Raises DriverError while it is not known yet what nodes have."""
     served_by_others: Callable[[str], Awaitable[Places]] = nowhere
     """Where another provider of the same service has a load balancer, by its id. Raises DriverError."""
     reachable: Callable[[], Reachable | None] = lambda: None

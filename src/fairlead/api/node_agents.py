@@ -1,7 +1,7 @@
 """The agents of nodes as this server hears them: who lives, what they see, and who looks after whose places.
 
 Each server judges for itself, by what it hears: agents tell every server. What is kept here are facts, and they are
-told again after a start.
+told again after a start. What was seen last of somebody holds until somebody has seen something newer.
 """
 
 import logging
@@ -30,7 +30,7 @@ from fairlead.model.indexes import NO_IDS
 from fairlead.model.observed_proxy import Proxy
 from fairlead.model.probes import endpoints
 from fairlead.model.proxy_place import place_of_port
-from fairlead.model.sighting import Sighting
+from fairlead.model.sighting import Sighting, after
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
@@ -53,9 +53,10 @@ TOO_MANY = f"an agent tells of {MOST_OF_AGENT} endpoints at most"
 class _Heard:
     at: float
     """By the server's clock."""
-    began: float
-    """When it was heard for the first time, by the wall's."""
-    told_at: float
+    told_at: float | None = None
+    """By the wall's; None for what is known of it from before this server began."""
+    is_told: bool = False
+    """Whether it has begun to tell all that it sees: its first word may be but what is new to a server of before."""
     endpoints: set[Endpoint] = field(default_factory=set)
     returns: int = 0
     """How often it was heard again after it had been silent: what it told before has been overtaken then."""
@@ -77,6 +78,10 @@ class NodeAgents:
         self._clock, self._wall = clock, wall
         self._heard: dict[str, _Heard] = {}
         self._began = self._clock()
+        self._orphans = set[Endpoint]()
+        """What was seen of them holds though nobody probes them any more, for as long as somebody asks."""
+        for endpoint, seen in model.snapshot.sightings.items():  # those of before the start
+            self._remember(seen.chassis).endpoints.add(endpoint)
 
     def last_heard(self, chassis: str) -> float | None:
         """By the wall's clock; None for never."""
@@ -89,8 +94,7 @@ class NodeAgents:
         return 0 if heard is None else heard.returns
 
     def _remember(self, chassis: str) -> _Heard:
-        wall = self._wall()
-        return self._heard.setdefault(chassis, _Heard(self._clock(), wall, wall))
+        return self._heard.setdefault(chassis, _Heard(self._clock()))
 
     def probed_by(self, chassis: str) -> int:
         """Endpoints of which it tells."""
@@ -103,14 +107,20 @@ class NodeAgents:
         heard = self._remember(name)
         heard.at, heard.told_at = now, wall
         before = self._model.snapshot.agents.get(name)
-        if before != report.agent:
-            await in_steps(self._model.observe(AGENTS, {name: report.agent}))
+        agent = replace(report.agent, told=before is not None and before.told)
+        if before != agent:
+            await in_steps(self._model.observe(AGENTS, {name: agent}))
         if before is not None and not before.heard:
             LOG.info("the agent of chassis %s is heard again", name)
             heard.returns += 1
             await in_steps(self._cover())
         await in_steps(self._take_proxies(name, report.serving, heard))
-        return await in_steps(self._see(report, heard))
+        heard.is_told |= report.whole and name in self._model.snapshot.chassis
+        refused = await in_steps(self._see(report, heard))
+        now_known = self._model.snapshot.agents.get(name)
+        if heard.is_told and not report.more and now_known is not None and not now_known.told:
+            await in_steps(self._model.observe(AGENTS, {name: replace(now_known, told=True)}))
+        return refused
 
     def _take_proxies(self, chassis: str, serving: Mapping[str, frozenset[int]], heard: _Heard) -> Steps[None]:
         """Those that were given to this chassis, and no other's; what it says no more of does not run."""
@@ -128,6 +138,7 @@ class NodeAgents:
         refused: list[tuple[Endpoint, str]] = []
         news: dict[Endpoint, Sighting | None] = {}
         snapshot, known = self._model.snapshot, self._model.snapshot.sightings
+        looks_since = report.looks_since or report.agent.since
         for endpoint, sighting in report.sightings.items():
             if sighting is None:
                 if endpoint in heard.endpoints:
@@ -138,7 +149,7 @@ class NodeAgents:
             if why or (endpoint not in heard.endpoints and len(heard.endpoints) + len(news) >= MOST_OF_AGENT):
                 refused.append((endpoint, why or TOO_MANY))
             elif known.get(endpoint) != sighting or endpoint not in heard.endpoints:
-                news[endpoint] = _held(known.get(endpoint), sighting, report.agent.since)
+                news[endpoint] = _held(known.get(endpoint), sighting, looks_since)
             yield
         if report.whole:
             name, untold = report.agent.name, heard.endpoints - report.sightings.keys()
@@ -162,25 +173,46 @@ class NodeAgents:
             last = known.get(endpoint)
             if last is None or last.chassis != chassis:
                 del news[endpoint]
-            elif (heir := self._heir(endpoint, asked)) is not None:
-                self._remember(heir).endpoints.add(endpoint)
-                news[endpoint] = replace(last, chassis=heir)
+            elif self._is_asked_for(endpoint, asked):
+                news[endpoint] = self._inherited(endpoint, last)
             yield
         if news:
             yield from self._model.observe(SIGHTINGS, news)
 
-    def _heir(self, endpoint: Endpoint, asked: dict[str, frozenset[Endpoint]]) -> str | None:
-        """Who probes it now that somebody does no more: what was seen of it holds until they have seen it. None if
-        nobody does. `asked` is what is to be probed for each who asks, as far as it was looked up."""
+    def _is_asked_for(self, endpoint: Endpoint, asked: dict[str, frozenset[Endpoint]]) -> bool:
+        """`asked` is what is to be probed for each who asks, as far as it was looked up."""
         snapshot = self._model.snapshot
         if endpoint.asker not in asked:
             balancer_id = snapshot.monitor_owner.get(endpoint.asker, "")
             probing = snapshot.load_balancers.get(balancer_id) or snapshot.local_ips.get(endpoint.asker)
             asked[endpoint.asker] = frozenset(endpoints(snapshot, probing) if probing is not None else ())
-        if endpoint not in asked[endpoint.asker]:
-            return None
+        return endpoint in asked[endpoint.asker]
+
+    def _inherited(self, endpoint: Endpoint, last: Sighting) -> Sighting:
+        """Somebody does not probe it any more: what was seen of it holds until somebody has seen something else. It is
+        whose who probes it now, or nobody's: its machine has left the node, or OVN says nothing of it for a moment."""
+        snapshot = self._model.snapshot
         hosts = (name for name in self._heard if is_heard(snapshot, name) and probes_here(snapshot, name, endpoint))
-        return snapshot.covered.get(place_of(endpoint)) or next(hosts, None)
+        heir = snapshot.covered.get(place_of(endpoint)) or next(hosts, None)
+        if heir is None:
+            self._orphans.add(endpoint)
+            return last
+        self._remember(heir).endpoints.add(endpoint)
+        return replace(last, chassis=heir)
+
+    async def _forget_orphans(self) -> None:
+        """Those for which nobody can ask any more, and those that somebody probes again are none."""
+        snapshot = self._model.snapshot
+        gone = [each for each in self._orphans if not _can_be_asked_for(snapshot, each)]
+        self._orphans -= {each for each in self._orphans if self._probes_it(each)}.union(gone)
+        if gone:
+            await in_steps(self._model.observe(SIGHTINGS, dict.fromkeys(gone)))
+
+    def _probes_it(self, endpoint: Endpoint) -> bool:
+        """Whether who saw it last says when it is no more to be probed."""
+        seen = self._model.snapshot.sightings.get(endpoint)
+        heard = self._heard.get(seen.chassis) if seen is not None else None
+        return seen is None or (heard is not None and endpoint in heard.endpoints)
 
     async def look(self) -> None:
         """Who has fallen silent, and who covers their places now."""
@@ -192,10 +224,11 @@ class NodeAgents:
         news: dict[str, Agent | None] = {name: replace(agents[name], heard=False) for name in stale - before}
         for name in news:
             LOG.warning("the agent of chassis %s is silent: others probe what is there", name)
-        for name in [name for name, seconds in silences.items() if seconds > MEMORY]:
+        for name in [name for name, heard in self._heard.items() if now - heard.at > MEMORY]:
             await self.forget(name)
         if news:
             await in_steps(self._model.observe(AGENTS, news))
+        await self._forget_orphans()
         await in_steps(self._cover())
 
     async def forget(self, chassis: str) -> None:
@@ -243,14 +276,17 @@ def _has_proxy(snapshot: Snapshot, chassis: str, port_id: str) -> bool:
     return port is not None and port.host == chassis and place_of_port(port) is not None
 
 
-def _held(last: Sighting | None, seen: Sighting, began: datetime) -> Sighting:
-    """Who cannot probe it says why, and nothing of whether it answers. What an agent remembers of its life before, it
-    began at `began`, takes nothing away that somebody has seen since."""
-    if last is None:
-        return seen
-    if seen.health is Health.UNPROBED:
-        return replace(last, error=seen.error)
-    return last if seen.since < began and last.since > seen.since else seen
+def _held(last: Sighting | None, seen: Sighting, looks_since: datetime) -> Sighting:
+    """What an agent remembers from before it looked takes nothing away that somebody has seen since."""
+    if last is not None and seen.health is not Health.UNPROBED and seen.since < looks_since and last.since > seen.since:
+        return last
+    return after(last, seen)
+
+
+def _can_be_asked_for(snapshot: Snapshot, endpoint: Endpoint) -> bool:
+    """Whether its machine is still there, and whoever asked."""
+    has_asker = endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips
+    return has_asker and (not endpoint.port_id or endpoint.port_id in snapshot.ports) and _is_wanted(snapshot, endpoint)
 
 
 def _is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:

@@ -38,6 +38,8 @@ class Agent:
     """Seconds."""
     heard: bool = True
     """False: it is stale."""
+    told: bool = False
+    """Whether it has told this server all that it sees, when it was known what its node has."""
     unapplied: tuple[Unapplied, ...] = ()
 
 

@@ -109,12 +109,14 @@ def silent_nodes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def untold_nodes(snapshot: Snapshot) -> Iterator[str]:
-    """The chassis that have somebody to probe, and of whose sightings none is believed yet: agents may be heard before
-    it is known what their nodes have."""
+    """The chassis that have somebody to probe, and whose agents have not told all that they see: they may be heard
+    before it is known what their nodes have, and one that has just begun may have seen nobody yet."""
     if snapshot.agents_probe:
-        told = {seen.chassis for seen in snapshot.sightings.values()}
+        seen = {each.chassis for each in snapshot.sightings.values()}
         for name, node in snapshot.chassis.items():
-            if name not in told and any(_is_watched_port(snapshot, each) for each in node.ports):
+            agent = snapshot.agents.get(name)
+            is_told = agent is not None and agent.told and name in seen
+            if not is_told and any(_is_watched_port(snapshot, each) for each in node.ports):
                 yield name
 
 

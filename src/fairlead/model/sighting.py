@@ -1,6 +1,6 @@
 """What an agent saw of an endpoint that it probes: the values of the fact `SIGHTINGS` (`model/facts.py`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fairlead.model.health import Health
@@ -20,3 +20,8 @@ class Sighting:
     """What went wrong last, in words for people."""
     latency: float | None = None
     """Seconds that the last good answer took."""
+
+
+def after(last: Sighting | None, seen: Sighting) -> Sighting:
+    """What is known after this. Who cannot probe says why, and nothing of whether it answers."""
+    return seen if last is None or seen.health is not Health.UNPROBED else replace(last, error=seen.error)

@@ -15,13 +15,13 @@ from fairlead.api import agent_lines
 from fairlead.api.agent_channel import BEAT
 from fairlead.api.agent_lines import read_line
 from fairlead.client import ServerError
+from fairlead.files import write_whole
 from fairlead.model.owner import Owner
 from fairlead.model.slices import PLACES
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import at_once
 from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Connection, Remote
-from fairlead.node.state import write_whole
 from fairlead.node.threads import beside
 from fairlead.resting import in_steps
 from fairlead.store.interface import StoreError
@@ -47,6 +47,8 @@ class Slice:
         """`name` is the chassis's, in OVN; `path` is the file."""
         self.ready = asyncio.Event()
         """Set when anything is known, if only from the file."""
+        self.heard = asyncio.Event()
+        """Set when a server has told it."""
         self._path = path
         self._told = agent_lines.Slice(name)
         self._subscribers: list[Callable[[tuple[Owner, ...]], None]] = []
@@ -75,6 +77,7 @@ class Slice:
         concerned = await in_steps(self._told.take(line))
         if line.at:
             self.ready.set()
+            self.heard.set()
         if concerned:
             for call in self._subscribers:
                 call(concerned)

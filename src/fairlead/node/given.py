@@ -20,5 +20,9 @@ class Given(Protocol):
     def ready(self) -> asyncio.Event:
         """Is set when there is a slice."""
 
+    @property
+    def heard(self) -> asyncio.Event:
+        """Is set when a server has told it, and not only the file of an earlier life."""
+
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
         """To what concerns these owners."""

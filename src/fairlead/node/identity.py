@@ -25,9 +25,9 @@ from cryptography.x509.oid import NameOID
 
 from fairlead.api.enrolment import CarriedToken
 from fairlead.client import ServerError
+from fairlead.files import write_whole
 from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Connection, Remote
-from fairlead.node.state import write_whole
 
 LOG = logging.getLogger(__name__)
 PATIENCE = 20.0

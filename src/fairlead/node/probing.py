@@ -42,7 +42,7 @@ class Telling(Protocol):
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None: ...
 
     def probes_only(self, endpoints: Collection[Endpoint]) -> None:
-        """At the start: of others nothing is known any more."""
+        """When a server has said so for the first time: of others nothing is known any more."""
 
     def doubt(self) -> None: ...
 
@@ -148,16 +148,18 @@ class Probing:
         self._unsettled = frozenset[str]()
         """Devices of ordinary ports of which the switch has not said yet that it knows them."""
         self._made = asyncio.Event()
+        self._is_told = False
+        """Whether a server has said what is to be probed here. The file of an earlier life may be older than what that
+        saw."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
         self._given.subscribe(self._mark)
         await self._given.ready.wait()
         self._dirty.update(all_probing(self._given.snapshot))
-        beside = [asyncio.ensure_future(each()) for each in (self._refresh, self._settle)]
+        beside = [asyncio.ensure_future(each()) for each in (self._refresh, self._settle, self._hear)]
         try:
             await self._step()
-            self._reports.probes_only(self._wanted.endpoints)
             while True:
                 await self._rest()
                 if self._thread is not None and self._thread.ended.done():
@@ -184,9 +186,12 @@ class Probing:
         self._news.clear()
 
     async def _step(self) -> None:
-        snapshot, owners = self._given.snapshot, frozenset(self._dirty)
+        snapshot, owners, was_told = self._given.snapshot, frozenset(self._dirty), self._is_told
+        self._is_told = self._given.heard.is_set()
         self._dirty.clear()
         change = self._wanted.look(snapshot, self._given.name, owners)
+        if self._is_told and not was_told:
+            self._reports.probes_only(self._wanted.endpoints)
         self._gone = (self._gone - {each.endpoint for each in change.targets}) | change.gone
         self._fresh = {endpoint: each for endpoint, each in self._fresh.items() if endpoint not in change.gone}
         self._fresh |= {each.endpoint: each for each in change.targets}
@@ -237,6 +242,10 @@ class Probing:
     def _wake(self) -> None:
         self._told.clear()
         self._reports.doubt()
+
+    async def _hear(self) -> None:
+        await self._given.heard.wait()
+        self._news.set()
 
     async def _settle(self) -> None:
         """Looks when the switch knows new ordinary ports."""

@@ -1,29 +1,23 @@
 """What this node saw of whoever it probes, kept in a file: it holds until it sees something else.
 
-Servers keep what agents see in memory alone. Where a server and the agents end together nobody would know any more who
-is dead, and the dead would serve until they have failed again. So an agent that begins tells what it saw last.
+Where an agent ends, and a server that has not heard it yet begins, nobody would know any more who is dead, and the dead
+would serve until they have failed again. So an agent that begins tells what it saw last.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from fairlead.api.agent_reports import read_endpoint
+from fairlead.api.sightings_file import read_sightings, write_sightings
 from fairlead.model.agent import Agent
-from fairlead.model.health import Endpoint
+from fairlead.model.health import Endpoint, Health
 from fairlead.model.sighting import Sighting
 from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Remote
 from fairlead.node.reporting import Reports
-from fairlead.node.state import write_whole
 from fairlead.node.threads import beside
-from fairlead.store.codec import encode_value, read_value
 
-LOG = logging.getLogger(__name__)
 GATHER, AGAIN = 0.05, 2.0
 """Seconds for which verdicts are gathered, and until what could not be written is tried again."""
 
@@ -33,25 +27,6 @@ def sightings_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.sightings.json")
 
 
-def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
-    """What an earlier agent left; nothing when there is no file, or none that can be read."""
-    try:
-        return {
-            read_endpoint(endpoint): read_value(seen, Sighting)
-            for endpoint, seen in msgspec.json.decode(path.read_bytes(), type=list[tuple[list[object], object]])
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        LOG.warning("%s cannot be read (%s); nothing is known of members until they are probed", path, error)
-        return {}
-
-
-def _write(path: Path, kept: Sequence[tuple[Endpoint, Sighting]]) -> None:
-    """Raises OSError."""
-    write_whole(path, encode_value(kept))
-
-
 class KeptReports(Reports):
     def __init__(
         self, path: Path, agent: Callable[[], Agent], remotes: Callable[[], Sequence[Remote]], servers: int
@@ -59,22 +34,22 @@ class KeptReports(Reports):
         """As `Reports`; what the file has is told first."""
         super().__init__(agent, remotes, servers)
         self._path = path
-        self._kept = read_sightings(path)
         self._news = asyncio.Event()
-        super().observe(self._kept)
+        super().observe(read_sightings(path))
 
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
+        before = {endpoint: self._health(endpoint) for endpoint in news}
         super().observe(news)
-        for endpoint, seen in news.items():
-            before = self._kept.pop(endpoint, None)
-            if seen is not None:
-                self._kept[endpoint] = seen
-            if (before and before.health) is not (seen and seen.health):
-                self._news.set()
+        if any(self._health(endpoint) is not health for endpoint, health in before.items()):
+            self._news.set()
+
+    def _health(self, endpoint: Endpoint) -> Health | None:
+        seen = self._seen.get(endpoint)
+        return None if seen is None else seen.health
 
     def probes_only(self, endpoints: Collection[Endpoint]) -> None:
         """Of others that the file has nothing is known any more: they are not probed here now."""
-        self.observe(dict.fromkeys(self._kept.keys() - set(endpoints)))
+        self.observe(dict.fromkeys(self._seen.keys() - set(endpoints)))
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -86,9 +61,9 @@ class KeptReports(Reports):
         while True:
             await self._news.wait()
             self._news.clear()
-            kept = tuple(self._kept.items())
+            kept = tuple(self._seen.items())
             try:
-                await beside(partial(_write, self._path, kept))
+                await beside(partial(write_sightings, self._path, kept))
             except OSError as error:
                 complaints.say(error, AGAIN)
                 self._news.set()

@@ -10,13 +10,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from fairlead.api.agent_reports import MOST_SIGHTINGS, Report, Sightings, read_endpoint, render_report
 from fairlead.client import ServerError
 from fairlead.model.agent import MOST_UNAPPLIED, Agent, Unapplied
 from fairlead.model.health import Endpoint
 from fairlead.model.owner import Owner
-from fairlead.model.sighting import Sighting
+from fairlead.model.sighting import Sighting, after
 from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Connection, Remote
 
@@ -50,6 +51,8 @@ class Reports:
         self._seen: dict[Endpoint, Sighting] = {}
         self._unapplied: dict[tuple[str, str], str] = {}
         self._serving: dict[str, frozenset[int]] = {}
+        self._looks_since: datetime | None = None
+        """Since when what is seen is not only remembered, if this node has overslept since the agent began."""
         self._told = [_Told() for _ in range(servers)]
 
     def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
@@ -58,18 +61,15 @@ class Reports:
             if sighting is None:
                 self._seen.pop(endpoint, None)
             else:
-                self._seen[endpoint] = sighting
+                self._seen[endpoint] = after(self._seen.get(endpoint), sighting)
         for told in self._told:
             told.pending.update(dict.fromkeys(news))
             told.wanted.set()
 
     def doubt(self) -> None:
-        """What was seen is not known any more. Nobody is told so: what a server was told, or by somebody else, holds
-        until there is something new."""
-        for told in self._told:
-            told.pending = {each: None for each in told.pending if each not in self._seen}
-            told.later.clear()
-        self._seen.clear()
+        """What was seen is from before a sleep: it is remembered, and somebody else may have seen something since. A
+        server that knows nothing newer believes it, or whoever is down would serve where a server begins just now."""
+        self._looks_since = datetime.now(UTC)
 
     def failed(self, dataplane: str, owner: Owner, error: str | None) -> None:
         """What could not be applied of an owner, and why; None: it could."""
@@ -135,7 +135,8 @@ class Reports:
         told.later.clear()
         some = [endpoint for endpoint, _ in zip(told.pending, range(MOST_SIGHTINGS), strict=False)]
         sightings = {endpoint: self._seen.get(endpoint) for endpoint in some}
-        answer = await connection.ask(*render_report(self._report(sightings, whole=told.whole)))
+        report = replace(self._report(sightings, whole=told.whole), more=len(some) < len(told.pending))
+        answer = await connection.ask(*render_report(report))
         again = not told.whole and answer["epoch"] != told.epoch
         told.epoch, told.whole = answer["epoch"], again
         for endpoint, sighting in sightings.items():
@@ -155,4 +156,5 @@ class Reports:
             for (dataplane, owner), error in sorted(self._unapplied.items())[:MOST_UNAPPLIED]
         )
         agent = replace(agent, unapplied=unapplied)
-        return Report(agent=agent, sightings=sightings, whole=whole, serving=dict(self._serving))
+        serving = dict(self._serving)
+        return Report(agent=agent, sightings=sightings, whole=whole, serving=serving, looks_since=self._looks_since)

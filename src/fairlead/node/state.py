@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.drivers.ovn.counters import Count
+from fairlead.files import write_whole
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.statistics import CountedService, Figures, parse_place
@@ -88,16 +89,6 @@ def _plain(found: Mapping[str, Figures]) -> dict[str, dict[str, int]]:
 
 def _write(path: Path, state: msgspec.Struct) -> None:
     write_whole(path, msgspec.json.encode(state))
-
-
-def write_whole(path: Path, octets: bytes) -> None:
-    """Whole or not at all, for our own eyes. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    new.touch(mode=0o600)
-    new.write_bytes(octets)
-    new.replace(path)
 
 
 class _Neighbours(msgspec.Struct):

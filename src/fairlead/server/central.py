@@ -58,6 +58,9 @@ class Control(Protocol):
 
     def for_doors(self) -> Central: ...
 
+    async def wait_told(self) -> None:
+        """Until what is observed of nodes is known, or is not waited for any longer."""
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *_: object) -> None: ...

@@ -8,7 +8,7 @@ import time
 from typing import Self
 
 from fairlead.dataplane.interface import Dataplane
-from fairlead.drivers.interface import DriverError
+from fairlead.drivers.interface import DriverError, Unreachable
 from fairlead.drivers.ovn.driver import OvnDriver, OvnSettings
 from fairlead.drivers.ovn.southbound import SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovn.topology import TopologyReader, TopologySettings
@@ -99,6 +99,19 @@ class OvnControl:
         self.southbound.check_connected()
         return ports_on(self._model.snapshot, chassis)
 
+    def check_told(self) -> None:
+        """Raises Unreachable while not all that is observed was told once: half of what a node has would be taken for
+        all of it. What is told later may be old, and holds."""
+        if not self.southbound.has_told_all:
+            raise Unreachable("the Southbound database has not been read yet")
+        if self.topology is not None and not self.topology.has_told_all and rests_on_others(self._model.snapshot):
+            raise Unreachable("the networks of others have not been read yet")
+
+    async def wait_told(self) -> None:
+        """Until what nodes have is known, or is not waited for any longer."""
+        with contextlib.suppress(TimeoutError):
+            await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
+
     def condition(self) -> Condition:
         unheard, unheard_of = self._unheard()
         return Condition(
@@ -180,8 +193,7 @@ class OvnControl:
             with contextlib.suppress(TimeoutError):
                 await self.topology.wait_connected(TOPOLOGY_PATIENCE)
         if asks_for_probes(self._model.snapshot) or waits_for_a_node(self._model.snapshot):
-            with contextlib.suppress(TimeoutError):
-                await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
+            await self.wait_told()
         if rests_on_agents(self._model.snapshot):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGENTS_PATIENCE):
@@ -190,7 +202,7 @@ class OvnControl:
     async def _hear_agents(self) -> None:
         """Until each node that has members to probe has told what it sees of them, or the dead would serve again; and
         what its proxies serve, or nobody would be led to them."""
-        while _is_untold(self._model.snapshot):  # noqa: ASYNC110 - only at the start
+        while not self.southbound.has_told_all or _is_untold(self._model.snapshot):  # noqa: ASYNC110 - only at the start
             await asyncio.sleep(AGENTS_LOOK)
         await asyncio.sleep(AGENTS_LOOK)  # what came with the first word of the last one
 

@@ -44,10 +44,11 @@ from fairlead.server.authentication import challenge, check_authentication, make
 from fairlead.server.central import Control
 from fairlead.server.keys import make_keys
 from fairlead.server.listening import host_names, listen
-from fairlead.server.lxd import LxdServer
+from fairlead.server.lxd import LxdServer, store_folder
 from fairlead.server.nodes import NodesServer
 from fairlead.server.ovn import OvnControl
 from fairlead.server.proxies import keep_proxies
+from fairlead.server.remembering import FILE, Remembered
 from fairlead.server.tasks import at_work
 from fairlead.server.upkeep import forget_parted, provide_covers
 from fairlead.store.model import Model
@@ -89,12 +90,16 @@ async def serve(configuration: Configuration) -> None:
         await model.read()
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
         refuse_strangers(model.snapshot, providers)
+        remembered = Remembered(store_folder(configuration) / FILE, model)
+        if configuration.probes.by == AGENTS:
+            await remembered.recall()
         for control in controls:
             await control.__aenter__()
-        upkeep = (partial(forget_parted, model), partial(provide_covers, model))
+        upkeep = (partial(forget_parted, model), partial(provide_covers, model), remembered.keep)
         await stack.enter_async_context(at_work(model.follow, *upkeep))
-        if not rests_on_agents(model.snapshot):  # agents come in by the doors
-            await asyncio.gather(*(control.central.wait_synced() for control in controls))
+        by_agents = rests_on_agents(model.snapshot)  # they come in by the doors, and have to be told what they have
+        waits = (control.wait_told() if by_agents else control.central.wait_synced() for control in controls)
+        await asyncio.gather(*waits)
         kept = Dataplanes(
             lambda: model.snapshot,
             [control.for_doors() for control in controls],
@@ -118,7 +123,7 @@ async def serve(configuration: Configuration) -> None:
         await listen(apps, configuration, authenticate, lxd, nodes)
 
 
-SEEN_BY_OVN = ("locate", "ports_on", "served_by_others")
+SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")
 """What doors ask of it."""
 
 

@@ -14,7 +14,7 @@ from itertools import chain, count, islice
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn.reader import Observe, Reader
 from fairlead.drivers.ovn.southbound_tables import TABLES, SouthboundTables
-from fairlead.drivers.ovsdb.client import Changes, Contents, Event, Settings, Timing, Tls
+from fairlead.drivers.ovsdb.client import Changes, Connected, Contents, Event, Settings, Timing, Tls
 from fairlead.drivers.ovsdb.large import in_parts
 from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.drivers.ovsdb.values import Json
@@ -65,6 +65,8 @@ class SouthboundReader(Reader):
         self._numbers = count()
         self._judging: asyncio.TimerHandle | None = None
         self._judged = -JUDGE_PAUSE
+        self.has_told_all = False
+        """Whether all that the database has was told once since the start."""
 
     @property
     def counted(self) -> int:
@@ -115,6 +117,8 @@ class SouthboundReader(Reader):
                 return self._take(tables, {*self._told, *self._half_told})
             case Changes(tables=tables):
                 return self._take(tables, ())
+            case Connected():
+                self.has_told_all = True
             case _:
                 pass
         return None

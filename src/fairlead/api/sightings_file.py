@@ -1,0 +1,34 @@
+"""What was seen of endpoints, in a file: of an agent what it saw itself, of a server what it was told."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fairlead.api.agent_reports import read_endpoint
+from fairlead.files import write_whole
+from fairlead.model.health import Endpoint
+from fairlead.model.sighting import Sighting
+from fairlead.store.codec import encode_value, read_value
+
+LOG = logging.getLogger(__name__)
+
+
+def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
+    """What an earlier process left; nothing when there is no file, or none that can be read."""
+    try:
+        return {
+            read_endpoint(endpoint): read_value(seen, Sighting)
+            for endpoint, seen in msgspec.json.decode(path.read_bytes(), type=list[tuple[list[object], object]])
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        LOG.warning("%s cannot be read (%s); nothing is known of members until they are probed", path, error)
+        return {}
+
+
+def write_sightings(path: Path, seen: Sequence[tuple[Endpoint, Sighting]]) -> None:
+    """Raises OSError."""
+    write_whole(path, encode_value(seen))
