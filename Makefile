@@ -105,7 +105,7 @@ killed-nodes: ## agents and the server killed and frozen at random, under traffi
 
 tempest: ## OpenStack's own tests of Octavia's API, ours and a real Octavia's, and of Local IPs; tests/conformance/*.txt say how many pass, and why others are skipped
 	@scripts/setup lab
-	$(PYTHON_BIN)/pytest tests/conformance
+	$(PYTHON_BIN)/pytest tests/conformance tests/barbican/test_through_octavia.py
 
 bench: ## data plane: the VIP beside the direct path, OVN's own load balancer and a proxy; how evenly it spreads
 	@scripts/setup bench

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 
@@ -182,9 +183,20 @@ def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
     yield from _serving(Service(folder, f"http://127.0.0.1:{port}", environment, commands), "api", "maintenance")
 
 
+class HasDatabases(Protocol):
+    """Of OVN."""
+
+    @property
+    def northbound(self) -> str: ...
+    @property
+    def southbound(self) -> str: ...
+
+
 @contextmanager
-def octavia(folder: Path, lab: Lab, keystone: Cloud, neutron: str, fairlead: str, password: str) -> Iterator[Service]:
-    """Its API and driver-agent start here. Beside ours it has its stock provider, `ovn`."""
+def octavia(
+    folder: Path, ovn: HasDatabases, keystone: Cloud, neutron: str, fairlead: str, password: str, more: str = ""
+) -> Iterator[Service]:
+    """Its API and driver-agent start here. Beside ours it has its stock provider, `ovn`. `more` is of octavia.conf."""
     folder.mkdir()
     port = free_port()
     conf = OCTAVIA_CONF.format(
@@ -195,10 +207,10 @@ def octavia(folder: Path, lab: Lab, keystone: Cloud, neutron: str, fairlead: str
         neutron=neutron,
         fairlead=fairlead,
         password=password,
-        northbound=lab.northbound,
-        southbound=lab.southbound,
+        northbound=ovn.northbound,
+        southbound=ovn.southbound,
     )
-    (folder / "octavia.conf").write_text(conf)
+    (folder / "octavia.conf").write_text(conf + more)
     launch: list[str | Path] = [OCTAVIA / "bin" / "python", ROOT / "tests" / "octavia_plugin" / "launch.py"]
     configured = ["--config-file", folder / "octavia.conf"]
     commands = {what: [*launch, what, *configured] for what in ("database", "api", "agent")}

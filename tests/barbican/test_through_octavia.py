@@ -1,0 +1,153 @@
+"""A real Octavia with Fairlead in it, a real Barbican and a real Keystone: TLS as a tenant of OpenStack asks for it."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import httpx
+import pytest
+
+from barbican import cloud as barbican_cloud
+from barbican.cloud import Barbican, barbican
+from fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.certificates import Authority, key_pem
+from keystone.cloud import INSTALLED, Cloud, keystone, password_of
+from lab.servers import until
+from neutron_lab.services import OCTAVIA, PATIENCE, octavia
+
+pytestmark = [pytest.mark.client, pytest.mark.tempest]
+
+CA = Authority()
+WEB = CA.issue("web.example")
+MORE = """
+[controller_worker]
+network_driver = fairlead_network_driver
+"""
+LISTENERS = "/v2.0/lbaas/listeners"
+
+
+@dataclass(frozen=True)
+class Databases:
+    northbound: str
+    southbound: str
+
+
+@dataclass
+class Place:
+    barbican: Barbican
+    server: Machine
+    octavia: str
+    alice: str
+    bob: str
+
+    def call(self, method: str, url: str, body: object = None, who: str = "") -> httpx.Response:
+        headers = {"X-Auth-Token": who or self.alice}
+        return httpx.request(method, url, json=body, headers=headers, timeout=PATIENCE)
+
+    def good(self, method: str, url: str, body: object = None) -> Any:
+        answer = self.call(method, url, body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def balancer(self) -> str:
+        network = self.good("POST", f"{self.server.url}/network/v2.0/networks", {"network": {}})["network"]["id"]
+        subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}
+        made = self.good("POST", f"{self.server.url}/network/v2.0/subnets", {"subnet": subnet})["subnet"]
+        body = {"loadbalancer": {"vip_subnet_id": made["id"], "provider": "fairlead"}}
+        made = self.good("POST", f"{self.octavia}/v2.0/lbaas/loadbalancers", body)["loadbalancer"]
+        self.settle(made["id"])
+        return str(made["id"])
+
+    def settle(self, balancer: str) -> None:
+        def active() -> bool:
+            found = self.good("GET", f"{self.octavia}/v2.0/lbaas/loadbalancers/{balancer}")["loadbalancer"]
+            return bool(found["provisioning_status"] == "ACTIVE")
+
+        until(active, PATIENCE)
+
+    def listen(self, balancer: str, port: int, **more: object) -> httpx.Response:
+        said = {"protocol": "TERMINATED_HTTPS", "protocol_port": port, "loadbalancer_id": balancer, **more}
+        return self.call("POST", self.octavia + LISTENERS, {"listener": said})
+
+
+def _configuration(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
+    """Octavia's user is who asks Keystone, and who reads Barbican; by its password it gives us load balancers."""
+    own, users = folder / "own-password", folder / "passwords"
+    for each in (own, users):
+        each.touch(mode=0o600)
+    own.write_text(password_of("octavia"))
+    users.write_text(f"octavia:{bcrypt.hashpw(b'plugged in', bcrypt.gensalt(4)).decode()}:service:admin\n")
+    return {
+        "FAIRLEAD_SERVER_AUTHENTICATION": "keystone",
+        "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
+        "FAIRLEAD_KEYSTONE_URL": cloud.url,
+        "FAIRLEAD_KEYSTONE_USER": "octavia",
+        "FAIRLEAD_KEYSTONE_PASSWORD_FILE": str(own),
+        "FAIRLEAD_KEYS_BARBICAN": secrets.url,
+        "FAIRLEAD_PROBES_BY": "agents",
+        "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead",
+    }
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    there = (INSTALLED, barbican_cloud.INSTALLED, OCTAVIA / ".installed", SERVER, SCHEMA)
+    if not all(each.exists() for each in there):
+        reason = f"needs {', '.join(map(str, there))}: scripts/setup makes them"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("cloud")
+    ovn = Databases(*(f"unix:{folder}/{name}.sock" for name in ("nb", "sb")))
+    with keystone(folder) as cloud, barbican(folder, cloud) as secrets:
+        cloud.employ("octavia")
+        with machine(folder, _configuration(cloud, secrets, folder)) as server:
+            networking = f"{server.url}/network"
+            with octavia(folder / "octavia", ovn, cloud, networking, server.url, "plugged in", MORE) as service:
+                service.await_answer()
+                tokens = (cloud.token(who) for who in ("alice", "bob"))
+                yield Place(secrets, server, service.url, *tokens)
+                for log in ("api", "agent"):
+                    assert "PRIVATE KEY" not in service.log(log)
+            assert server.mistakes() == []
+
+
+def test_what_octavia_was_let_read_reaches_fairlead_by_its_reference(place: Place):
+    secrets, web = place.barbican, place.balancer()
+    parts = {"certificate": WEB.pem, "private_key": key_pem(WEB.key), "intermediates": CA.pem}
+    container = secrets.container(
+        place.alice, **{name: secrets.text(place.alice, text) for name, text in parts.items()}
+    )
+    bundle, authority = secrets.binary(place.alice, WEB.bundle), secrets.text(place.alice, CA.pem)
+    more = {"client_authentication": "OPTIONAL", "client_ca_tls_container_ref": authority}
+    for port, said in (
+        (443, {"default_tls_container_ref": container, **more}),
+        (444, {"default_tls_container_ref": bundle, "sni_container_refs": [container]}),
+    ):
+        made = place.listen(web, port, **said)
+        assert made.status_code == 201, made.text
+        place.settle(web)
+        listener = made.json()["listener"]["id"]
+        ours = place.good("GET", f"{place.server.url}/load-balancer{LISTENERS}/{listener}")["listener"]
+        assert said == {name: ours[name] for name in said}
+
+
+def test_what_is_anothers_is_refused_by_octavia_and_by_us(place: Place):
+    web, theirs = place.balancer(), place.barbican.binary(place.bob, WEB.bundle)
+    refused = place.listen(web, 443, default_tls_container_ref=theirs)
+    assert (refused.status_code, theirs in refused.json()["faultstring"]) == (400, True)
+    ours = place.server.client.post(
+        f"/load-balancer{LISTENERS}",
+        json={
+            "listener": {
+                "protocol": "TERMINATED_HTTPS",
+                "protocol_port": 444,
+                "loadbalancer_id": web,
+                "default_tls_container_ref": theirs,
+            }
+        },
+        headers={"X-Auth-Token": place.alice},
+    )
+    assert ours.status_code == 400, ours.text
+    assert "Could not retrieve certificate" in ours.json()["faultstring"]
