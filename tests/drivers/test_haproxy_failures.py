@@ -100,6 +100,7 @@ async def test_a_change_that_was_begun_and_failed_is_undone(
     await site.put(NET, NETWORK)
     good = rows(port, member("m1", one))
     await site.put(WEB, good)
+    site.pace(0)
     breaks_off(monkeypatch, 1)
     with pytest.raises(DriverError, match="No space left"):
         await site.put(WEB, rows(other, member("m2", two)))
@@ -119,6 +120,7 @@ async def test_of_those_that_were_replaced_only_so_many_go_on(site: Site):
     with held, socket.create_server(("127.0.0.1", 0)) as silent:
         web = pool("web", member("m1", silent.getsockname()[1]))
         for limit in range(100, 100 + MOST_REPLACED + 3):
+            site.pace(0)
             await site.put(WEB, HAPROXY.compile(view([listener("one", port, web, connection_limit=limit)], [web]), WEB))
             client = held.enter_context(socket.create_connection(("127.0.0.1", port)))
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -76,11 +76,13 @@ async def test_counters_only_grow_over_processes_and_agents(site: Site, machines
     port, at, first = free_port(), free_port(), member("m1", machines[0])
     await site.put(NET, NETWORK)
     for number, limit in enumerate((100, 200, 300)):
+        site.pace(0)
         await site.put(WEB, with_metrics(port, at, first, limit=limit))
         if number:
             await asyncio.to_thread(get, port)
         await scraped(at, ONE, 2 * number)
         await asyncio.to_thread(get, port)
+        site.pace(0)
         await site.put(WEB, with_metrics(port, at, first, limit=limit + 1))
     await scraped(at, ONE, 5)
 

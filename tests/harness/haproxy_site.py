@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -14,9 +15,10 @@ from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import Fetch, HAProxy
 from fairlead.drivers.haproxy.counters import Counters
+from fairlead.drivers.haproxy.pace import Pace
 from fairlead.drivers.haproxy.process import Program, read_running
 from fairlead.drivers.haproxy.secrets import nobody_lends
-from fairlead.drivers.interface import DriverError
+from fairlead.drivers.interface import DriverError, Later
 from fairlead.model.owner import Kind, Owner
 from fairlead.node.counting import Tally
 from harness.proxied import PROGRAM, WEB, listener, pool, view
@@ -68,7 +70,24 @@ class Site:
         self.said.append(ports)
 
     async def put(self, owner: Owner, rows: Rows) -> None:
-        await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))
+        """Whenever the time for it is: as a reconciler does."""
+        wait = await self.try_(owner, rows)
+        while wait:
+            await asyncio.sleep(wait)
+            wait = await self.try_(owner, rows)
+
+    async def try_(self, owner: Owner, rows: Rows) -> float:
+        """Answers in how many seconds it is to be tried again."""
+        try:
+            await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))
+        except Later as later:
+            return later.seconds
+        return 0.0
+
+    def pace(self, seconds: float) -> None:
+        """So long until any process may be replaced for a change."""
+        for network in self.driver._networks.values():
+            network.pace = Pace(last=time.monotonic(), distance=seconds)
 
     @property
     def pid(self) -> int:

@@ -12,6 +12,7 @@ from fairlead.dataplane.interface import in_one_step
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.fake import FakeDriver, Fault
+from fairlead.drivers.interface import Later
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -181,6 +182,45 @@ def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
             pass
         assert web in driver.rows
         assert reconciler.applied(web).error is None
+
+    asyncio.run(run())
+
+
+class PacedDriver(FakeDriver):
+    """Its rows of load balancers have their time."""
+
+    wait = 3.0
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        if owner.kind is Kind.LOAD_BALANCER and self.wait:
+            raise Later(self.wait)
+        await super().apply(owner, diff)
+
+
+def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_or_when_there_is_news():
+    async def run() -> None:
+        snapshot, driver, now = STATE.snapshot(), PacedDriver(references), 0.0
+        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: now)
+        web = Owner(Kind.LOAD_BALANCER, "web")
+
+        async def work() -> None:
+            while await reconciler.step():
+                pass
+
+        await reconciler.resync()
+        await work()
+        assert (web in driver.rows, len(driver.rows)) == (False, 2)
+        assert (reconciler.applied(web).error, reconciler.next_due()) == (None, 3.0)
+        driver.wait = 1.0
+        reconciler.mark([web])
+        await work()
+        assert reconciler.next_due() == 1.0
+        driver.wait, now = 0.0, 0.9
+        await work()
+        assert web not in driver.rows
+        now = 1.0
+        await work()
+        assert (web in driver.rows, len(reconciler)) == (True, 0)
 
     asyncio.run(run())
 

@@ -8,13 +8,13 @@ which waits for a lock that it has itself (its issue 2726; seen with 2.6.12).
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from fairlead.dataplane.haproxy import Certificate, Server, list_path
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.dataplane.rows import Diff, Row, Update
+from fairlead.dataplane.rows import NO_CHANGE, Diff, Key, Row, Rows, Update
 from fairlead.model.secrets import Role, Secret
 
 
@@ -49,6 +49,30 @@ def commands(diff: Diff) -> Commands | None:
         )
     except (_Reload, Unwritable):
         return None
+
+
+def tellable(change: Diff, before: Rows) -> Diff:
+    """The part of it that commands do now, whenever the rest comes: of sections that stay as they are."""
+    moving = {*change.creates, *change.updates, *change.deletes}
+
+    def stays(row: Row) -> bool:
+        match row:
+            case Server():
+                section = ("Backend", row.backend)
+            case Certificate():
+                section = ("Frontend", row.frontend)
+            case _:
+                return False
+        return section in before and section not in moving
+
+    def only(**part: Mapping[Key, Any]) -> Diff:
+        return replace(NO_CHANGE, **part)
+
+    return Diff(
+        creates={key: row for key, row in change.creates.items() if stays(row) and commands(only(creates={key: row}))},
+        updates={key: each for key, each in change.updates.items() if commands(only(updates={key: each})) is not None},
+        deletes={key: row for key, row in change.deletes.items() if stays(row) and commands(only(deletes={key: row}))},
+    )
 
 
 def renewal(secret: Secret) -> Commands:

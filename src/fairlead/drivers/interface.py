@@ -34,6 +34,14 @@ class Unheard(Unavailable):
     """What the owner's rows depend on was not heard since the start. Nothing was changed."""
 
 
+class Later(DriverError):
+    """It is not the time for it yet. What cannot wait of it was done, and the driver remembers nothing of the rest."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"in {seconds:.1f} s")
+        self.seconds = seconds
+
+
 class Driver(Protocol):
     async def read_all(self) -> Mapping[Owner, Rows]:
         """Every row of ours, by owner: for a resync, never on the path of one change. Raises DriverError."""

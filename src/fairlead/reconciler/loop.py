@@ -13,7 +13,16 @@ from dataclasses import replace
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import Diff, Rows, diff
-from fairlead.drivers.interface import Driver, DriverError, MissingReference, Standby, Unavailable, Unheard, Unreachable
+from fairlead.drivers.interface import (
+    Driver,
+    DriverError,
+    Later,
+    MissingReference,
+    Standby,
+    Unavailable,
+    Unheard,
+    Unreachable,
+)
 from fairlead.model.names import describe_owner
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
@@ -273,6 +282,9 @@ class Reconciler:
             self.statistics.refused += 1
             self._queue.done(owner)
             self._remember_failure(owner, refusal)  # trying again would not help; a change of the model may
+        except Later as later:
+            self._memory.believed.pop(owner, None)
+            self._queue.postpone(owner, now := self._clock(), now + later.seconds)  # no failure
         except Standby:
             self._memory.believed.pop(owner, None)
             self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen

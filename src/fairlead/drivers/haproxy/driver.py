@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import Frontend, HAProxyRow, Process
-from fairlead.dataplane.haproxy_commands import commands, renewal
+from fairlead.dataplane.haproxy_commands import commands, renewal, tellable
 from fairlead.dataplane.haproxy_text import Sockets, files, served
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
@@ -30,6 +30,7 @@ from fairlead.drivers.haproxy.network import (
     network_of,
     ours,
     ports_of,
+    with_change,
 )
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import (
@@ -47,7 +48,7 @@ from fairlead.drivers.haproxy.process import (
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import CommandFailed, running_pid, tell
 from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, nobody_lends, said
-from fairlead.drivers.interface import DriverError, Unavailable
+from fairlead.drivers.interface import DriverError, Later, Unavailable
 from fairlead.model.owner import Owner
 from fairlead.model.secrets import Secret
 
@@ -145,8 +146,7 @@ class HAProxy:
         """The rows of a load balancer are of one process. Those of a network are of one for each project that has
         proxies there: one that fails keeps no other."""
         before = self._rows_of(owner)
-        after = {key: row for key, row in before.items() if key not in change.deletes}
-        after |= ours(change.creates) | ours({key: update.after for key, update in change.updates.items()})
+        after = with_change(before, change)
         was, is_now = network_of(before), network_of(after)
         failed = list[DriverError]()
         for network_id in {*map(was, before.values()), *map(is_now, after.values())}:
@@ -156,27 +156,61 @@ class HAProxy:
             except DriverError as error:
                 failed.append(error)
         if failed:
-            raise failed[0]
+            raise min(failed, key=lambda each: isinstance(each, Later))
 
     async def _put(self, network_id: str, owner: Owner, rows: Mapping[Key, HAProxyRow]) -> None:
-        """Raises DriverError; then all is as it was."""
+        """Raises Later, and DriverError; then all is as it was."""
         network = self._networks.get(network_id)
         if network is None:
             network = self._networks[network_id] = Network(Kept(self._folder / folder_name(network_id)))
         async with network.busy:
-            before, missing = dict(network.kept.owners), network.missing
-            had = {row.key: row for row in network.kept.rows}
-            network.kept.owners[owner] = dict(rows)
-            if not rows:
-                del network.kept.owners[owner]
-            try:
-                await self._bring(network_id, network, had)
-                self._secrets.forget(network.kept)
-            except (OSError, Unwritable, DriverError) as error:
-                network.kept.owners, network.missing = before, missing
-                self._secrets.forget(network.kept)
-                await self._hold(network)
-                raise DriverError(f"the proxy of network {network_id}: {error}") from None
+            if not network.asks_for_another(owner, rows):
+                network.waiting.pop(owner, None)
+                await self._change(network_id, network, {owner: rows})
+            elif wait := network.pace.wait(_now()):
+                network.waiting[owner] = dict(rows)
+                await self._tell_part(network_id, network, owner, rows)
+                raise Later(wait)
+            else:
+                network.waiting[owner] = dict(rows)
+                await self._change_together(network_id, network, owner)
+
+    async def _tell_part(self, network_id: str, network: Network, owner: Owner, rows: Rows) -> None:
+        """Who comes, goes or is down, before the rest: that waits for no process. Raises DriverError."""
+        if network.running is None or not network.kept.settled:
+            return
+        before = network.kept.of(owner)
+        part = tellable(diff(rows, before), before)
+        if part:
+            await self._change(network_id, network, {owner: with_change(before, part)})
+
+    async def _change_together(self, network_id: str, network: Network, owner: Owner) -> None:
+        """With what others wait for: one process is enough. One who asks for what cannot be keeps no other: then each
+        comes alone. Raises DriverError."""
+        waiting, network.waiting = network.waiting, {}
+        try:
+            await self._change(network_id, network, waiting)
+        except DriverError as error:
+            if len(waiting) == 1:
+                raise
+            LOG.info("%s: %s; without what others wait for", network.kept.folder.name, error)
+            await self._change(network_id, network, {owner: waiting[owner]})
+
+    async def _change(self, network_id: str, network: Network, rows: Mapping[Owner, Rows]) -> None:
+        """Of these owners. Raises DriverError; then all is as it was."""
+        before, missing = dict(network.kept.owners), network.missing
+        had = {row.key: row for row in network.kept.rows}
+        network.kept.owners.update({owner: ours(its) for owner, its in rows.items()})
+        for owner in [each for each in rows if not rows[each]]:
+            del network.kept.owners[owner]
+        try:
+            await self._bring(network_id, network, had)
+            self._secrets.forget(network.kept)
+        except (OSError, Unwritable, DriverError) as error:
+            network.kept.owners, network.missing = before, missing
+            self._secrets.forget(network.kept)
+            await self._hold(network)
+            raise DriverError(f"the proxy of network {network_id}: {error}") from None
 
     async def _hold(self, network: Network) -> None:
         """What was there before a change that failed. A process that was told already to end is none."""
@@ -207,6 +241,7 @@ class HAProxy:
         told = None if anew else commands(change)
         texts = await asyncio.to_thread(self._files, network, process)
         if told is None:
+            network.pace.spend(_now())
             await check_beside(kept.folder, texts, self._rights, self._program)
         kept.write(settled=False)
         for name, text in texts.items():
@@ -216,6 +251,10 @@ class HAProxy:
                 await tell(kept.folder / CONTROL, (said(kept, each) for each in told))
             except (CommandFailed, Unavailable) as error:
                 LOG.info("network %s: %s; a new process takes its place", network_id, error)
+                if wait := network.pace.wait(_now()):
+                    self._watch_by(network, self._go_on_later(network, wait))
+                    return
+                network.pace.spend(_now())
             else:
                 kept.write(settled=True)
                 return
@@ -293,6 +332,7 @@ class HAProxy:
     async def _replace(self, network: Network, process: Process) -> None:
         """By a new process that reads all of it."""
         kept = network.kept
+        network.pace.spend(_now())
         network.missing = self._secrets.missing(kept)
         texts = await asyncio.to_thread(self._files, network, process)
         await check_beside(kept.folder, texts, self._rights, self._program)
@@ -310,6 +350,7 @@ class HAProxy:
         await self._metrics.keep(network)
         async with self._counters.carried_over(before, kept.folder / CONTROL):
             network.running = await start(kept.folder, self._program, network.inside, before)
+        network.pace.came(_now())
         self._watch(network)
         self._say(network)
         there = await asyncio.to_thread(all_running, kept.folder)
@@ -342,8 +383,9 @@ class HAProxy:
             except (OSError, Unwritable) as error:
                 raise DriverError(str(error)) from None
 
-    async def _go_on_later(self, network: Network) -> None:
+    async def _go_on_later(self, network: Network, wait: float = 0.0) -> None:
         """After a pause, and again until it is done."""
+        await asyncio.sleep(wait)
         while True:
             await asyncio.sleep(network.pause)
             network.pause = min(2 * network.pause, LONGEST_PAUSE)
@@ -426,3 +468,7 @@ class HAProxy:
             metrics=str(self._folder / SOCKET),
         )
         return files(process, kept.rows, sockets, network.missing)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

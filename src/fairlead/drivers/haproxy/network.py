@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
+from fairlead.dataplane.haproxy_commands import commands
 from fairlead.dataplane.haproxy_text import served
-from fairlead.dataplane.rows import Key, Rows
+from fairlead.dataplane.rows import Diff, Key, Rows, diff
 from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.pace import Pace
 from fairlead.drivers.haproxy.process import Running
+from fairlead.model.owner import Owner
 from fairlead.model.secrets import Secret
 
 FIRST_PAUSE = 0.05
@@ -24,9 +27,14 @@ class Network:
     running: Running | None = None
     watch: "asyncio.Task[None] | None" = None
     pause: float = FIRST_PAUSE
+    """Until one that has ended is started again."""
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     missing: frozenset[Secret] = frozenset()
     """Keys and certificates that the process was started without."""
+    pace: Pace = field(default_factory=Pace)
+    """Of processes that take the place of one for a change."""
+    waiting: dict[Owner, dict[Key, HAProxyRow]] = field(default_factory=dict)
+    """All rows of owners whose changes wait for the next process."""
     placed: Process | None = None
     """As its place was made by this driver; None if it was not yet."""
 
@@ -34,6 +42,14 @@ class Network:
     def wanted(self) -> Process | None:
         """What is to run; None while it would have nobody to serve."""
         return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.rows) else None
+
+    def asks_for_another(self, owner: Owner, rows: Rows) -> bool:
+        """Whether these rows need another process, or one where none runs."""
+        others = (row for each, its in self.kept.owners.items() if each != owner for row in its.values())
+        if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
+            return False
+        is_told = self.kept.settled and self.running is not None and self.running.is_there
+        return not is_told or commands(diff(rows, self.kept.of(owner))) is None
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
         """Those of the frontends among them for which nothing is missing."""
@@ -43,6 +59,11 @@ class Network:
 
 def ours(rows: Rows) -> dict[Key, HAProxyRow]:
     return {key: row for key, row in rows.items() if isinstance(row, HAProxyRow)}
+
+
+def with_change(before: Rows, change: Diff) -> dict[Key, HAProxyRow]:
+    rows = {key: row for key, row in before.items() if key not in change.deletes}
+    return ours({**rows, **change.creates, **{key: update.after for key, update in change.updates.items()}})
 
 
 def ports_of(rows: Iterable[HAProxyRow]) -> frozenset[int]:

@@ -1,0 +1,175 @@
+"""How often processes are replaced, whatever a tenant changes: by a clock as argument, and real ones on loopback."""
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.haproxy import Backend, Frontend, Process, Server
+from fairlead.dataplane.haproxy_commands import commands, tellable
+from fairlead.dataplane.rows import Rows, diff
+from fairlead.drivers.haproxy.network import with_change
+from fairlead.drivers.haproxy.pace import FIRST, LONGEST, QUIET, Pace
+from fairlead.drivers.haproxy.process import MOST_REPLACED, all_running
+from fairlead.model.owner import Kind, Owner
+from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, until
+from harness.ports import free_port
+from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
+
+OTHER, OTHER_NET = Owner(Kind.LOAD_BALANCER, "other"), Owner(Kind.NETWORK, "net2")
+
+
+def limited(port: int, limit: int, *members: Any, name: str = "one") -> Rows:
+    """Another limit is another process."""
+    web = pool(name, *members)
+    return HAPROXY.compile(view([listener(name, port, web, connection_limit=limit)], [web]), WEB)
+
+
+def test_distances_double_up_to_a_bound_and_begin_anew_after_a_quiet_time() -> None:
+    pace, now, gaps = Pace(), 0.0, []
+    for _ in range(7):
+        gaps.append(pace.wait(now))
+        now += pace.wait(now)
+        pace.spend(now)
+    assert gaps == [0.0, FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST, LONGEST, LONGEST]
+    now += QUIET * LONGEST + 0.1
+    assert pace.wait(now) == 0
+    pace.spend(now)
+    assert pace.wait(now) == FIRST
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=300))
+def test_whoever_asks_nobody_waits_longer_and_there_are_no_more_than_that(pauses: list[float]) -> None:
+    """Asked again and again: one comes as soon as it may."""
+    pace, now, times = Pace(), 0.0, []
+    for pause in pauses:
+        now += pause
+        assert 0 <= pace.wait(now) <= LONGEST
+        if not pace.wait(now):
+            pace.spend(now)
+            times.append(now)
+    assert all(b - a >= FIRST for a, b in pairwise(times))
+    for first in times:
+        within = [each for each in times if first <= each < first + 60]
+        assert len(within) <= 60 / (QUIET * FIRST) + 1
+
+
+def test_what_commands_do_is_done_before_the_rest() -> None:
+    before = limited(1024, 100, member("m1", 1), member("m2", 2))
+    after = limited(1024, 200, member("m1", 1, weight=3), member("m3", 3))
+    part = tellable(diff(after, before), before)
+    assert sorted(map(str, part.creates)) == ["('Server', 'one:one', 'm3')"]
+    assert [key[-1] for key in part.updates] == ["m1"]
+    assert [key[-1] for key in part.deletes] == ["m2"]
+    assert commands(part)
+    rest = diff(after, with_change(before, part))
+    assert [type(update.after) for update in rest.updates.values()] == [Frontend]
+    assert not rest.creates
+    assert not rest.deletes
+
+
+def test_a_member_of_a_pool_that_changes_comes_with_it() -> None:
+    before = limited(1024, 100, member("m1", 1))
+    after = {
+        key: replace(row, lines=(*row.lines, ("balance", "leastconn"))) if isinstance(row, Backend) else row
+        for key, row in limited(1024, 100, member("m1", 1, weight=2), member("m2", 2)).items()
+    }
+    part = tellable(diff(after, before), before)
+    assert not part.creates
+    assert [key[-1] for key in part.updates] == ["m1"]
+
+
+def processes(site: Site) -> int:
+    return sum(len(all_running(folder)) for folder in site.folder.glob("*/"))
+
+
+@needs_haproxy
+@at_work
+async def test_of_many_changes_few_are_a_process_and_the_last_one_serves(site: Site, machines: tuple[int, int]):
+    port, (one, two), pids, most = free_port(), machines, set[int](), 0
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100, member("m1", one)))
+    loop = asyncio.get_running_loop()
+    first = loop.time()
+    with Asking(port) as asking:
+        for number in range(60):
+            last = limited(port, 200 + number, member("m1", one, weight=1 + number % 9))
+            await site.try_(WEB, last)
+            pids.add(site.pid)
+            most = max(most, processes(site))
+        began = loop.time()
+        await site.put(WEB, last)
+        assert loop.time() - began <= LONGEST + 1
+        assert await site.driver.read(WEB) == last
+        pids.add(site.pid)
+        seen = len(asking.answers)
+        await until(lambda: len(asking.answers) > seen + 5)
+    assert set(asking.answers) == {"m1"}
+    assert len(pids) <= 7 + (loop.time() - first) / LONGEST
+    assert most <= MOST_REPLACED + 2
+    assert two
+
+
+@needs_haproxy
+@at_work
+async def test_members_come_and_go_while_a_process_is_waited_for(site: Site, machines: tuple[int, int]):
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100, member("m1", one)))
+    site.pace(60)
+    before = site.pid
+    assert await site.try_(WEB, limited(port, 999, member("m2", two))) > 0
+    assert await asyncio.to_thread(get, port) == "m2"
+    assert site.pid == before
+    found = await site.driver.read(WEB)
+    assert [row.connections for row in found.values() if isinstance(row, Frontend)] == [100]
+    assert [row.name for row in found.values() if isinstance(row, Server)] == ["m2"]
+
+
+@needs_haproxy
+@at_work
+async def test_all_who_wait_come_with_one_process(site: Site, machines: tuple[int, int]):
+    ports, first = [free_port() for _ in range(6)], member("m1", machines[0])
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(ports[0], 100, first))
+    owners = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(5)]
+    wanted = {owner: limited(port, 100, first, name=owner.id) for owner, port in zip(owners, ports[1:], strict=True)}
+    site.pace(60)
+    before = site.pid
+    for owner, rows in wanted.items():
+        assert await site.try_(owner, rows) > 0
+    site.pace(0)
+    await site.put(owners[0], wanted[owners[0]])
+    assert site.pid != before
+    assert {owner: await site.driver.read(owner) for owner in owners} == wanted
+    assert [await asyncio.to_thread(get, port) for port in ports] == ["m1"] * 6
+    for owner in owners:
+        site.pace(0)
+        await site.put(owner, {})
+
+
+@needs_haproxy
+@at_work
+async def test_the_pace_of_one_proxy_is_not_that_of_another(site: Site, machines: tuple[int, int]):
+    port, other, first = free_port(), free_port(), member("m1", machines[0])
+    await site.put(NET, NETWORK)
+    await site.put(WEB, limited(port, 100, first))
+    site.pace(60)
+    assert await site.try_(WEB, limited(port, 200, first)) > 0
+    [of_another] = (replace(row, network="net2") for row in NETWORK.values() if isinstance(row, Process))
+    theirs = {
+        key: replace(row, process="net2") if isinstance(row, Frontend | Backend) else row
+        for key, row in limited(other, 100, first, name="two").items()
+    }
+    try:
+        assert await site.try_(OTHER_NET, {of_another.key: of_another}) == 0
+        assert await site.try_(OTHER, theirs) == 0
+        assert await asyncio.to_thread(get, other) == "m1"
+        site.pace(0)
+    finally:
+        await site.put(OTHER, {})
+        await site.put(OTHER_NET, {})
