@@ -4,11 +4,10 @@ from collections.abc import Collection
 
 from changes.test_proxy_places import NAMES, placed, world
 from fairlead.changes.proxy_places import Bounds, find_placement
-from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxies import proxy_ports
 from fairlead.model.proxy_homes import home_of
-from fairlead.model.proxy_place import ProxyPlace, place_of_port
+from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
@@ -101,10 +100,3 @@ def test_they_stay_where_they_are_while_another_network_is_as_good():
     later = world(older + FOUR)
     with_port = apply_changes(later, Changes(puts=tuple(proxy_ports(snapshot, GATE))), 2)
     assert home(with_port, GATE) == "net1"
-
-
-def test_what_others_call_a_port_is_no_proxy():
-    snapshot = world("network net1 by=neutron 10.0.0.0/24\n")
-    assert home(snapshot, ProxyPlace("net1", "demo")) == ""
-    for port in snapshot.ports.values():
-        assert port.use is PortUse.PROXY or place_of_port(port) is None

@@ -53,7 +53,8 @@ whatever no other listener is for. `for=NETWORK` is a load balancer that was des
 `@10.0.0.11:8081` after a member's endpoint says where it is probed. `down` is what the monitors say, of a member (`a`)
 or of one of its ports (`a:81`), or of a replica of a Local IP, by its port; a member with a
 monitor and without a port is down too.
-`prepared` and `taken` say how far it is that another provider had before.
+`given` is one that another service has too; `prepared` and `taken` are, and say how far it is that another provider had
+before.
 `parted` is a member that was removed lately. `plugged` names a chassis and the ports that it has. The provider of a
 load balancer is `ovn` if it does not say `provider=NAME`. Routers may leave through the chassis gw1 and gw2.
 """
@@ -67,6 +68,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_address, parse_network
 from fairlead.model.foreign import (
+    PROXY_OWNER,
     ForeignFloatingIP,
     ForeignNetwork,
     ForeignPort,
@@ -120,6 +122,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.port_ranges import PortRange, Ports, TargetPort
 from fairlead.model.probes import cover_port_id, probe_port_id
 from fairlead.model.proxies import proxy_port_id
+from fairlead.model.proxy_place import proxy_device
 from fairlead.model.snapshot import Aggregate
 from harness.l7_language import l7_listener, l7_pool, pool_protocol, with_policy
 from harness.pools import with_members
@@ -238,6 +241,8 @@ def _foreign(document: Aggregate) -> Aggregate:
     """As it is when Neutron has written it."""
     values = {field.name: getattr(document, field.name) for field in fields(document)}
     row = str(uuid5(NAMESPACE_DNS, values["id"]))
+    if isinstance(document, Port) and document.use is PortUse.PROXY:
+        values |= {"device_id": proxy_device(document.network_id, document.host), "device_owner": PROXY_OWNER}
     name = values["id"] if isinstance(document, Port) else f"neutron-{values['id']}"
     return FOREIGN_CLASSES[type(document)](**values, row=f"{name}@{row}", writer=Writer.NEUTRON)
 
@@ -399,6 +404,11 @@ def _proxy(documents: Documents, chassis: str, network: str, *words: str) -> Por
     return replace(held, host=chassis, mac_address=mac, project_id=guest or known.project_id)
 
 
+def _kept(words: list[str]) -> Kept | None:
+    takeover = next((each for each in Takeover if each in words), None)
+    return Kept(made_port=True, takeover=takeover) if takeover is not None or "given" in words else None
+
+
 def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
     host = next((word[5:] for word in words if word.startswith("host=")), "")
     project = next((word[3:] for word in words if word.startswith("of=")), COMMON["project_id"])
@@ -454,7 +464,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
         router_id=options.get("at"),
-        kept=next((Kept(made_port=True, takeover=each) for each in Takeover if each in words), None),
+        kept=_kept(words),
         described=next((_described(word[4:]) for word in words if word.startswith("for=")), None),
         parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,

@@ -24,7 +24,9 @@ from fairlead.model.facts import (
     PLUGGED,
     PROXIED_PROVIDERS,
     PROXIES,
+    REFUSED_PROXIES,
     SIGHTINGS,
+    WANTED_PROXIES,
     Fact,
     derive,
     ports_on,
@@ -32,10 +34,11 @@ from fairlead.model.facts import (
 )
 from fairlead.model.health import Health
 from fairlead.model.kinds import KINDS
-from fairlead.model.observed_proxy import Proxy
+from fairlead.model.observed_proxy import Proxy, WantedProxies
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import members_health, why_down, why_unknown
 from fairlead.model.proxies import proxy_port_id
+from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot, map_name
 from fairlead.model.writing import Changes, apply_changes, index_names
@@ -46,6 +49,8 @@ from model.test_probes import API, FIRST, MODEL, SECOND, WEB, snapshot_of
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)
 SIGHTING = Sighting(health=Health.ERROR, chassis="node1", since=NOON)
+PLACE, ELSEWHERE = ProxyPlace("net1", "demo"), ProxyPlace("net2", "demo")
+WANTED = WantedProxies(come=("node1",), go=("port",))
 NODE = Chassis(name="node1", host="node1.example", ports=Map({"vm1": True, "vm2": False}))
 
 
@@ -69,6 +74,8 @@ def test_each_fact_is_a_field_of_the_snapshot_that_no_document_changes():
         (ABILITIES, frozenset({"more"}), frozenset({"more"})),
         (AGENTS_PROBE, True, True),
         (PROXIES, {"proxy": Proxy(), "other": None}, Map({"proxy": Proxy()})),
+        (WANTED_PROXIES, {PLACE: WANTED, ELSEWHERE: None}, Map({PLACE: WANTED})),
+        (REFUSED_PROXIES, {"net1": "no", "net2": None}, Map({"net1": "no"})),
         (PROXIED_PROVIDERS, frozenset({"fairlead"}), frozenset({"fairlead"})),
         (COUNTS_ANSWERS, True, True),
         (GATEWAY_CHASSIS, ("gw1",), ("gw1",)),

@@ -29,7 +29,7 @@ from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.observed_proxy import Proxy
 from fairlead.model.probes import endpoints
-from fairlead.model.proxy_place import place_of_port
+from fairlead.model.proxy_place import place_of_port, proxy_chassis
 from fairlead.model.sighting import Sighting, after
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -273,7 +273,7 @@ class NodeAgents:
 
 def _has_proxy(snapshot: Snapshot, chassis: str, port_id: str) -> bool:
     port = snapshot.ports.get(port_id)
-    return port is not None and port.host == chassis and place_of_port(port) is not None
+    return port is not None and proxy_chassis(port) == chassis and place_of_port(port) is not None
 
 
 def _held(last: Sighting | None, seen: Sighting, looks_since: datetime) -> Sighting:

@@ -14,6 +14,7 @@ from fairlead.api.node_identity import issue
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
 from fairlead.changes.nodes import revoke_node
 from fairlead.model.proxies import proxy_ports, wanted_of_proxies
+from fairlead.model.proxy_place import proxy_chassis
 from fairlead.model.snapshot import Snapshot
 
 MOST_SHOWN = 20_000
@@ -106,7 +107,7 @@ def _of_each(snapshot: Snapshot) -> _OfEach:
         for port in proxy_ports(snapshot, place):
             known = snapshot.proxies.get(port.id)
             serving = known.serving & wanted if known is not None else ()
-            proxies[port.host].append({**place._asdict(), "serving": len(serving), "wanted": len(wanted)})
+            proxies[proxy_chassis(port)].append({**place._asdict(), "serving": len(serving), "wanted": len(wanted)})
     return _OfEach(Counter(snapshot.covered.values()), proxies)
 
 

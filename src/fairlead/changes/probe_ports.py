@@ -11,8 +11,7 @@ from datetime import datetime
 from fairlead.changes.addresses import choose_mac, free_address
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.foreign import ForeignNetwork
-from fairlead.model.foreign_probing import SERVED
+from fairlead.model.foreign import SERVED, ForeignNetwork
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import FixedIP, Port, PortUse, find_subnet
 from fairlead.model.probe_devices import coverless_subnets

@@ -10,12 +10,13 @@ from datetime import datetime
 
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.refusal import Refused
+from fairlead.model.indexes import NO_IDS
 from fairlead.model.locality import local_places
 from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxies import choose_chassis, proxy_name, proxy_port_id, proxy_ports
 from fairlead.model.proxy_homes import home_of, home_subnets
-from fairlead.model.proxy_place import ProxyPlace
+from fairlead.model.proxy_place import ProxyPlace, proxy_chassis
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
 
@@ -52,13 +53,17 @@ def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str],
 
     A proxy stays where it is as long as nobody else needs its place, and as long as it is of use there. That is not
     judged by who listens to this server, or two of them would each take what the other one gives. What is not known of
-    a chassis yet, after a start, takes nothing away. One on a network that is not the one any more goes first.
+    a chassis yet, after a start, takes nothing away. One on a network that is not the one any more goes first, and a
+    second one on a chassis.
     """
     ports = proxy_ports(snapshot, place)
+    second = set(snapshot.place_proxies.get(place, NO_IDS)) - {port.id for port in ports}
+    if second:
+        return Placement(go=tuple(snapshot.ports[each] for each in sorted(second)))
     home = home_of(snapshot, place) if place in snapshot.proxied else None
     if home is None or any(port.network_id != home.id for port in ports):
         return Placement(go=tuple(port for port in ports if home is None or port.network_id != home.id))
-    had = {port.host: port for port in ports}
+    had = {proxy_chassis(port): port for port in ports}
     serving = {name for name in near if _can_serve(snapshot, name)}
     if len(serving | had.keys()) <= most:
         return Placement(come=tuple(sorted(serving - had.keys())))

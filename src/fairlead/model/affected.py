@@ -27,9 +27,15 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
     near |= {Owner(Kind.NEAR_GATEWAY, owner.id) for owner in owners if owner.kind is Kind.VIP_GATEWAY}
     owners |= {owner for owner in near if _exists(old, owner) or _exists(new, owner)}
     owners.update(*(passing_local_ips(each, shared) for each in (old, new)))
-    owners = {owner for owner in owners if not is_foreign(new.find(owner) or old.find(owner))}
+    owners = {owner for owner in owners if _is_ours(old, new, owner)}
     gone = {owner for owner in owners if not _exists(new, owner)}
     return (*sorted(owners - gone, key=creation_order), *sorted(gone, key=creation_order, reverse=True))
+
+
+def _is_ours(old: Snapshot, new: Snapshot, owner: Owner) -> bool:
+    """Others write the rows of what is theirs; but that of a proxy on their network is ours."""
+    has_proxies = owner.kind is Kind.NETWORK and (owner.id in old.network_proxies or owner.id in new.network_proxies)
+    return has_proxies or not is_foreign(new.find(owner) or old.find(owner))
 
 
 def _counted(snapshot: Snapshot, shared: Iterable[VipNetwork], owners: Iterable[Owner]) -> Iterable[Owner]:

@@ -18,13 +18,13 @@ from fairlead.model.affected import affected
 from fairlead.model.agent import Agent
 from fairlead.model.chassis import Chassis
 from fairlead.model.foreign_news import ForeignNews, admitted
+from fairlead.model.foreign_proxies import RefusedNews, WantedNews, describe_refused, refused_on, served_at
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.names import describe_owner, describe_probed
-from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import all_probing, changed_health, derive_health, find_probing, why_down
-from fairlead.model.proxy_place import place_of_port
+from fairlead.model.proxies import ProxyNews, led_there, led_to
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import with_foreign
@@ -40,8 +40,6 @@ AgentNews: TypeAlias = Mapping[str, Agent | None]
 """By the name of the chassis."""
 CoveredNews: TypeAlias = Mapping[str, str | None]
 """Place, or network -> the chassis that probes there; None for none."""
-ProxyNews: TypeAlias = Mapping[str, Proxy | None]
-"""By the id of the proxy's port; None for one that does not run."""
 PluggedNews: TypeAlias = Mapping[str, str | None]
 """Port -> the host name of the node that has it; None for none."""
 
@@ -164,7 +162,7 @@ def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
         yield from _replicas(new, {port for chassis in known for port in chassis.ports})
     for name in news:
         if _alive(old, name) != _alive(new, name):
-            yield from _led_there(new, _ports(old, name) | _ports(new, name))
+            yield from led_there(new, _ports(old, name) | _ports(new, name))
     turned = [name for name in news if name in new.agents and _alive(old, name) != _alive(new, name)]
     yield from _watching(new, (port for name in turned for port in _ports(old, name) | _ports(new, name)))
 
@@ -210,7 +208,7 @@ def _monitored_on(old: Snapshot, new: Snapshot, news: AgentNews) -> Iterator[Own
     there. Who leads to a proxy there of which nobody hears any more, or somebody again."""
     for name in news:
         if _heard(old, name) != _heard(new, name):
-            yield from _led_there(new, _ports(old, name) | _ports(new, name))
+            yield from led_there(new, _ports(old, name) | _ports(new, name))
         if (name in old.agents) != (name in new.agents):
             known = frozenset().union(_ports(old, name), _ports(new, name))
             addresses = {fixed.address for each in known if each in new.ports for fixed in new.ports[each].fixed_ips}
@@ -259,29 +257,6 @@ def _whatever_probes(old: Snapshot, new: Snapshot, news: object) -> Iterator[Own
     """Whoever has a monitor, and the networks, from which agents probe."""
     yield from (Owner(Kind.NETWORK, each) for each in new.networks)
     yield from all_probing(new)
-
-
-def _led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
-    """Who leads to a proxy that serves others of its listeners than before."""
-    for port_id in news:
-        place = place_of_port(new.ports[port_id]) if port_id in new.ports else None
-        numbers = _served(old, port_id) ^ _served(new, port_id)
-        found = {new.proxy_ports.get((place, number), "") for number in numbers} if place is not None else ()
-        yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found) if each)
-
-
-def _led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
-    """Who leads to proxies behind these ports."""
-    places = {
-        place for each in port_ids if (port := snapshot.ports.get(each)) is not None and (place := place_of_port(port))
-    }
-    found = {each for place in places for each in snapshot.proxied.get(place, NO_IDS)}
-    return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
-
-
-def _served(snapshot: Snapshot, port_id: str) -> frozenset[int]:
-    found = snapshot.proxies.get(port_id)
-    return frozenset() if found is None else found.serving
 
 
 def _routers_with_gateway(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
@@ -353,7 +328,16 @@ COUNTS_ANSWERS: Fact[bool] = Fact(
     change=_replace_all,
     concerns=_all_balancers,
 )
-PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="the agents of nodes, which have proxies", concerns=_led_to)
+PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="the agents of nodes, which have proxies", concerns=led_to)
+WANTED_PROXIES: Fact[WantedNews] = Fact(
+    field="wanted_proxies", observer="each server, by which agents listen to it", concerns=served_at
+)
+REFUSED_PROXIES: Fact[RefusedNews] = Fact(
+    field="refused_proxies",
+    observer="who asks others for the ports of proxies on their networks",
+    concerns=refused_on,
+    describe=describe_refused,
+)
 PROXIED_PROVIDERS: Fact[frozenset[str]] = Fact(
     field="proxied_providers",
     observer="the operator, by the configuration",
@@ -384,6 +368,8 @@ FACTS: tuple[Fact[Any], ...] = (
     ABILITIES,
     AGENTS_PROBE,
     PROXIES,
+    WANTED_PROXIES,
+    REFUSED_PROXIES,
     PROXIED_PROVIDERS,
     COUNTS_ANSWERS,
     GATEWAY_CHASSIS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeGuard
 
-from fairlead.model.network import FloatingIP, Network, Port, Router
+from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 
 
 class Writer(StrEnum):
@@ -19,6 +19,10 @@ class Writer(StrEnum):
     """OpenStack's, by its driver ML2/OVN."""
     LXD = "lxd"
     """LXD or Incus."""
+
+
+SERVED = frozenset({Writer.NEUTRON})
+"""On whose networks somebody makes the ports that load balancers need (Octavia's provider agent in Neutron)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +38,19 @@ class ForeignRouter(Router):
     writer: Writer
 
 
+PROXY_OWNER = "fairlead:load_balancer_proxy"
+"""The `device_owner` of a proxy's port in Neutron. Of one that begins with "network:" and has no port security Neutron
+writes no MAC, so routers would have to ask for it, and remember it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignPort(Port):
     row: str
     writer: Writer
+
+    @property
+    def use(self) -> PortUse:
+        return PortUse.PROXY if self.device_owner == PROXY_OWNER else Port.use.__get__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ call a port of theirs the same, but only the network's owner, and who administer
 from collections.abc import Iterator
 
 from fairlead.model.addresses import IPAddress, IPNetwork, link_local
-from fairlead.model.foreign import ForeignNetwork, ForeignPort, Writer
+from fairlead.model.foreign import SERVED, ForeignNetwork, ForeignPort
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import LoadBalancer, Pool, probed_address
 from fairlead.model.network import Port, PortUse, find_subnet, subnet_with
@@ -19,8 +19,6 @@ from fairlead.model.steps import Steps
 DEVICE = "ovn-lb-hm-fairlead-"
 """How the `device_id` of such a port begins; the network's id follows. Neutron's ML2/OVN makes a `localport` of one
 whose device begins with `ovn-lb-hm` and is owned by `ovn-lb-hm:distributed`."""
-SERVED = frozenset({Writer.NEUTRON})
-"""On whose networks somebody makes such ports."""
 
 
 def offered_at(port: Port) -> Iterator[tuple[str, str]]:

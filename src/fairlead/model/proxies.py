@@ -10,6 +10,7 @@ A port that nobody asked for holds the address (`PortUse.PROXY`). What a proxy s
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from fairlead.model.derived_ids import id_of_name
 from fairlead.model.indexes import NO_IDS
@@ -27,15 +28,18 @@ from fairlead.model.loadbalancer import (
 )
 from fairlead.model.nearby import Tiers
 from fairlead.model.network import Port
+from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.pool_slots import with_slots
 from fairlead.model.probes import asks_for_probes
-from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
+from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port, proxy_chassis
 from fairlead.model.rendezvous import score
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import OperatingStatus
 from fairlead.model.steps import at_once
 
+ProxyNews: TypeAlias = Mapping[str, Proxy | None]
+"""By the id of the proxy's port; None for one that does not run."""
 _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
 FIRST_PORT, LAST_PORT = 1024, 32767
 """Of a proxy, for listeners: below those from which Linux makes connections (ip(7), ip_local_port_range)."""
@@ -65,15 +69,16 @@ def leads_to_proxies(snapshot: Snapshot, listener_id: str) -> bool:
 
 
 def proxy_ports(snapshot: Snapshot, place: ProxyPlace) -> list[Port]:
-    """Of all proxies of the place, in the order of their chassis."""
-    ports = (snapshot.ports[each] for each in snapshot.place_proxies.get(place, NO_IDS))
-    return sorted(ports, key=lambda port: port.host)
+    """Of all proxies of the place, in the order of their chassis. Of two on one chassis, which only others can make,
+    the one with the lowest id."""
+    ports = (snapshot.ports[each] for each in sorted(snapshot.place_proxies.get(place, NO_IDS), reverse=True))
+    return [port for _, port in sorted({proxy_chassis(port): port for port in ports}.items())]
 
 
 def own_proxy(view: Snapshot, place: ProxyPlace) -> Port | None:
     """The port of the proxy that the one chassis of this slice has."""
     for name in view.chassis:
-        return next((port for port in proxy_ports(view, place) if port.host == name), None)
+        return next((port for port in proxy_ports(view, place) if proxy_chassis(port) == name), None)
     return None
 
 
@@ -122,7 +127,7 @@ def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
     found = set[str]()
     for listener in proxied_listeners(balancer):
         serving = {port.id for port in ports if _serves(snapshot, port, listener)}
-        known = {port.id for port in ports if port.id in serving and not _is_silent(snapshot, port.host)}
+        known = {port.id for port in ports if port.id in serving and not _is_silent(snapshot, proxy_chassis(port))}
         found.update(_member_id(listener, port) for port in ports if port.id not in (known or serving))
     return frozenset(found)
 
@@ -131,14 +136,16 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
     """How a listener stands that leads to proxies.
 
     DEGRADED while some node says that it cannot serve, ERROR when nobody serves and nobody will: each node that should
-    is dead, has no agent that is heard, or says that it cannot. OFFLINE is what nobody serves yet: a proxy that was
-    just given its place, or its listener, needs a moment.
+    is dead, has no agent that is heard, or says that it cannot; or others refuse the ports. OFFLINE is what nobody
+    serves yet: a proxy that was just given its place, or its listener, needs a moment.
     """
     ports = proxy_ports(snapshot, place_of(balancer))
     failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer, listener)}
+    if not ports and place_of(balancer).at in snapshot.refused_proxies:
+        return OperatingStatus.ERROR
     if any(_serves(snapshot, port, listener) for port in ports):
         return OperatingStatus.DEGRADED if failing else OperatingStatus.ONLINE
-    hosts = [port.host for port in ports if port.id not in failing] if ports else [*snapshot.agents]
+    hosts = [proxy_chassis(port) for port in ports if port.id not in failing] if ports else [*snapshot.agents]
     return OperatingStatus.OFFLINE if any(_may_serve(snapshot, host) for host in hosts) else OperatingStatus.ERROR
 
 
@@ -162,7 +169,7 @@ def _may_serve(snapshot: Snapshot, chassis: str) -> bool:
 def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listener: Listener) -> bool:
     """Whether the node with the port says so, of the load balancer or of the proxy itself. Where the proxy serves, what
     cannot be had on its network is another project's."""
-    agent = snapshot.agents.get(port.host)
+    agent = snapshot.agents.get(proxy_chassis(port))
     owners = {str(Owner(Kind.LOAD_BALANCER, balancer.id))}
     if not _serves(snapshot, port, listener):
         owners.update(str(Owner(kind, place_of(balancer).at)) for kind in (Kind.NETWORK, Kind.ROUTER))
@@ -172,7 +179,7 @@ def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listen
 def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
     """Of a load balancer as a switch has it: chassis, pool of proxies, and those that are near the clients there: its
     own one, then those in its zones. Chassis that have the same have one value."""
-    hosts = {port.id: port.host for port in proxy_ports(snapshot, place_of(balancer))}
+    hosts = {port.id: proxy_chassis(port) for port in proxy_ports(snapshot, place_of(balancer))}
     if not hosts:
         return
     near, pools = _hosts_near(snapshot, frozenset(hosts.values())), {pool.id: pool for pool in balancer.pools}
@@ -201,7 +208,7 @@ def _hosts_near(snapshot: Snapshot, hosts: frozenset[str]) -> Mapping[str, tuple
 
 
 def _serves(snapshot: Snapshot, port: Port, listener: Listener) -> bool:
-    proxy, chassis = snapshot.proxies.get(port.id), snapshot.chassis.get(port.host)
+    proxy, chassis = snapshot.proxies.get(port.id), snapshot.chassis.get(proxy_chassis(port))
     return proxy is not None and listener.proxy_port in proxy.serving and chassis is not None and chassis.alive
 
 
@@ -265,7 +272,7 @@ def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
     """The ports of proxies of which nobody has said anything, on nodes that live."""
     for place in snapshot.proxied:
         for port in proxy_ports(snapshot, place):
-            node = snapshot.chassis.get(port.host)
+            node = snapshot.chassis.get(proxy_chassis(port))
             if port.id not in snapshot.proxies and node is not None and node.alive:
                 yield port.id
 
@@ -279,3 +286,29 @@ def choose_chassis(candidates: Iterable[str], had: Iterable[str], name: str, mos
     wanted, kept = frozenset(candidates), frozenset(had)
     order = sorted(wanted, key=lambda each: (each not in kept, score(each, name), each))
     return frozenset(order[:most])
+
+
+# Whom it concerns what they serve
+
+
+def led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
+    """Who leads to a proxy that serves others of its listeners than before."""
+    for port_id in news:
+        place = place_of_port(new.ports[port_id]) if port_id in new.ports else None
+        numbers = _serving_at(old, port_id) ^ _serving_at(new, port_id)
+        found = {new.proxy_ports.get((place, number), "") for number in numbers} if place is not None else ()
+        yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found) if each)
+
+
+def led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
+    """Who leads to proxies behind these ports."""
+    places = {
+        place for each in port_ids if (port := snapshot.ports.get(each)) is not None and (place := place_of_port(port))
+    }
+    found = {each for place in places for each in snapshot.proxied.get(place, NO_IDS)}
+    return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
+
+
+def _serving_at(snapshot: Snapshot, port_id: str) -> frozenset[int]:
+    found = snapshot.proxies.get(port_id)
+    return frozenset() if found is None else found.serving

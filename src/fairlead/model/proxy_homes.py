@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fairlead.model.addresses import IPAddress, IPNetwork, parse_network
 from fairlead.model.domain import AddressRanges, Topology
-from fairlead.model.foreign import is_foreign
+from fairlead.model.foreign import SERVED, ForeignNetwork, is_foreign
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.network import FixedIP, Network, Port, Router, Subnet, find_subnet
 from fairlead.model.proxy_place import ProxyPlace, place_of_port
@@ -32,7 +32,8 @@ def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
     """None where there is none that could be, or others give its addresses."""
     if place.at not in snapshot.routers:
         network = snapshot.networks.get(place.at)
-        return None if network is None or is_foreign(network) or network.external else network
+        is_theirs = isinstance(network, ForeignNetwork) and network.writer not in SERVED
+        return None if network is None or is_theirs or network.external else network
     wanted = {
         version for each in snapshot.proxied.get(place, NO_IDS) for version in snapshot.load_balancers[each].ip_versions
     }

@@ -2,13 +2,21 @@
 
 So no proxy serves two tenants, on whosever network they meet. Which place a load balancer's proxies are of, and which
 one a proxy's port is for, follows from that document alone (`ProxyPlace`).
+
+On networks of Neutron's a proxy's port is one that Neutron made (ADR 58). It says in its device on which chassis it is,
+and it is believed by whose it is: it serves nobody but the project that has it, and only who administers all binds a
+port to a machine.
 """
 
 from typing import NamedTuple
 
-from fairlead.model.foreign import is_foreign
+from fairlead.model.addresses import derive_mac
+from fairlead.model.foreign import PROXY_OWNER, SERVED, ForeignPort
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.network import Port, PortUse
+
+DEVICE = "fairlead-proxy-"
+"""How the `device_id` of a proxy's port begins on a network of others; the network's id and the chassis follow."""
 
 
 class ProxyPlace(NamedTuple):
@@ -25,6 +33,33 @@ def place_of(balancer: LoadBalancer) -> ProxyPlace:
 
 def place_of_port(port: Port) -> ProxyPlace | None:
     """None of a port that is no proxy's: others may call ports of theirs as they like."""
-    if port.use is not PortUse.PROXY or is_foreign(port):
+    if port.use is not PortUse.PROXY:
         return None
-    return ProxyPlace(port.device_id, port.project_id)
+    if not isinstance(port, ForeignPort):
+        return ProxyPlace(port.device_id, port.project_id)
+    is_bound = port.device_owner == PROXY_OWNER and bool(port.host and proxy_chassis(port))
+    return ProxyPlace(port.network_id, port.project_id) if is_bound and port.writer in SERVED else None
+
+
+def proxy_device(network_id: str, chassis: str) -> str:
+    """The `device_id` of a proxy's port on a network of others."""
+    return f"{DEVICE}{network_id}-{chassis}"
+
+
+def proxy_mac(port: Port) -> str:
+    """Where nobody serves DHCP Neutron does not say which one its port has: it was asked for this one."""
+    return port.mac_address or device_mac(port.device_id, port.project_id)
+
+
+def device_mac(device_id: str, project_id: str) -> str:
+    """No network has two ports with one MAC, so whoever asks for a second one of this device is refused."""
+    return derive_mac(f"{device_id}/{project_id}")
+
+
+def proxy_chassis(port: Port) -> str:
+    """On which the port of a proxy is. What others call its host is the machine's name; so it says the chassis itself,
+    or nothing if it is no proxy's."""
+    if not isinstance(port, ForeignPort):
+        return port.host
+    before, _, chassis = port.device_id.partition(proxy_device(port.network_id, ""))
+    return "" if before else chassis

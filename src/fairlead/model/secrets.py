@@ -20,7 +20,7 @@ from fairlead.model.loadbalancer import (
     pools_of,
 )
 from fairlead.model.proxies import proxied_listeners, proxy_ports
-from fairlead.model.proxy_place import place_of
+from fairlead.model.proxy_place import place_of, proxy_chassis
 from fairlead.model.snapshot import Snapshot
 
 FOLDER = "secrets"
@@ -117,5 +117,5 @@ def lent_to(snapshot: Snapshot, chassis: str, balancer_id: str) -> tuple[Secret,
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return ()
-    runs = any(port.host == chassis for port in proxy_ports(snapshot, place_of(balancer)))
+    runs = any(proxy_chassis(port) == chassis for port in proxy_ports(snapshot, place_of(balancer)))
     return needed_secrets(balancer) if runs else ()

@@ -29,7 +29,7 @@ from fairlead.model.network import (
     Segment,
     subnet_with,
 )
-from fairlead.model.observed_proxy import Proxy
+from fairlead.model.observed_proxy import Proxy, WantedProxies
 from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import ProbedAddress, Quota, Usage
@@ -98,6 +98,10 @@ class Snapshot:
     """Whether agents probe members and replicas, and OVN does not."""
     proxies: Map[str, Proxy] = Map()
     """Port of a proxy -> what its agent says of it (`model/proxies.py`)."""
+    wanted_proxies: Map[ProxyPlace, WantedProxies] = Map()
+    """Place on a network of others -> how its proxies' ports have to change there (`model/foreign_proxies.py`)."""
+    refused_proxies: Map[str, str] = Map()
+    """Network of others -> why they refuse the ports of proxies: a sentence."""
     proxied_providers: frozenset[str] = frozenset()
     """The names of those whose load balancers may lead to proxies."""
     counts_answers: bool = False

@@ -123,6 +123,9 @@ def owners_with_rows(snapshot: Snapshot) -> list[Owner]:
         else:
             documents = snapshot.documents(kind).items()
             owners += (Owner(kind, identity) for identity, document in documents if not is_foreign(document))
+            if kind is Kind.NETWORK:  # of others too, of which only a proxy's row is ours
+                found = (each for each in snapshot.network_proxies if is_foreign(snapshot.networks.get(each)))
+                owners += (Owner(kind, each) for each in found)
     return owners
 
 

@@ -23,7 +23,7 @@ from fairlead.octavia_plugin.compared import Compared, Differing, State, digest_
 from fairlead.octavia_plugin.differences import PENDING, Difference, Known, Look, difference, is_prepared
 from fairlead.octavia_plugin.door import Door
 from fairlead.octavia_plugin.findings import Finding, Hear, What, sentence, statuses_of, values_of
-from fairlead.octavia_plugin.probing import Probing
+from fairlead.octavia_plugin.provision import Provision
 
 LOG = log.getLogger(__name__)
 DOUBT = 60.0
@@ -61,8 +61,9 @@ class Conduct:
     """Nothing is done about what is found, and it is looked at once."""
     deletes_old: bool = False
     """What Octavia does not know is deleted, however old it is."""
-    probing: Probing | None = None
-    """Sees to the ports from which members are probed; None for who leaves them alone."""
+    provisions: Sequence[Provision[Any]] = ()
+    """See to the ports in Neutron from which members are probed, and those of proxies; none for who leaves them
+    alone."""
 
 
 class Octavia(Protocol):
@@ -92,7 +93,7 @@ class Agent:
         conduct: Conduct = Conduct(),
         finish: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._finish, self._probing = finish, conduct.probing
+        self._finish, self._provisions = finish, conduct.provisions
         self._door, self._octavia, self._library, self._clock = door, octavia, library, clock
         self._conduct = conduct
         self._named = OrderedDict[str, None]()
@@ -115,8 +116,8 @@ class Agent:
         self._compared.try_again()
         self.name(self._octavia.ids())
         self.name(self._door.ids())
-        if self._probing is not None:
-            self._probing.name_left()
+        for each in self._provisions:
+            each.name_left()
 
     def step(self) -> int:
         """Look at those that are named, at most so many; answers how many are left that can be looked at now. One that
@@ -139,7 +140,7 @@ class Agent:
                 if isinstance(error, ServerError) and error.status is None:  # so it is with all of them
                     self._away_until = now + AWAY
                     return 0
-        return len(self._named) + (self._probing.step() if self._probing is not None else 0)
+        return len(self._named) + sum([each.step() for each in self._provisions])
 
     def count(self) -> None:
         """Tell what listeners have counted, of those of which there is another thing to tell than the last time."""
@@ -163,8 +164,8 @@ class Agent:
         """In this order: what Octavia has committed was in Fairlead before."""
         known = self._octavia.look(balancer_id)
         told = self._door.statuses(balancer_id)
-        if self._probing is not None:
-            self._probing.see(balancer_id, told)
+        for each in self._provisions:
+            each.see(balancer_id, told)
         if known is not None and told is not None and is_prepared(told):
             self._take_over(balancer_id)
             return

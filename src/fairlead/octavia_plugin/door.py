@@ -8,6 +8,8 @@ from urllib.parse import quote, urlencode
 from fairlead.client import NotReached, Server, ServerError
 
 PATH = "/plugin"
+LONGEST_REASON = 1_000
+"""Characters that a server takes."""
 Body = Mapping[str, Any]
 
 
@@ -95,6 +97,32 @@ class Door:
         found = self._ask("GET", f"/probed-networks/{_part(network_id)}")["network"]
         cidrs: Sequence[str] = found["cidrs"]
         return cidrs if found["is_probed"] else None
+
+    def proxied_on(self, network_id: str) -> Sequence[Body]:
+        """Of each project (`project_id`) whose load balancers lead to proxies on this network of Neutron's, which ports
+        have to `come`, each with its `host`, `device_id` and `mac_address`, and to `go`, by their ids. Each server
+        speaks for the nodes whose agents listen to it, so all are asked."""
+        path, found = f"{PATH}/proxied-networks/{_part(network_id)}", dict[str, Body]()
+        away: NotReached | None = None
+        answered = 0
+        for server in self.servers:
+            try:
+                places = server.ask("GET", path)["network"]["places"]
+            except NotReached as error:
+                away = error
+                continue
+            answered += 1
+            for place in places:
+                had = found.get(place["project_id"], {"come": [], "go": []})
+                found[place["project_id"]] = {**place, **{what: [*had[what], *place[what]] for what in ("come", "go")}}
+        if away is not None and not answered:
+            raise away
+        return [*found.values()]
+
+    def refuse_proxies(self, network_id: str, reason: str) -> None:
+        """Why Neutron makes no ports of proxies there; nothing where it does again."""
+        said = {"network": {"refused": reason[:LONGEST_REASON]}}
+        self._ask("PUT", f"/proxied-networks/{_part(network_id)}", said)
 
     def statistics(self, balancer_ids: Sequence[str]) -> Sequence[Body]:
         """Of their listeners. 50 load balancers may be named."""

@@ -20,7 +20,8 @@ from fairlead.octavia_plugin.keeping import ExitEvent, IsOver, keep
 from fairlead.octavia_plugin.octavia import OctaviaDatabase
 from fairlead.octavia_plugin.options import PROVIDER, make_door, read, sockets_of
 from fairlead.octavia_plugin.probe_ports import ProbePorts
-from fairlead.octavia_plugin.probing import Probing
+from fairlead.octavia_plugin.provision import Provision, Sort
+from fairlead.octavia_plugin.proxy_ports import ProxyPorts
 
 LOG = log.getLogger(__name__)
 BEAT = 1.0
@@ -41,7 +42,7 @@ def _work(is_over: IsOver) -> None:
     if library is None:
         return
     finish = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts()).finish
-    conduct = Conduct(doubt=section.patience, probing=Probing(door, ProbePorts()))
+    conduct = Conduct(doubt=section.patience, provisions=provisions(door))
     agent = Agent(door, OctaviaDatabase(PROVIDER), library, conduct=conduct, finish=finish)
     ended, told = threading.Event(), SimpleQueue[News]()
     listening = threading.Thread(target=_listen, args=(door, told.put, ended), daemon=True, name="fairlead-news")
@@ -50,6 +51,18 @@ def _work(is_over: IsOver) -> None:
         _look(agent, told, lambda: is_over() or not listening.is_alive(), section)  # both end, and are started again
     finally:
         ended.set()
+
+
+def provisions(door: Door) -> tuple[Provision[Any], ...]:
+    probes = Sort(title="the port for probes", told="probed_networks", wanted=door.probed_on, ports=ProbePorts())
+    proxies = Sort(
+        title="the ports of proxies",
+        told="proxied_networks",
+        wanted=door.proxied_on,
+        ports=ProxyPorts(),
+        refused=door.refuse_proxies,
+    )
+    return Provision(probes), Provision(proxies)
 
 
 def _open_library(is_over: IsOver) -> Any:

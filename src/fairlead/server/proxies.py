@@ -1,18 +1,22 @@
 """Gives load balancers the proxies that they need, and takes those that nobody needs: from time to time, by what is
 observed.
 
-Any server may: what is written is the same, whoever does it, and the store refuses the second.
+Any server may: what is written is the same, whoever does it, and the store refuses the second. On networks of others
+nothing is written: what should be there is a fact, which is told to who makes the ports.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 
-from fairlead.changes.proxy_places import Bounds, find_placement, place_proxies
+from fairlead.changes.proxy_places import Bounds, Placement, find_placement, place_proxies
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.facts import WANTED_PROXIES
+from fairlead.model.foreign import ForeignNetwork
+from fairlead.model.observed_proxy import WantedProxies
 from fairlead.model.proxy_homes import home_of
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.snapshot import Snapshot
@@ -37,8 +41,11 @@ async def keep_proxies(model: Model, near: Callable[[str], Collection[str]], bou
         snapshot, now = model.snapshot, time.monotonic()
         if _is_same(last, snapshot) and now < due:
             continue
-        for place in await in_steps(_wrong(snapshot, near, bounds)):
-            await _place(model, place, near, bounds)
+        wrong = await in_steps(_wrong(snapshot, near, bounds))
+        await in_steps(_want(model, {place: each for place, each in wrong.items() if _is_theirs(snapshot, place)}))
+        for place in wrong:
+            if not _is_theirs(snapshot, place):
+                await _place(model, place, near, bounds)
         last, due = snapshot, now + AGAIN
 
 
@@ -50,13 +57,33 @@ def _is_same(last: Snapshot, snapshot: Snapshot) -> bool:
     )
 
 
-def _wrong(snapshot: Snapshot, near: Callable[[str], Collection[str]], bounds: Bounds) -> Steps[list[ProxyPlace]]:
-    found = list[ProxyPlace]()
+def _wrong(
+    snapshot: Snapshot, near: Callable[[str], Collection[str]], bounds: Bounds
+) -> Steps[dict[ProxyPlace, Placement]]:
+    found = dict[ProxyPlace, Placement]()
     for place in _places(snapshot):
-        if find_placement(snapshot, place, _near(snapshot, place, near), bounds.of(snapshot, place)):
-            found.append(place)
+        placement = find_placement(snapshot, place, _near(snapshot, place, near), bounds.of(snapshot, place))
+        if placement:
+            found[place] = placement
         yield
     return found
+
+
+def _is_theirs(snapshot: Snapshot, place: ProxyPlace) -> bool:
+    return isinstance(snapshot.networks.get(place.at), ForeignNetwork)
+
+
+def _want(model: Model, wrong: Mapping[ProxyPlace, Placement]) -> Steps[None]:
+    known = model.snapshot.wanted_proxies
+    wanted = {
+        place: WantedProxies(come=each.come, go=tuple(port.id for port in each.go)) for place, each in wrong.items()
+    }
+    news: dict[ProxyPlace, WantedProxies | None] = {
+        place: each for place, each in wanted.items() if known.get(place) != each
+    }
+    news.update({place: None for place in known if place not in wanted})
+    if news:
+        yield from model.observe(WANTED_PROXIES, news)
 
 
 def _places(snapshot: Snapshot) -> Iterator[ProxyPlace]:

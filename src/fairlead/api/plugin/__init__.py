@@ -17,6 +17,7 @@ from fairlead.api.keys import ASKER
 from fairlead.api.octavia.options import say_feature
 from fairlead.api.octavia.refusals import say
 from fairlead.api.plugin.feed import StatusFeed
+from fairlead.api.plugin.proxied import proxied_routes
 from fairlead.api.plugin.routes import change_routes, status_routes, takeover_routes
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
@@ -32,7 +33,8 @@ def make_door(services: Services) -> Starlette:
     services.model.subscribe(feed.hear)
     services.model.watch(lambda news: feed.hear(_answering(news)))
     services.follow(lambda owner: feed.hear((owner,)))
-    return DOOR.build([*change_routes(services), *takeover_routes(services), *status_routes(services, feed)])
+    told = [*status_routes(services, feed), *proxied_routes(services)]
+    return DOOR.build([*change_routes(services), *takeover_routes(services), *told])
 
 
 def _answering(news: Published) -> Iterator[Owner]:

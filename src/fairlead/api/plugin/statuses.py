@@ -14,8 +14,10 @@ from fairlead.model import sizes
 from fairlead.model.addresses import IPNetwork
 from fairlead.model.balancer_status import BalancerStatus
 from fairlead.model.foreign_probing import is_ready, wanted_of, wanted_on
+from fairlead.model.foreign_proxies import proxied_network
 from fairlead.model.loadbalancer import LoadBalancer, Takeover
 from fairlead.model.network import Resource
+from fairlead.model.proxy_place import place_of
 from fairlead.model.snapshot import KEPT_SHELF, Snapshot
 from fairlead.model.status import OperatingStatus, ProvisioningStatus
 from fairlead.model.steps import Steps
@@ -43,12 +45,15 @@ _SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART fo
 CIDRS = array_schema(TEXT, sizes.MEMBERS * sizes.POOLS)
 """Subnets of members, each once."""
 _PROBED: Mapping[str, Schema] = {"id": IDENTITY, "cidrs": CIDRS, "is_ready": FLAG}
+PROXIED_NETWORK: Mapping[str, Schema] = {"id": IDENTITY, "is_ready": FLAG}
 _SHOWN: Mapping[str, Schema] = {
     **_PART,
     "takeover": or_null(words_schema(Takeover)),
     "revision": NUMBER,  # another one whenever anything of it has been written
     # of others, that need a port from which members are probed, with an address of each of these subnets
     "probed_networks": array_schema(object_schema(_PROBED, _PROBED), sizes.MEMBERS),
+    # of others, that need ports of its proxies
+    "proxied_networks": array_schema(object_schema(PROXIED_NETWORK, PROXIED_NETWORK), 1),
     **{plural: array_schema(object_schema(_SCHEMAS[plural], _SCHEMAS[plural]), most) for plural, most in MOST.items()},
 }
 STATUSES = object_schema(_SHOWN, _SHOWN)
@@ -111,6 +116,8 @@ def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObje
         {"id": network_id, "cidrs": _in_order(cidrs), "is_ready": is_ready(snapshot, network_id, cidrs)}
         for network_id, cidrs in sorted(wanted.items())
     ]
+    proxied, is_placed = proxied_network(snapshot, balancer), place_of(balancer) not in snapshot.wanted_proxies
+    about["proxied_networks"] = [] if proxied is None else [{"id": proxied, "is_ready": is_placed}]
     return {**_one(where, balancer, where.of_balancer()), **about, **found}
 
 

@@ -19,7 +19,7 @@ from fairlead.model.network import Network, Port, Router, find_subnet
 from fairlead.model.owner import Owner
 from fairlead.model.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
 from fairlead.model.proxy_homes import ways_of
-from fairlead.model.proxy_place import place_of
+from fairlead.model.proxy_place import place_of, proxy_chassis, proxy_mac
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 
@@ -56,7 +56,7 @@ def _process(view: Snapshot, name: str, port: Port) -> Process:
     return Process(
         network=name,
         port=port.id,
-        mac=port.mac_address,
+        mac=proxy_mac(port),
         mtu=network.mtu,
         addresses=tuple(render_interface(address, subnet.cidr) for address, subnet in found),
         routes=tuple(Route(destination=way.destination, nexthop=way.nexthop) for way in ways_of(view, port)),
@@ -69,11 +69,12 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
     """None while it waits to be taken over; but what cannot be had is refused then already."""
     port = own_proxy(view, place_of(balancer))
     addresses = _addresses(balancer, port)
+    chassis = proxy_chassis(port) if port is not None else ""
     wanted = port is not None and balancer.admin_state_up and not is_prepared(balancer)
     for listener in proxied_listeners(balancer):
         _refuse(balancer, listener)
         try:
-            for row in frontend_rows(view, balancer, listener, addresses, port.host if port is not None else ""):
+            for row in frontend_rows(view, balancer, listener, addresses, chassis):
                 str(row)  # it can be written, or the change is refused
                 if wanted and listener.admin_state_up:
                     yield row

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.client import ServerError
 from fairlead.octavia_plugin.adoption import NotAnswered
-from fairlead.octavia_plugin.probing import AT_ONCE, PAUSE, Probing
+from fairlead.octavia_plugin.provision import AT_ONCE, PAUSE, Provision, Sort
 
 
 @dataclass
@@ -36,8 +36,14 @@ class World:
         if cidrs is not None:
             self.there[network_id] = cidrs
 
-    def probing(self) -> Probing:
-        return Probing(self, self, lambda: self.now)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+    def probing(self) -> Provision[Sequence[str] | None]:
+        def hear(network_id: str, reason: str) -> None:
+            self.refused.append((network_id, reason))
+
+        sort = Sort(title="ports", told="probed_networks", wanted=self.probed_on, ports=self, refused=hear)
+        return Provision(sort, lambda: self.now)
 
 
 def told(*networks: str, cidr: str = "10.0.0.0/24", ready: bool = True) -> dict[str, object]:
@@ -126,3 +132,18 @@ def test_an_older_server_says_nothing_of_networks():
     probing = World().probing()
     probing.see("one", {})
     assert probing.step() == 0
+
+
+def test_that_neutron_refuses_is_told_with_its_reason_and_so_is_the_end_of_it():
+    world = World(wanted={"net": []})
+    probing = world.probing()
+    probing.step()
+    world.fails = NotAnswered("neutron", "Neutron: no address left")
+    probing.see("one", told("net", ready=False))
+    probing.step()
+    world.fails = None
+    world.now += PAUSE
+    probing.step()
+    world.now += PAUSE
+    probing.step()
+    assert world.refused == [("net", "Neutron: no address left"), ("net", "")]

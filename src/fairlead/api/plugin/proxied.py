@@ -1,0 +1,76 @@
+"""The ports of proxies on networks of others: which of them a service has to make and to delete, and why it cannot."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.api.door import JsonObject, Services, json_response
+from fairlead.api.fields import Field, Schema, Spec, array_schema, object_schema, text
+from fairlead.api.octavia import specs, views
+from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body
+from fairlead.model.facts import REFUSED_PROXIES
+from fairlead.model.foreign_proxies import led_from, wanted_there
+from fairlead.model.proxy_place import ProxyPlace, device_mac, proxy_device
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
+
+MOST_PLACES, MOST_PORTS = 10_000, 10_000
+"""Projects of one network, and ports of proxies that one project may have there."""
+LONGEST_REASON = 1_000
+_COMES = {"host": TEXT, "device_id": TEXT, "mac_address": TEXT}
+_PLACE: dict[str, Schema] = {
+    "project_id": TEXT,
+    "come": array_schema(object_schema(_COMES, _COMES), MOST_PORTS),
+    "go": array_schema(IDENTITY, MOST_PORTS),
+}
+_REFUSED: Spec = {"refused": Field(text(LONGEST_REASON), required=True)}
+
+
+def proxied_routes(services: Services) -> list[Operation]:
+    async def show(request: Request) -> Response:
+        """Of each project with load balancers that lead to proxies on a network of others, which ports it has to get
+        there and which are to go. Projects that are not named need none."""
+        places = await in_steps(_places(services.model.snapshot, request.path_params["id"]))
+        return json_response({"network": {"places": places}})
+
+    async def refuse(request: Request) -> Response:
+        """Why no ports of proxies can be had on a network; an empty text where they can be had again."""
+        network_id, reason = request.path_params["id"], (await read_body(request))["refused"]
+        known = services.model.snapshot.refused_proxies.get(network_id, "")
+        is_led = next(led_from(services.model.snapshot, network_id), None) is not None
+        if reason != known and (is_led or not reason):
+            await in_steps(services.model.observe(REFUSED_PROXIES, {network_id: reason or None}))
+        return Response(status_code=views.NO_CONTENT)
+
+    places = {"places": array_schema(object_schema(_PLACE, _PLACE), MOST_PLACES)}
+    shown = {"network": object_schema(places, places)}
+    said = specs.body("network", _REFUSED, argument="network")
+    path = "/proxied-networks/{id}"
+    return [
+        Operation("GET", path, show, gives={200: object_schema(shown, shown)}),
+        Operation("PUT", path, refuse, takes=said, gives={204: None}),
+    ]
+
+
+def _places(snapshot: Snapshot, network_id: str) -> Steps[list[JsonObject]]:
+    found = yield from wanted_there(snapshot, network_id)
+    return [
+        {
+            "project_id": place.project_id,
+            "come": [_port(snapshot, network_id, place, each) for each in wanted.come],
+            "go": list(wanted.go),
+        }
+        for place, wanted in sorted(found.items(), key=lambda item: item[0])
+    ]
+
+
+def _port(snapshot: Snapshot, network_id: str, place: ProxyPlace, chassis: str) -> JsonObject:
+    device_id = proxy_device(network_id, chassis)
+    mac_address = device_mac(device_id, place.project_id)
+    return {"host": _host(snapshot, chassis), "device_id": device_id, "mac_address": mac_address}
+
+
+def _host(snapshot: Snapshot, chassis: str) -> str:
+    """By which others know the chassis."""
+    known = snapshot.chassis.get(chassis)
+    return known.host if known is not None and known.host else chassis

@@ -1,0 +1,61 @@
+"""The door for plug-ins says which ports of proxies a network of others needs, and takes it that they are refused."""
+
+import asyncio
+from pathlib import Path
+
+from api.plugin.test_changes import LB, LISTENER, WHOLE, machine, vip_port
+from api.plugin.test_statuses import neutrons
+from fairlead.api import plugin
+from fairlead.model.facts import FOREIGN, WANTED_PROXIES
+from fairlead.model.kinds import owner_of
+from fairlead.model.observed_proxy import WantedProxies
+from fairlead.model.proxy_place import device_mac, place_of
+from harness.api import WITH_PROXIES, Inside, compile_with_proxies, inside
+from harness.octavia import NET, network
+
+POOL = {**WHOLE["pools"][0], "protocol": "HTTP", "healthmonitor": None}
+PROXIED = {**WHOLE, "listeners": [{**WHOLE["listeners"][0], "protocol": "HTTP"}], "pools": [POOL]}
+OLD = "0b6f1a1c-7e11-4c0e-9d5e-0b6f1a1c7e11"
+PATH = f"/proxied-networks/{NET}"
+
+
+def test_which_ports_have_to_come_and_to_go(tmp_path: Path):
+    async def story(place: Inside) -> None:
+        for each in (network(), vip_port(), machine(11)):
+            for _ in place.model.observe(FOREIGN, {owner_of(each): neutrons(each)}):
+                pass
+
+        async def told() -> object:
+            return (await place.good("GET", f"/statuses/{LB}"))["loadbalancer"]
+
+        await place.good("POST", "/loadbalancers", {"loadbalancer": PROXIED})
+        balancer = place.model.snapshot.load_balancers[LB]
+        project = balancer.project_id
+        nothing = {"project_id": project, "come": [], "go": []}
+        assert (await told())["proxied_networks"] == [{"id": NET, "is_ready": True}]
+        assert await place.good("GET", PATH) == {"network": {"places": [nothing]}}
+        cursor = (await place.good("GET", "/news"))["cursor"]
+        for _ in place.model.observe(WANTED_PROXIES, {place_of(balancer): WantedProxies(come=("one",), go=(OLD,))}):
+            pass
+        assert (await place.good("GET", f"/news?since={cursor}"))["changed"] == [LB]
+        device = f"fairlead-proxy-{NET}-one"
+        comes = [{"host": "one", "device_id": device, "mac_address": device_mac(device, project)}]
+        assert await place.good("GET", PATH) == {"network": {"places": [{**nothing, "come": comes, "go": [OLD]}]}}
+        assert (await told())["proxied_networks"] == [{"id": NET, "is_ready": False}]
+
+        assert (await place.call("PUT", PATH, {"network": {"refused": "no more ports"}})).status_code == 204
+        stands = {each["id"]: each["operating_status"] for each in (await told())["listeners"]}
+        assert stands == {LISTENER: "ERROR"}
+        assert (await place.call("PUT", PATH, {"network": {"refused": ""}})).status_code == 204
+        assert dict(place.model.snapshot.refused_proxies) == {}
+        assert (await place.call("PUT", "/proxied-networks/x", {"network": {"refused": "no"}})).status_code == 204
+        assert dict(place.model.snapshot.refused_proxies) == {}, "nobody leads to proxies there"
+        assert (await place.call("PUT", PATH, {"network": {}})).status_code == 400
+        await place.call("DELETE", f"/loadbalancers/{LB}?cascade=true")
+        assert await place.good("GET", PATH) == {"network": {"places": []}}
+
+    async def run() -> None:
+        async with inside(plugin.make_door, tmp_path, "/plugin", compile_with_proxies, WITH_PROXIES) as place:
+            await story(place)
+
+    asyncio.run(run())

@@ -1,0 +1,106 @@
+"""Proxies on networks that Neutron wrote: which ports are theirs, who needs them, and what is said of those refused."""
+
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from fairlead.model.agent import Agent
+from fairlead.model.chassis import Chassis
+from fairlead.model.facts import REFUSED_PROXIES, WANTED_PROXIES, with_facts
+from fairlead.model.foreign import ForeignPort, Writer, is_foreign
+from fairlead.model.foreign_proxies import proxied_network, wanted_there
+from fairlead.model.kinds import owner_of
+from fairlead.model.observed_proxy import WantedProxies
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import proxies_standing, proxy_port_id, proxy_ports
+from fairlead.model.proxy_homes import home_of
+from fairlead.model.proxy_place import ProxyPlace, place_of_port, proxy_chassis
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import OperatingStatus
+from fairlead.model.steps import at_once
+from fairlead.model.writing import Changes, apply_changes, with_foreign
+from harness.api import NOON
+from harness.language import parse_model
+
+TEXT = """network net1 by=neutron 10.0.0.0/24
+web vip=10.0.0.10 on=net1 given provider=fairlead http:80{proxy=2000}=-
+ssh vip=10.0.0.20 on=net1 given provider=fairlead tcp:22=-
+"""
+ONE, TWO = (f"proxy {name} net1 10.0.0.{number}\n" for name, number in (("one", 61), ("two", 62)))
+NET1 = ProxyPlace("net1", "demo")
+WEB = Owner(Kind.LOAD_BALANCER, "web")
+
+
+def world(text: str = TEXT) -> Snapshot:
+    documents = parse_model(text.strip(), {})[0].values()
+    snapshot = with_foreign(Snapshot(), {owner_of(each): each for each in documents if is_foreign(each)})
+    snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
+    agents = Map({"one": Agent(name="one", since=NOON, heartbeat=5.0)})
+    return replace(snapshot, chassis=Map({"one": Chassis(name="one")}), agents=agents)
+
+
+def port_of(snapshot: Snapshot, chassis: str) -> ForeignPort:
+    found = snapshot.ports[proxy_port_id("net1", chassis)]
+    assert isinstance(found, ForeignPort)
+    return found
+
+
+def test_a_port_of_neutrons_says_on_which_chassis_it_is():
+    snapshot = world(TEXT + ONE + TWO)
+    assert [proxy_chassis(port) for port in proxy_ports(snapshot, NET1)] == ["one", "two"]
+    assert place_of_port(port_of(snapshot, "one")) == NET1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device_owner": "network:load_balancer_proxy"},
+        {"device_id": "net1"},
+        {"device_id": "fairlead-proxy-net2-one"},
+        {"device_id": "fairlead-proxy-net1-"},
+        {"device_id": "a fairlead-proxy-net1-one"},
+        {"host": ""},  # only who administers all binds a port
+        {"writer": Writer.LXD},
+    ],
+    ids=str,
+)
+def test_what_others_call_a_port_is_no_proxy(changes: dict[str, str]):
+    port = replace(port_of(world(TEXT + ONE), "one"), **changes)  # type: ignore[arg-type]
+    assert place_of_port(port) is None
+
+
+def test_of_two_on_a_chassis_the_first_counts():
+    snapshot = world(TEXT + ONE)
+    port = port_of(snapshot, "one")
+    second = replace(port, id="0", fixed_ips=(), row="0@0")
+    snapshot = with_foreign(snapshot, {owner_of(second): second})
+    assert proxy_ports(snapshot, NET1) == [second]
+
+
+def test_who_needs_them_and_where_they_can_be():
+    snapshot = world()
+    assert home_of(snapshot, NET1) == snapshot.networks["net1"]
+    web, ssh = snapshot.load_balancers["web"], snapshot.load_balancers["ssh"]
+    assert [proxied_network(snapshot, each) for each in (web, ssh, replace(web, kept=None))] == ["net1", None, None]
+    assert at_once(wanted_there(snapshot, "net1")) == {NET1: WantedProxies()}
+    wanted = {NET1: WantedProxies(come=("one",))}
+    later = with_facts(snapshot, WANTED_PROXIES, wanted)
+    assert at_once(wanted_there(later, "net1")) == wanted
+    assert list(WANTED_PROXIES.concerns(snapshot, later, wanted)) == [WEB]
+    gone = apply_changes(later, Changes(deletes=(WEB,)), 2)
+    assert at_once(wanted_there(gone, "net1")) == {}
+
+
+def test_a_listener_whose_ports_are_refused_is_in_error_until_there_is_one():
+    snapshot = world()
+    news = {"net1": "Neutron: no more ports"}
+    refused = with_facts(snapshot, REFUSED_PROXIES, news)
+    assert list(REFUSED_PROXIES.concerns(snapshot, refused, news)) == [WEB]
+    assert REFUSED_PROXIES.describe is not None
+    assert "no more ports" in REFUSED_PROXIES.describe(refused, WEB)
+    port = port_of(world(TEXT + ONE), "one")
+    made = with_foreign(refused, {owner_of(port): port})
+    web = snapshot.load_balancers["web"]
+    standing = [proxies_standing(each, web, web.listeners[0]) for each in (snapshot, refused, made)]
+    assert standing == [OperatingStatus.OFFLINE, OperatingStatus.ERROR, OperatingStatus.OFFLINE]

@@ -1,0 +1,183 @@
+"""Listeners that need a proxy, on networks that Neutron wrote: their proxies have ports that Neutron made.
+
+p1 (both versions) -- proxied -- p2: a member and a client on each, on both chassis.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.lab import agents
+from fairlead.lab.errors import CommandFailed
+from lab.servers import until
+from neutron_lab.cloud import PORT, Cloud
+from neutron_lab.rows import differences, read, without_ours
+from octavia_plugin.cloud import PASSWORD, USER
+
+pytestmark = pytest.mark.neutron
+
+NETWORKS = {"p1": ("10.61.0.0/24", "fd61::/64"), "p2": ("10.62.0.0/24", "fd62::/64")}
+MEMBERS = {"proxied1": ("p1", "chassis1"), "proxied2": ("p2", "chassis2")}
+CLIENTS = {"asker1": ("p1", "chassis1"), "asker2": ("p1", "chassis2")}
+OWNER = "fairlead:load_balancer_proxy"
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """Agents probe, and run proxies."""
+    alice = stack.of("alice").network
+    router = alice.create_router(name="proxied")
+    for name, cidrs in NETWORKS.items():
+        network = alice.create_network(name=name)
+        for version, cidr in zip((4, 6), cidrs, strict=True):
+            subnet = alice.create_subnet(name=f"{name}v{version}", network_id=network.id, ip_version=version, cidr=cidr)
+            alice.add_interface_to_router(router, subnet_id=subnet.id)
+    stack.machines({**MEMBERS, **CLIENTS})
+    group = next(alice.security_groups(name="default", project_id=stack.keystone.ids["shop"]))
+    for version in ("IPv4", "IPv6"):
+        with suppress(Exception):  # another file has made it
+            alice.create_security_group_rule(
+                security_group_id=group.id, direction="ingress", protocol="tcp", ether_type=version
+            )
+    # Octavia's user comes to Neutron for the first time: see test_balancers
+    stack.openstack("alice", "loadbalancer create --name first --vip-subnet-id p1v4 --wait")
+    stack.openstack("alice", "loadbalancer delete --wait first")
+    secret = tmp_path_factory.mktemp("agents") / "password"
+    secret.touch(0o600)
+    secret.write_text(PASSWORD)
+    with ExitStack() as running, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FAIRLEAD_AGENT_USER", USER)
+        environment.setenv("FAIRLEAD_AGENT_PASSWORD_FILE", str(secret))
+        running.callback(stack.serve_again)
+        stack.serve_again(FAIRLEAD_PROBES_BY="agents")
+        for agent in agents.start(stack.lab.layout, stack.server.url):
+            running.callback(agent.stop)
+        yield stack
+
+
+def make(stack: Cloud, name: str, version: int) -> Any:
+    """A listener of HTTP with a rule for a path, in one request with all else."""
+    balancing = stack.of("alice").load_balancer
+    subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
+    members = [
+        {
+            "address": stack.address(machine, version),
+            "protocol_port": PORT,
+            "subnet_id": subnets[f"{network}v{version}"],
+        }
+        for machine, (network, _) in MEMBERS.items()
+    ]
+    rule = {"type": "PATH", "compare_type": "STARTS_WITH", "value": "/secret"}
+    listener = {
+        "protocol": "HTTP",
+        "protocol_port": 80,
+        "default_pool": {"name": name, "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN", "members": members},
+        "l7policies": [{"action": "REJECT", "rules": [rule]}],
+    }
+    made = balancing.create_load_balancer(name=name, vip_subnet_id=subnets[f"p1v{version}"], listeners=[listener])
+    balancing.wait_for_load_balancer(made.id, interval=0.5, wait=SECONDS)
+    return made
+
+
+@contextmanager
+def balancer(stack: Cloud, name: str, version: int = 4) -> Iterator[Any]:
+    made = make(stack, name, version)
+    try:
+        yield made
+    finally:
+        stack.openstack("alice", f"loadbalancer delete --cascade --wait {made.id}")
+
+
+def get(stack: Cloud, client: str, vip: str, path: str = "/") -> str:
+    """Who answered, or the code; nothing if nobody did."""
+    url = f"http://[{vip}]{path}" if ":" in vip else f"http://{vip}{path}"
+    with suppress(CommandFailed):
+        said = stack.lab.exec(client, ["curl", "-sS", "-m", "5", "-w", "\n%{http_code}", url]).strip()
+        body, _, code = said.rpartition("\n")
+        return body.strip() if code == "200" else code
+    return ""
+
+
+def operating(stack: Cloud, made: Any) -> str:
+    status: str = stack.of("alice").load_balancer.get_load_balancer(made.id).operating_status
+    return status
+
+
+def ports(stack: Cloud) -> dict[str, Any]:
+    """Those of proxies, by the machine to which they are bound."""
+    found = list(stack.of("admin").network.ports(device_owner=OWNER))
+    made = {each.binding_host_id: each for each in found}
+    assert len(made) == len(found), "one for a chassis"
+    return made
+
+
+def served_near(stack: Cloud) -> dict[str, int]:
+    """Chassis -> how many proxies run there."""
+    found = {each.name: stack.lab.layout.directory / "fairlead" for each in stack.lab.record.chassis}
+    return {name: len(list(Path(at / f"agent-{name}.proxies").glob("*/pid"))) for name, at in found.items()}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_each_chassis_has_a_proxy_behind_a_port_of_neutrons(town: Cloud, version: int):
+    until(lambda: ports(town) == {}, SECONDS)
+    town.lab.wait_synced()
+    before = without_ours(read(town.lab))
+    with balancer(town, f"shelf{version}", version) as made:
+        until(lambda: len(ports(town)) == len(town.lab.record.chassis), SECONDS)
+        for client in CLIENTS:
+            until(lambda client=client: get(town, client, made.vip_address) in MEMBERS, SECONDS)
+            until(lambda client=client: get(town, client, made.vip_address, "/secret") == "403", SECONDS)
+            assert {get(town, client, made.vip_address) for _ in range(12)} == {*MEMBERS}
+        until(lambda: operating(town, made) == "ONLINE", SECONDS)
+        assert {each.project_id for each in ports(town).values()} == {town.keystone.ids["shop"]}
+        assert set(served_near(town).values()) == {1}
+    until(lambda: ports(town) == {}, SECONDS)
+    with suppress(AssertionError):  # said below with what differs
+        until(lambda: differences(before, without_ours(read(town.lab))) == [], SECONDS)
+    assert differences(before, without_ours(read(town.lab))) == []
+
+
+def test_a_port_that_somebody_deletes_is_made_anew(town: Cloud):
+    with balancer(town, "anew") as made:
+        until(lambda: len(ports(town)) == len(town.lab.record.chassis), SECONDS)
+        there = ports(town)
+        first = min(there)
+        town.of("alice").network.delete_port(there[first].id)
+        until(lambda: first in (now := ports(town)) and now[first].id != there[first].id, SECONDS)
+        for client in CLIENTS:
+            until(lambda client=client: get(town, client, made.vip_address) in MEMBERS, SECONDS)
+    until(lambda: ports(town) == {}, SECONDS)
+
+
+def test_what_neutron_refuses_is_an_error_until_it_does_not(town: Cloud):
+    """The project has no more ports than those that there are and the VIP's. Nothing is PENDING."""
+    shop, administrator = town.keystone.ids["shop"], town.of("admin").network
+    until(lambda: ports(town) == {}, SECONDS)
+    most = administrator.get_quota(shop).ports
+    administrator.update_quota(shop, port=len(list(administrator.ports(project_id=shop))) + 1)
+    try:
+        with balancer(town, "refused") as made:
+            until(lambda: operating(town, made) == "ERROR", SECONDS)
+            assert town.of("alice").load_balancer.get_load_balancer(made.id).provisioning_status == "ACTIVE"
+            assert ports(town) == {}
+            assert "Quota exceeded" in town.octavia.log("agent")
+            administrator.update_quota(shop, port=most)
+            until(lambda: operating(town, made) == "ONLINE", SECONDS)
+    finally:
+        administrator.update_quota(shop, port=most)
+
+
+def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):
+    """The load balancer goes while nobody is there who would take its ports away."""
+    made, balancing = make(town, "left", 4), town.of("alice").load_balancer
+    until(lambda: len(ports(town)) == len(town.lab.record.chassis), SECONDS)
+    town.octavia.kill("agent")
+    balancing.delete_load_balancer(made.id, cascade=True)
+    assert ports(town)
+    town.octavia.start("agent")
+    until(lambda: balancing.find_load_balancer(made.id) is None, SECONDS)
+    until(lambda: ports(town) == {}, SECONDS)
