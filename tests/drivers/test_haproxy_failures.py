@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process
-from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy import HAProxy, answering
 from fairlead.drivers.haproxy import driver as driving
 from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, Program, Running, all_running
 from fairlead.drivers.interface import DriverError
@@ -79,6 +79,27 @@ def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         return await start(*known)
 
     monkeypatch.setattr(driving, "start", fail)
+
+
+@at_work
+async def test_one_that_stands_still_serves_nobody_and_another_takes_its_place(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(answering, "LOOK", 0.05)
+    monkeypatch.setattr(answering, "SILENT", 0.3)
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    first = site.pid
+    os.kill(first, signal.SIGSTOP)
+    await until(lambda: site.said[-1] is None)
+    os.kill(first, signal.SIGCONT)
+    await until(lambda: site.said[-1] == {port})
+    assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m1")
+    monkeypatch.setattr(answering, "GIVEN_UP", 0.6)
+    os.kill(first, signal.SIGSTOP)
+    await until(lambda: site.said[-1] == {port} and site.pid != first)
+    assert await asyncio.to_thread(get, port) == "m1"
 
 
 @at_work

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fairlead.drivers.haproxy.answering import LOOK, SILENT
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
@@ -62,9 +63,9 @@ def get(site: Site, client: str, vip: str, path: str = "/", *more: str) -> tuple
     return code, where or "".join(body)
 
 
-def serves(site: Site, client: str, vip: str, path: str = "/") -> bool:
+def serves(site: Site, client: str, vip: str, path: str = "/", *more: str) -> bool:
     try:
-        return get(site, client, vip, path)[0] == "200"
+        return get(site, client, vip, path, *more)[0] == "200"
     except CommandFailed:
         return False
 
@@ -187,6 +188,18 @@ def test_a_proxy_that_is_killed_is_there_again_and_its_node_goes_on_meanwhile(si
         until(OTHER_PROXY_SECONDS + PATIENCE, "somebody serves", lambda: serves(site, "near", balancer.vip))
         assert time.monotonic() - killed < OTHER_PROXY_SECONDS + 1  # and one request that asked in vain
         until(PATIENCE, "it is there again", lambda: processes(site).get("chassis1", first) != first)
+        assert get(site, "near", balancer.vip)[0] == "200"
+
+
+def test_a_proxy_that_stands_still_is_led_past_and_then_replaced(site: Site):
+    """It takes connections all the while: only that nobody answers says that it stands still."""
+    with web(site) as balancer:
+        first = processes(site)["chassis1"]
+        os.kill(first, signal.SIGSTOP)
+        stopped = time.monotonic()
+        until(PATIENCE, "somebody serves", lambda: serves(site, "near", balancer.vip, "/", "-m", "1"))
+        assert time.monotonic() - stopped < LOOK + SILENT + OTHER_PROXY_SECONDS + 1
+        until(PATIENCE, "another one is there", lambda: processes(site).get("chassis1", first) != first)
         assert get(site, "near", balancer.vip)[0] == "200"
 
 

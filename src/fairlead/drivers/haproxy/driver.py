@@ -11,6 +11,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from fairlead.dataplane.haproxy_commands import commands, renewal, tellable
 from fairlead.dataplane.haproxy_text import Sockets, files, served
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
+from fairlead.drivers.haproxy.answering import look_after
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.kept import Kept, read_kept
 from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, Metrics
@@ -37,9 +39,11 @@ from fairlead.drivers.haproxy.process import (
     CONTROL,
     PEERS,
     Program,
+    Running,
     all_running,
     check_beside,
     ended,
+    kill,
     read_running,
     retire,
     start,
@@ -120,7 +124,7 @@ class HAProxy:
     async def look(self) -> None:
         """At what each process has counted."""
         for network in tuple(self._networks.values()):
-            if network.running is not None:
+            if network.running is not None and not network.is_silent:
                 await self._counters.look(network.running, network.kept.folder / CONTROL)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
@@ -342,6 +346,8 @@ class HAProxy:
 
     async def _start(self, network: Network, process: Process, *, moved: bool) -> None:
         kept = network.kept
+        if network.is_silent and network.running is not None:
+            kill(network.running)  # connections would go on to be given to it
         if moved:
             if network.running is not None and network.placed is not None:
                 await self._stop(network)
@@ -351,6 +357,7 @@ class HAProxy:
         async with self._counters.carried_over(before, kept.folder / CONTROL):
             network.running = await start(kept.folder, self._program, network.inside, before)
         network.pace.came(_now())
+        network.is_silent = False
         self._watch(network)
         self._say(network)
         there = await asyncio.to_thread(all_running, kept.folder)
@@ -434,8 +441,14 @@ class HAProxy:
         running = network.running
         if running is not None:
             loop = asyncio.get_running_loop()
-            began = loop.time()
-            await ended(running)
+            began, control = loop.time(), network.kept.folder / CONTROL
+            looking = asyncio.ensure_future(
+                look_after(running, control, network.busy.locked, partial(self._hear, network, running))
+            )
+            try:
+                await ended(running)
+            finally:
+                looking.cancel()
             async with network.busy:  # one that is being replaced ends before the other one is known
                 if network.running is not running:
                     return
@@ -446,12 +459,18 @@ class HAProxy:
             LOG.warning("the proxy of %s has ended; starting it again", network.kept.folder.name)
         await self._go_on_later(network)
 
+    def _hear(self, network: Network, running: Running, answers: bool) -> None:
+        if network.running is running and network.is_silent is answers:
+            words = "answers again" if answers else "does not answer; its node is led to others"
+            LOG.warning("the proxy of %s %s", network.kept.folder.name, words)
+            network.is_silent = not answers
+            self._say(network)
+
     def _say(self, network: Network) -> None:
         process = network.kept.process or network.placed
+        serves = network.running is not None and not network.is_silent
         if process is not None:
-            self._serving(
-                process.port, None if network.running is None else ports_of(network.served(network.kept.rows))
-            )
+            self._serving(process.port, ports_of(network.served(network.kept.rows)) if serves else None)
 
     async def _remove_left(self, folder: Path) -> None:
         for each in await asyncio.to_thread(all_running, folder):

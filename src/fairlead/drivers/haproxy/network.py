@@ -37,6 +37,8 @@ class Network:
     """All rows of owners whose changes wait for the next process."""
     placed: Process | None = None
     """As its place was made by this driver; None if it was not yet."""
+    is_silent: bool = False
+    """Whether the process that runs stands still."""
 
     @property
     def wanted(self) -> Process | None:

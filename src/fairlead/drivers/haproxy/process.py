@@ -241,6 +241,11 @@ async def ended(running: Running) -> None:
         os.close(descriptor)
 
 
+def kill(running: Running) -> None:
+    """At once, whatever it is at."""
+    _signal(running, signal.SIGKILL)
+
+
 def _signal(running: Running, number: int) -> None:
     if running.is_there:
         with contextlib.suppress(ProcessLookupError):
