@@ -150,14 +150,18 @@ def test_a_second_line_is_refused_in_every_field(text: str) -> None:
             (replace(plain, l7policies=(policy(Reject(), type=each, compare_type=how, value=text, key="k"),)), it)
             for each in (
                 L7RuleType.PATH,
+                L7RuleType.FILE_TYPE,
                 L7RuleType.COOKIE,
                 L7RuleType.HEADER,
                 L7RuleType.HOST_NAME,
                 L7RuleType.SSL_DN_FIELD,
             )
-            for how in (L7Comparison.EQUAL_TO, L7Comparison.REGEX)
+            for how in L7Comparison
         ),
-        (replace(plain, l7policies=(policy(Reject(), type=L7RuleType.HEADER, key=text),)), it),
+        *(
+            (replace(plain, l7policies=(policy(Reject(), type=each, key=text),)), it)
+            for each in (L7RuleType.HEADER, L7RuleType.COOKIE, L7RuleType.SSL_DN_FIELD)
+        ),
         (replace(plain, l7policies=(policy(Reject(), type=L7RuleType.SSL_VERIFY_RESULT, value=text),)), it),
         (replace(plain, http=Http(insert_headers=((text, "true"),))), it),
         (plain, replace(it, persistence=AppCookiePersistence(cookie_name=text))),
@@ -166,6 +170,7 @@ def test_a_second_line_is_refused_in_every_field(text: str) -> None:
         (plain, replace(it, tls=PoolTls(enabled=True, alpn_protocols=(text,)))),
         (replace(secure, tls=ListenerTls(container_ref="c", ciphers=f"AES128-SHA:{text}")), it),
         (replace(secure, tls=ListenerTls(container_ref="c", alpn_protocols=(text,))), it),
+        (replace(secure, tls=ListenerTls(container_ref="c", versions=(text,))), it),
         (replace(plain, id=text), it),
         (replace(plain, default_pool_id=text), replace(it, id=text)),
         (replace(plain, l7policies=(replace(rejected, rules=(replace(rejected.rules[0], id=text),)),)), it),

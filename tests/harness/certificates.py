@@ -69,10 +69,11 @@ class Authority:
     def pem(self) -> str:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
-    def issue(self, name: str, *addresses: str, key: Key | None = None) -> Issued:
+    def issue(self, name: str, *addresses: str, key: Key | None = None, subject: str = "") -> Issued:
+        """Its subject is called as the first name it is for, unless it has one of its own."""
         key = key or new_key()
         names = [x509.DNSName(name), *(x509.IPAddress(ip_address(each)) for each in addresses)]
-        made = _begun(name, self.certificate.subject, key)
+        made = _begun(subject or name, self.certificate.subject, key)
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return Issued(made.sign(self.key, hashes.SHA256()), key)
 

@@ -1,0 +1,91 @@
+"""What stands in certificates is text of whoever made them: of clients, as members are told it, and of those shown."""
+
+import socket
+import ssl
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from http.client import HTTPSConnection
+from pathlib import Path
+
+import pytest
+
+from fairlead.drivers.haproxy.secrets import secrets_of
+from fairlead.keystores.material import checked
+from fairlead.model.loadbalancer import ClientAuthentication, Http, ListenerProtocol, ListenerTls
+from fairlead.model.secrets import Role, Secret
+from harness.certificates import Authority, Issued
+from harness.machines import as_member, machine
+from harness.ports import free_port
+from harness.proxied import listener, needs_haproxy, pool, rows_of, running, view
+
+pytestmark = [needs_haproxy, pytest.mark.client]
+
+CA = Authority()
+SUBJECTS = [
+    "x\r\nX-Admin: yes",
+    "x\nX-Admin: yes\n\n",
+    "x\r\n\r\nGET /admin HTTP/1.1\r\nHost: a\r\n\r\n",
+    "'\"\\ %[src] ${HOME} %{+Q}o",
+    "é\u2028\x7f\x1b",
+    "a/CN=root,O=city",
+]
+TOLD = {"X-Ssl-Client-Cn", "X-Ssl-Client-Dn", "X-Ssl-Client-Verify"}
+HEADERS = ("X-SSL-Client-CN", "X-SSL-Client-DN", "X-SSL-Client-Verify")
+
+
+def fetch(port: int, client: Issued) -> str:
+    context = ssl.create_default_context(cadata=CA.pem)
+    context.check_hostname = False
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder, "it.pem")).write_text(client.whole)
+        context.load_cert_chain(path)
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=5, context=context)) as connection:
+        connection.request("GET", "/")
+        return connection.getresponse().read().decode()
+
+
+def test_a_client_says_nothing_to_members_by_its_name_but_its_name() -> None:
+    """No other header, and no other request."""
+    tls = ListenerTls(
+        container_ref="shown", client_authentication=ClientAuthentication.MANDATORY, client_ca_container_ref="ca"
+    )
+    http = Http(insert_headers=tuple((name, "true") for name in HEADERS))
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        secure = {"protocol": ListenerProtocol.TERMINATED_HTTPS, "tls": tls, "http": http}
+        one = listener("l", free_port(), its, **secure)
+        rows = rows_of(view([one], [its]))
+        pems: Mapping[Role, str] = {Role.CERTIFICATE: CA.issue("web.example").whole, Role.AUTHORITY: CA.pem}
+        with running(rows, {secret.path: pems[secret.role] for secret in secrets_of(rows.values())}):
+            assert fetch(one.proxy_port, CA.issue("friend")) == "m1"
+            plain = set(found.seen[0])
+            for subject in SUBJECTS:
+                assert fetch(one.proxy_port, CA.issue("friend", subject=subject)) == "m1"
+        assert plain >= TOLD
+        assert [set(seen) for seen in found.seen] == [plain] * (len(SUBJECTS) + 1)
+
+
+def test_certificates_of_any_subject_are_shown_and_their_names_mean_nothing_else() -> None:
+    """As a key-store gives them; whoever asks for an odd name is shown the first one."""
+    several = [CA.issue(name, subject=subject) for name, subject in zip("abcdef", SUBJECTS, strict=True)]
+    odd = [CA.issue(name) for name in ("*", "!a", "*.b.example", "x y", "a'b")]
+    found = {f"r{place}": each for place, each in enumerate([CA.issue("web.example"), *several, *odd])}
+    texts = {name: checked(Role.CERTIFICATE, each.whole.encode()) for name, each in found.items()}
+    tls = ListenerTls(container_ref="r0", sni_container_refs=tuple(found)[1:])
+    one = listener("l", free_port(), protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
+    files = {Secret(role=Role.CERTIFICATE, reference=name).path: text for name, text in texts.items()}
+    with running(rows_of(view([one], [])), files) as proxy:
+        for asked in ("nobody.example", "x\ty", "%[src]", ".".join(["a" * 60] * 4), "lua-load"):
+            assert shown(one.proxy_port, asked)
+        assert proxy.process.poll() is None
+
+
+def shown(port: int, name: str) -> bytes | None:
+    context = ssl.create_default_context(cadata=CA.pem)
+    context.check_hostname = False
+    with (
+        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        context.wrap_socket(plain, server_hostname=name) as client,
+    ):
+        return client.getpeercert(binary_form=True)
