@@ -1,7 +1,6 @@
 """End to end: Services of Kubernetes, from the calls of its cloud provider to what clients of two chassis get."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,9 +15,9 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority
-from lab import kubernetes_node
 from lab.kubernetes import CloudProvider, Service, ServicePort
 from lab.site import PATIENCE, Site, open_site
+from lab.tellers import telling_at
 
 pytestmark = [pytest.mark.lab]
 
@@ -119,22 +118,9 @@ def pods(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     with ExitStack() as stack:
         for name in NODES:
             (folder / name).write_text("1")
-            stack.enter_context(node_running(site, name, folder / name))
+            more = ("--health", str(HEALTH_CHECK), "--pods", str(folder / name))
+            stack.enter_context(telling_at(site.lab, name, NODE_PORTS, *more))
         yield folder
-
-
-@contextmanager
-def node_running(site: Site, name: str, pods: Path) -> Iterator[None]:
-    ports = [word for port in NODE_PORTS for word in ("--port", str(port))]
-    words = ["--name", name, *ports, "--health", str(HEALTH_CHECK), "--pods", str(pods)]
-    command = site.lab.command(name, ["/usr/bin/python3", kubernetes_node.__file__, *words])
-    with subprocess.Popen(command.argv, env=command.full_environment(), stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -169,23 +169,117 @@ def test_clients_show_who_they_are(site: Site, keys: Path):
         assert code(site, keys, balancer.vip, "--cert", str(keys / "gone.pem")) == ""
 
 
-def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
+def handshake(site: Site, vip: str, *more: str) -> str:
+    """What openssl says of one, with the answer to a request; "" if there is none."""
+    words = " ".join(("openssl s_client -ign_eof", "-connect", f"{vip}:443", "-servername web.example", *more))
+    asked = r"printf 'GET / HTTP/1.1\r\nHost: web.example\r\nConnection: close\r\n\r\n'"
+    told = site.lab.exec("asks", ["sh", "-c", f"{asked} | timeout 9 {words} 2>&1 || true"])
+    return told if " 200 OK" in told else ""
+
+
+def test_versions_ciphers_and_protocols_are_those_of_the_listener(site: Site, keys: Path):
+    fit, unfit = "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"
+    said = {"tls_versions": ["TLSv1.2"], "tls_ciphers": fit, "alpn_protocols": ["http/1.1"]}
+    with secure(site, **said) as balancer:
+        serves(site, keys, balancer)
+        assert f"Cipher is {fit}" in handshake(site, balancer.vip)
+        assert handshake(site, balancer.vip, "-tls1_2", "-cipher", f"{unfit}:{fit}")
+        for wrong in (("-tls1_3",), ("-tls1_2", "-cipher", unfit), ("-tls1_1", "-cipher", "DEFAULT@SECLEVEL=0")):
+            assert not handshake(site, balancer.vip, *wrong)
+        assert get(site, keys, balancer.vip, "--http2")[:2] == ("200", "1")
+        suite = {"tls_versions": ["TLSv1.3"], "tls_ciphers": "TLS_AES_256_GCM_SHA384", "alpn_protocols": ["h2"]}
+        site.cloud.load_balancer.update_listener(balancer.listener, **suite)
+        until(PATIENCE, "it is another one", lambda: not handshake(site, balancer.vip, "-tls1_2"))
+        serves(site, keys, balancer)
+        assert get(site, keys, balancer.vip, "--http2")[:2] == ("200", "2")
+        offered = site.lab.exec("asks2", ["sh", "-c", SUITE.format(vip=balancer.vip)])
+        assert ("Cipher is TLS_AES_256_GCM_SHA384" in offered, "ALPN protocol: h2" in offered) == (True, True)
+
+
+SUITE = "openssl s_client -connect {vip}:443 -alpn h2,http/1.1 </dev/null 2>&1 || true"
+
+
+def test_browsers_are_told_to_come_by_tls_alone(site: Site, keys: Path):
+    said = {"hsts_max_age": 3600, "hsts_include_subdomains": True, "hsts_preload": True}
+    with secure(site, **said) as balancer:
+        serves(site, keys, balancer)
+        for option in ("--http1.1", "--http2"):
+            head = get(site, keys, balancer.vip, option, "-D", "-", "-o", "/dev/null")[2]
+            assert "strict-transport-security: max-age=3600; includesubdomains; preload" in head.lower()
+
+
+RULES = {
+    "DN": {"type": "SSL_DN_FIELD", "compare_type": "EQUAL_TO", "key": "CN", "value": "friend"},
+    "GOOD": {"type": "SSL_VERIFY_RESULT", "compare_type": "EQUAL_TO", "value": "0"},
+    "ANY": {"type": "SSL_CONN_HAS_CERT", "compare_type": "EQUAL_TO", "value": "True"},
+}
+
+
+def test_rules_look_at_the_certificates_of_clients_who_may_show_one(site: Site, keys: Path):
+    """Who shows none comes in, who shows a revoked one does not."""
+    asked = {"client_ca_tls_container_ref": "ca.pem", "client_crl_container_ref": "crl.pem"}
+    policies = [
+        {"action": "REDIRECT_TO_URL", "redirect_url": f"https://rule.example/{name}", "rules": its}
+        for name, its in (("friend", list(RULES.values())), ("some", [RULES["ANY"]]))
+    ]
+    with secure(site, client_authentication="OPTIONAL", l7policies=policies, **asked) as balancer:
+        serves(site, keys, balancer)
+        where = {name: leads(site, keys, balancer, name) for name in ("friend", "member", "gone")}
+        assert where == {"friend": "https://rule.example/friend", "member": "https://rule.example/some", "gone": None}
+
+
+def leads(site: Site, keys: Path, balancer: Balancer, name: str) -> str | None:
+    """Where a client with this certificate is led to; None if it is not let in."""
+    shows = ("--cacert", f"{keys}/ca.pem", "--cert", f"{keys}/{name}.pem", "--connect-to", f"::{balancer.vip}:")
+    words = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{redirect_url}", *shows, "https://web.example/"]
+    try:
+        return site.lab.exec("asks", words)
+    except CommandFailed:
+        return None
+
+
+@contextmanager
+def ending_tls(site: Site, keys: Path) -> Iterator[None]:
+    """Both members, at SECURE."""
     served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/member.pem -key {keys}/member.pem"
     commands = [site.lab.command(each, served.split()) for each in ("oak", "elm")]
     running = [subprocess.Popen(each.argv, env=each.full_environment(), stdin=subprocess.DEVNULL) for each in commands]
     try:
-        with secure(site, SECURE, {"tls_enabled": True, "ca_tls_container_ref": "ca.pem"}) as balancer:
-            serves(site, keys, balancer)
-            stranger = Authority("stranger")
-            put(site, keys, "ca2.pem", stranger.pem)
-            site.cloud.load_balancer.update_pool(balancer.pool, ca_tls_container_ref="ca2.pem")
-            until(PATIENCE, "members are strangers", lambda: code(site, keys, balancer.vip) == "503")
-            put(site, keys, "ca2.pem", stranger.pem + CA.pem)
-            serves(site, keys, balancer)
+        yield
     finally:
         for each in running:
             each.terminate()
             each.wait(10)
+
+
+def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
+    with (
+        ending_tls(site, keys),
+        secure(site, SECURE, {"tls_enabled": True, "ca_tls_container_ref": "ca.pem"}) as balancer,
+    ):
+        serves(site, keys, balancer)
+        stranger = Authority("stranger")
+        put(site, keys, "ca2.pem", stranger.pem)
+        site.cloud.load_balancer.update_pool(balancer.pool, ca_tls_container_ref="ca2.pem")
+        until(PATIENCE, "members are strangers", lambda: code(site, keys, balancer.vip) == "503")
+        put(site, keys, "ca2.pem", stranger.pem + CA.pem)
+        serves(site, keys, balancer)
+
+
+def test_what_is_passed_through_ends_at_the_member(site: Site, keys: Path):
+    """By a proxy too: the switch has no limits."""
+    said = {"protocol": "HTTPS", "connection_limit": 100, "default_tls_container_ref": None}
+    there = ("--cacert", f"{keys}/ca.pem", "https://member.example/", "-o", "/dev/null")
+    with ending_tls(site, keys), secure(site, SECURE, {"protocol": "HTTPS"}, **said) as balancer:
+        words = ["curl", "-sS", "-m", "5", "-w", "%{http_code}", "--connect-to", f"::{balancer.vip}:", *there]
+        until(PATIENCE, "it is served", lambda: _printed(site, words) == "200")
+
+
+def _printed(site: Site, words: list[str]) -> str:
+    try:
+        return site.lab.exec("asks", words)
+    except CommandFailed:
+        return ""
 
 
 def test_a_renewal_is_served_without_a_failed_request(site: Site, keys: Path):

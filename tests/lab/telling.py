@@ -1,9 +1,11 @@
-"""A node of a Kubernetes cluster as a load balancer sees it: node ports, and kube-proxy's health check of one Service.
+"""A server that tells in JSON what it was told; with `--pods`, a node of a Kubernetes cluster as proxies see it.
 
-Run by the path of this file, with a file that has the number of the Service's pods on this node. Whoever asks at a node
-port is told in JSON who answers, whom the connection came from, what a PROXY header said of it, and the request's
-headers. With `externalTrafficPolicy: Local` a node without a pod drops what comes (here: it hangs up), and the health
-check, which listens where `--health` says, answers 503 in the place of 200.
+Run by the path of this file. Whoever asks is told who answers, whom the connection came from, what a PROXY header said
+of it, and the request's headers. `/slow` is answered after some seconds, `/login` with a cookie.
+
+With `--pods`, a file that has the number of a Service's pods on this node, and with `--health`, where kube-proxy's
+health check of the Service listens: with `externalTrafficPolicy: Local` a node without a pod drops what comes (here: it
+hangs up), and the health check answers 503 in the place of 200.
 """
 
 import argparse
@@ -20,6 +22,9 @@ SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """Of the PROXY protocol's version 2 (haproxy, doc/proxy-protocol.txt, 2.2)."""
 TLS = 0x20
 """PP2_TYPE_SSL."""
+SLOW = 5.0
+"""Seconds."""
+COOKIE = "SESSION"
 
 
 async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], bytes]:
@@ -44,25 +49,28 @@ def _types(more: bytes) -> Iterator[int]:
         more = more[3 + int.from_bytes(more[1:3]) :]
 
 
-async def _answer(name: str, pods: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(name: str, pods: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         greeting, first = await _greeting(reader)
         head = first + await reader.readuntil(b"\r\n\r\n")
         if _count(pods):
-            _, *lines = head.decode().split("\r\n")
+            asked, *lines = head.decode().split("\r\n")
+            if " /slow " in asked:
+                await asyncio.sleep(SLOW)
             headers = {key.lower(): text.strip() for key, _, text in (line.partition(":") for line in lines if line)}
             peer = ip_address(writer.get_extra_info("peername")[0])
             told = {"node": name, "peer": str(getattr(peer, "ipv4_mapped", None) or peer), "said": greeting}
-            _write(writer, "200 OK", json.dumps({**told, "headers": headers}))
+            cookie = f"Set-Cookie: {COOKIE}={name}" if " /login " in asked else ""
+            _write(writer, "200 OK", json.dumps({**told, "headers": headers}), cookie)
             await writer.drain()
     writer.close()
 
 
-def _count(pods: Path) -> int:
-    return int(pods.read_text())
+def _count(pods: Path | None) -> int:
+    return int(pods.read_text()) if pods is not None else 1
 
 
-async def _be_healthy(pods: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _be_healthy(pods: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """kube-proxy, pkg/proxy/healthcheck."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -73,13 +81,14 @@ async def _be_healthy(pods: Path, reader: asyncio.StreamReader, writer: asyncio.
     writer.close()
 
 
-def _write(writer: asyncio.StreamWriter, status: str, body: str) -> None:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
-    writer.write(f"{head}\r\n\r\n{body}".encode())
+def _write(writer: asyncio.StreamWriter, status: str, body: str, *fields: str) -> None:
+    fields = (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *filter(None, fields))
+    writer.write("\r\n".join((*fields, "", body)).encode())
 
 
-async def _serve(name: str, ports: list[int], health: int, pods: Path) -> None:
-    answers = [(port, partial(_answer, name, pods)) for port in ports] + [(health, partial(_be_healthy, pods))]
+async def _serve(name: str, ports: list[int], health: list[int], pods: Path | None) -> None:
+    answers = [(port, partial(_answer, name, pods)) for port in ports]
+    answers += [(port, partial(_be_healthy, pods)) for port in health]
     servers = []
     for port, answer in answers:
         listener = socket.create_server(("::", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
@@ -92,8 +101,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
     parser.add_argument("--port", type=int, action="append", required=True)
-    parser.add_argument("--health", type=int, required=True)
-    parser.add_argument("--pods", type=Path, required=True)
+    parser.add_argument("--health", type=int, action="append", default=[])
+    parser.add_argument("--pods", type=Path)
     asked = parser.parse_args()
     asyncio.run(_serve(asked.name, asked.port, asked.health, asked.pods))
 
