@@ -230,7 +230,7 @@ def _check(configuration: Configuration) -> None:
         raise BadConfiguration(f"providers: {error}") from None
     _check_agent(configuration.agent)
     try:
-        check_url(configuration.store.where)
+        check_url(configuration.store.where, configuration.store.access)
     except ValueError as error:
         raise BadConfiguration(f"store.url: {error}") from None
     if configuration.log.level not in LEVELS:

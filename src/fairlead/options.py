@@ -13,6 +13,7 @@ from fairlead.changes.proxy_places import MOST_OF_GUESTS as MOST_GUEST_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
 from fairlead.model.parting import LONGEST_PARTING
 from fairlead.model.quota import PROBE_LIMITS, ProbeLimits
+from fairlead.store.etcd_access import Access
 
 AGENTS = "agents"
 PROBERS = ("ovn", AGENTS)
@@ -186,8 +187,32 @@ SHORTEST_TOKEN, LONGEST_TOKEN = 60, 90 * 86_400
 class StoreOptions:
     """Where the model is kept."""
 
-    url: str = _option("", "sqlite:///PATH: a file, made when it is not there. Empty: that of store.path.")
+    url: str = _option(
+        "",
+        "sqlite:///PATH: a file, made when it is not there. etcd://HOST:PORT,HOST:PORT,.../PREFIX: members of an etcd,"
+        " and how all keys of this deployment begin. Empty: the file of store.path.",
+    )
     path: str = _option("/var/lib/fairlead/fairlead.db", "The SQLite file, where store.url is empty.")
+    ca: str = _option("", "PEM file: who signs the certificates of etcd's members. Empty: etcd is asked without TLS.")
+    certificate: str = _option(
+        "", "PEM file: this server's own for etcd; etcd may know it as a user by its common name."
+    )
+    key: str = _option("", "PEM file of its private key.")
+    user: str = _option(
+        "", "The user of etcd, where it knows its users by passwords. Best one that may use PREFIX alone."
+    )
+    password_file: str = _option("", "The file that has that user's password and nothing else.")
+
+    @property
+    def access(self) -> Access:
+        """How to come in."""
+        return Access(
+            ca=self.ca,
+            certificate=self.certificate,
+            key=self.key,
+            user=self.user,
+            password_file=self.password_file,
+        )
 
     @property
     def where(self) -> str:

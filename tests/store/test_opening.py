@@ -1,10 +1,13 @@
 """A URL means one store, or says what would be right."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fairlead.store.etcd_access import Access
 from fairlead.store.opening import check_url, open_store
 from fairlead.store.sqlite import SqliteStore
 
@@ -29,9 +32,38 @@ def test_a_url_opens_its_store(tmp_path: Path):
         ("mysql://fairlead:secret@host/x", r"'mysql://\.\.\.@host/x' begins with none of sqlite://"),
         ("sqlite://fairlead.db", "sqlite:///var/lib/fairlead/fairlead.db"),
         ("sqlite:///var/lib/", "names no file"),
+        ("etcd://127.0.0.1:2379", "prefix of this deployment's keys is missing"),
+        ("etcd://127.0.0.1:2379/a//b", "prefix"),
+        ("etcd://127.0.0.1/fairlead", "no HOST:PORT; give it as in etcd://192.0.2.1:2379,"),
+        ("etcd://::1:2379/fairlead", "needs brackets"),
+        ("etcd://h1:2379,h1:2379/fairlead", "a member twice"),
+        ("etcd://fl:secret@h1:2379/fairlead", "store.user and store.password_file do"),
     ],
 )
 def test_another_url_says_what_would_be_right(url: str, words: str):
     with pytest.raises(ValueError, match=words) as refused:
         check_url(url)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [
+        (Access(ca="ca", certificate="c"), "store.certificate and store.key go together"),
+        (Access(ca="ca", user="fl"), "store.user and store.password_file go together"),
+        (Access(user="fl", password_file="p"), "need TLS"),
+        (Access(certificate="c", key="k"), "need TLS"),
+    ],
+)
+def test_how_to_come_in_is_whole(access: Access, words: str):
+    url = "etcd://h1:2379,[2001:db8::1]:2379/fairlead/one"
+    check_url(url, Access(ca="ca", certificate="c", key="k"))
+    with pytest.raises(ValueError, match=words):
+        check_url(url, access)
+    with pytest.raises(ValueError, match="it is a file"):
+        check_url("sqlite:///var/lib/fairlead.db", access)
+
+
+def test_grpc_is_imported_only_for_etcd():
+    script = "import sys, fairlead.server.process; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

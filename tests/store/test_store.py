@@ -11,63 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.foreign import is_foreign
-from fairlead.model.network import Network, Router
+from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes
 from fairlead.store.codec import decode, encode
-from fairlead.store.interface import ABSENT, Compacted, Conflict, StoreUnavailable
+from fairlead.store.interface import Compacted, StoreUnavailable
 from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, LONGEST_PAUSE, Model, _pause
 from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SqliteStore
-from harness.story import read_story
-
-STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
-DOCUMENTS = {
-    str(key): item
-    for story in STORIES
-    for state in story.states
-    for key, item in state.documents.items()
-    if not is_foreign(item)
-}
+from harness.stories import DOCUMENTS, put
 
 
 @pytest.mark.parametrize("key", sorted(DOCUMENTS))
 def test_every_document_survives_its_text(key: str):
     assert decode(Owner.parse(key), encode(DOCUMENTS[key])) == DOCUMENTS[key]
-
-
-def test_a_transaction_is_all_or_nothing_and_guards_hold(tmp_path: Path):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        first = await store.transact(guards={"a": ABSENT}, puts={"a": b"1", "b": b"1"}, deletes=[])
-        with pytest.raises(Conflict):
-            await store.transact(guards={"a": ABSENT}, puts={"c": b"1"}, deletes=["b"])
-        second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=["b"])
-        assert second > first
-        documents, revision = await store.range("")
-        assert [(document.key, document.revision, document.value) for document in documents] == [("a", second, b"2")]
-        assert revision == second
-        await store.close()
-
-    asyncio.run(run())
-
-
-def test_the_feed_tells_every_transaction_in_order_to_another_process_too(tmp_path: Path):
-    async def run() -> None:
-        mine, other = await SqliteStore.open(tmp_path / "s.db"), await SqliteStore.open(tmp_path / "s.db")
-        feed = mine.watch(0)
-        await mine.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        await other.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
-        assert dict((await anext(feed)).documents) == {"a": b"1"}
-        assert dict((await anext(feed)).documents) == {"a": None, "b": b"1"}
-        await feed.aclose()
-        await mine.close()
-        await other.close()
-
-    asyncio.run(run())
 
 
 def test_a_feed_that_does_not_go_back_far_enough_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -90,122 +46,10 @@ def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path):
         asyncio.run(SqliteStore.open(tmp_path / "s.db"))
 
 
-def test_the_model_survives_a_restart(tmp_path: Path):
-    state = STORIES[0].states[0]
-
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        before = await model.write(lambda _: Changes(puts=tuple(state.documents.values())))
-        await store.close()
-        store = await SqliteStore.open(tmp_path / "s.db")
-        assert (await Model.load(store, lambda *_: None)).snapshot == before
-        await store.close()
-
-    asyncio.run(run())
-
-
-def test_two_servers_never_lose_an_update(tmp_path: Path):
-    state = STORIES[0].states[0]
-    net = Owner(Kind.NETWORK, "net1")
-
-    def more(snapshot: Snapshot) -> Changes:
-        network = snapshot.networks["net1"]
-        return Changes(puts=(replace(network, mtu=network.mtu + 1),))
-
-    async def run() -> None:
-        stores = [await SqliteStore.open(tmp_path / "s.db") for _ in range(2)]
-        models = [await Model.load(store, lambda *_: None) for store in stores]
-        await models[0].write(lambda _: Changes(puts=(state.documents[net],)))
-        await models[1].write(
-            lambda snapshot: more(snapshot) if "net1" in snapshot.networks else Changes(puts=(state.documents[net],))
-        )
-        await asyncio.gather(*(model.write(more) for _ in range(20) for model in models))
-        loaded = await Model.load(stores[0], lambda *_: None)
-        assert loaded.snapshot.networks["net1"].mtu == 1442 + 41
-        for store in stores:
-            await store.close()
-
-    asyncio.run(run())
-
-
 def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
     longest = [max(_pause(lost) for _ in range(200)) for lost in range(ATTEMPTS)]
     assert 0 < longest[0] < 0.001 < longest[3] < 0.008 < longest[10] < LONGEST_PAUSE
     assert max(longest) <= LONGEST_PAUSE
-
-
-@pytest.mark.parametrize("rests", [False, True])
-def test_what_does_not_compile_is_not_written(tmp_path: Path, rests: bool):
-    """Others are served while what takes long is compiled."""
-    served = asyncio.Event()
-
-    def refuse(snapshot: Snapshot, owner: Owner) -> Steps[None] | None:
-        if rests:
-            return refuse_late()
-        raise Unsupported("anything", "nobody")
-
-    def refuse_late() -> Steps[None]:
-        while not served.is_set():
-            yield
-        raise Unsupported("anything", "nobody")
-
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, refuse)
-        asyncio.get_running_loop().call_later(0, served.set)
-        with pytest.raises(Unsupported):
-            await model.write(lambda _: Changes(puts=tuple(STORIES[0].states[0].documents.values())))
-        assert await store.range("") == ([], 0)
-        assert model.snapshot == Snapshot()
-        await store.close()
-
-    asyncio.run(run())
-
-
-def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(tmp_path: Path):
-    port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
-
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        models = [await Model.load(store, lambda *_: None) for _ in range(2)]
-        await models[0].write(lambda _: Changes(puts=(port,)))
-        twin = replace(port, id="vm9")
-
-        def take(snapshot: Snapshot) -> Changes:
-            if "vm1" in snapshot.ports:
-                raise LookupError("taken")
-            return Changes(puts=(twin,))
-
-        with pytest.raises(LookupError):
-            await models[1].write(take)
-        await store.close()
-
-    asyncio.run(run())
-
-
-def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(tmp_path: Path):
-    """The port's document only reads the network: nothing that the deletion writes is changed by it."""
-    network = DOCUMENTS["network/net1"]
-    port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
-    owner = Owner(Kind.NETWORK, "net1")
-
-    def delete(snapshot: Snapshot) -> Changes:
-        if snapshot.network_ports.get("net1"):
-            raise LookupError("in use")
-        return Changes(deletes=(owner,), rests_on_absence=True)
-
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        one = await Model.load(store, lambda *_: None)
-        await one.write(lambda _: Changes(puts=(network,)))
-        other = await Model.load(store, lambda *_: None)
-        await one.write(lambda _: Changes(puts=(port,), reads=(owner,)))
-        with pytest.raises(LookupError):
-            await other.write(delete)
-        await store.close()
-
-    asyncio.run(run())
 
 
 def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -230,16 +74,6 @@ def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, mo
         await store.close()
 
     asyncio.run(run())
-
-
-def put(name: str, _: Snapshot) -> Changes:
-    network = next(item for item in DOCUMENTS.values() if isinstance(item, Network))
-    return Changes(puts=(replace(network, id=name),))
-
-
-def put_router(name: str, _: Snapshot) -> Changes:
-    router = next(item for item in DOCUMENTS.values() if isinstance(item, Router))
-    return Changes(puts=(replace(router, id=name),))
 
 
 class StillStore(SqliteStore):
@@ -327,29 +161,6 @@ def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(
         assert log.stat().st_size <= 2 * LARGEST_LOG
         await store.close()
         await other.close()
-
-    asyncio.run(run())
-
-
-def test_what_was_deleted_is_known_also_after_a_restart(tmp_path: Path):
-    async def run() -> None:
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        for name in ("kept", "gone"):
-            await model.write(partial(put, name))
-            await model.write(partial(put_router, name))
-        await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"), Owner(Kind.ROUTER, "gone"))))
-        await store.close()
-        store = await SqliteStore.open(tmp_path / "s.db")
-        model = await Model.load(store, lambda *_: None)
-        deleted = await model.deleted()
-        gone = ("network/gone", "vip-network/gone", "vip-network/gone/guest", "vip-network/kept")
-        gone += ("router/gone", "vip-gateway/gone", "vip-gateway/kept", "near-gateway/gone")
-        assert all(Owner.parse(text) in deleted for text in gone)
-        strange = ("network/kept", "network/strange", "vip-network/strange", "loadbalancer/strange")
-        strange += ("vip-gateway/strange", "near-gateway/strange")
-        assert not any(Owner.parse(text) in deleted for text in strange)
-        await store.close()
 
     asyncio.run(run())
 

@@ -19,7 +19,7 @@ from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
 from fairlead.api.openapi import DOCUMENT, operations, with_document
 from fairlead.changes.identity import Identity
-from fairlead.store.interface import StoreError
+from fairlead.store.interface import OutcomeUnknown, StoreError, TooLarge
 
 LOG = logging.getLogger(__name__)
 Words: TypeAlias = Callable[[Request, Any], ApiError]
@@ -34,6 +34,12 @@ def _itself(_: Request, error: ApiError) -> ApiError:
 
 
 def _not_stored(_: Request, error: StoreError) -> ApiError:
+    if isinstance(error, TooLarge):
+        return ApiError(
+            413, f"Nothing was written: the change is larger than the store takes: {error}", "RequestTooLarge"
+        )
+    if isinstance(error, OutcomeUnknown):
+        return ApiError(503, f"Look again before you repeat the change: {error}", "ServiceUnavailable")
     return ApiError(503, f"The change could not be stored, and nothing was written: {error}", "ServiceUnavailable")
 
 
@@ -106,6 +112,8 @@ def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str,
     """And a line of the log for what is no fault of the caller's."""
     where = f"{request.method} {request.url.path}"
     match error:
+        case TooLarge():
+            LOG.warning("%s: %s", where, error)
         case StoreError():
             LOG.error("%s: %s", where, error)
             return {"retry-after": RETRY_SECONDS}

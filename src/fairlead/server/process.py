@@ -73,7 +73,7 @@ async def serve(configuration: Configuration) -> None:
         providers = without_proxies(providers)
     dataplanes = dataplanes_of(providers)
     gc.disable()  # until the model is loaded: each new document would be looked through again and again
-    store = await open_store(configuration.store.where)
+    store = await open_store(configuration.store.where, configuration.store.access)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         lxd, nodes = LxdServer(configuration), NodesServer(configuration)

@@ -1,7 +1,7 @@
 """What the rest asks of a store: get, range, transact, watch, as etcd has them and SQLite can do them.
 
 One document under one key with one revision. A revision is the number of the transaction that wrote the document last;
-numbers only grow, over all keys. Every read and every transaction is linearizable.
+numbers only grow, over all keys, and may leave gaps. Every read and every transaction is linearizable.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -13,7 +13,7 @@ ABSENT = 0
 
 
 class StoreError(Exception):
-    """The store could not do it; nothing was written."""
+    """The store could not do it; nothing was written, unless it is OutcomeUnknown."""
 
 
 class Conflict(StoreError):
@@ -26,6 +26,15 @@ class Conflict(StoreError):
 
 class StoreUnavailable(StoreError):
     """The disk is full, the file is not ours, the cluster has no quorum: the message says which."""
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The cluster went away in the middle of it: nobody can tell yet whether it was written. It will not be done later
+    than the next change of this server."""
+
+
+class TooLarge(StoreError):
+    """More than the store takes at once. The message says how much that is."""
 
 
 class Compacted(StoreError):
@@ -65,7 +74,8 @@ class Store(Protocol):
 
         Answers the new revision.
 
-        What it answers survives the loss of the process and of power. Raises Conflict and StoreUnavailable.
+        What it answers survives the loss of the process and of power. Raises Conflict, TooLarge and StoreUnavailable,
+        of which OutcomeUnknown alone may have written.
         """
 
     async def deleted(self) -> set[str]:

@@ -4,39 +4,59 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.store.etcd_access import Access, check_access, parse_location
 from fairlead.store.interface import Store
 from fairlead.store.sqlite import SqliteStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """Both are given what stands behind `scheme://`."""
+    """Both are given what stands behind `scheme://`, and how to come in."""
 
-    check: Callable[[str], None]
+    check: Callable[[str, Access], None]
     """Raises ValueError, which says what would be right."""
-    open: Callable[[str], Awaitable[Store]]
+    open: Callable[[str, Access], Awaitable[Store]]
     """Raises StoreUnavailable."""
 
 
-def _check_file(path: str) -> None:
+def _check_file(path: str, access: Access) -> None:
+    if access != Access():
+        raise ValueError(
+            "it is a file: store.ca, store.certificate, store.key, store.user, store.password_file are for etcd"
+        )
     if not path.startswith("/") or path.endswith("/"):
         raise ValueError("it names no file; give it whole, as in sqlite:///var/lib/fairlead/fairlead.db")
 
 
-def _open_file(path: str) -> Awaitable[Store]:
+def _open_file(path: str, _: Access) -> Awaitable[Store]:
     return SqliteStore.open(Path(path))
 
 
-SCHEMES: Mapping[str, Scheme] = {"sqlite": Scheme(check=_check_file, open=_open_file)}
+def _check_etcd(rest: str, access: Access) -> None:
+    parse_location(rest)
+    check_access(access)
 
 
-def check_url(url: str) -> None:
+async def _open_etcd(rest: str, access: Access) -> Store:
+    from fairlead.store.etcd import EtcdStore  # gRPC is there only if somebody asked for it
+
+    return await EtcdStore.open(parse_location(rest), access)
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "sqlite": Scheme(check=_check_file, open=_open_file),
+    "etcd": Scheme(check=_check_etcd, open=_open_etcd),
+}
+NO_ACCESS = Access()
+
+
+def check_url(url: str, access: Access = NO_ACCESS) -> None:
     """Raises ValueError for one that means no store."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
         raise ValueError(f"'{_shown(url)}' begins with none of {', '.join(f'{each}://' for each in SCHEMES)}")
     try:
-        SCHEMES[scheme].check(rest)
+        SCHEMES[scheme].check(rest, access)
     except ValueError as error:
         raise ValueError(f"'{_shown(url)}': {error}") from None
 
@@ -47,8 +67,8 @@ def _shown(url: str) -> str:
     return f"{before.partition('://')[0]}://...@{host}" if at else url
 
 
-async def open_store(url: str) -> Store:
+async def open_store(url: str, access: Access = NO_ACCESS) -> Store:
     """Raises ValueError, and StoreUnavailable when it cannot be opened or was written by a newer version."""
-    check_url(url)
+    check_url(url, access)
     scheme, _, rest = url.partition("://")
-    return await SCHEMES[scheme].open(rest)
+    return await SCHEMES[scheme].open(rest, access)

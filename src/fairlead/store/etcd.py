@@ -1,0 +1,375 @@
+"""The store in an etcd: several servers on several hosts, over the members of one cluster.
+
+A transaction is one of etcd's, whose revision is ours. Each writes the head, so the head's revision is the store's and
+everybody else may use the same etcd. Each writes a key of its server's session too, and expects there what it wrote
+last. So one whose answer was lost is found out: whoever writes the session next learns whether it was done, and it can
+not be done any more afterwards.
+
+Nothing here compacts: that is the operator's. The feed goes back as far as etcd's history.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlead.store import etcd_pb2 as pb
+from fairlead.store.etcd_access import Access, Location
+from fairlead.store.etcd_calls import PATIENCE, PAUSE, RANGE, TXN, Members, Refused, Unreached
+from fairlead.store.etcd_requests import GUARDS, Keys, after_all, delete, holds, look, put, writes
+from fairlead.store.interface import (
+    ABSENT,
+    Batch,
+    Compacted,
+    Conflict,
+    Document,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+)
+
+VERSION = b"1"
+"""Of how documents are laid out; the head has it."""
+PAGE = 500
+POLL = 2.0
+"""Seconds between two looks at the head by who follows: the bell may be at a member that stands still."""
+ATTEMPTS = 5
+FEED = 10_000
+FEED_BYTES = 32 * 2**20
+"""Who is further behind reads everything again."""
+SESSIONS = 1000
+"""Sessions of servers that were killed, which a start leaves."""
+TRIMMED = 100
+"""Keys that are taken away at once, and deletions after which it is looked whether there is something to take."""
+
+
+class EtcdStore:
+    """Use `await EtcdStore.open(location, access)`."""
+
+    def __init__(self, location: Location, access: Access) -> None:
+        self._where = str(location)
+        self._session = uuid.uuid4().hex
+        self._keys = Keys(location.prefix, self._session)
+        self._members = Members(location, access)
+        self._turn = asyncio.Lock()
+        self._seen = ABSENT
+        """The revision at which our session was written last, as far as is known."""
+        self._open = ""
+        """The transaction of ours of which it is not known yet whether it was done."""
+        self._count = 0
+        self._page = PAGE
+
+    @classmethod
+    async def open(cls, location: Location, access: Access) -> "EtcdStore":
+        """Raises StoreUnavailable."""
+        try:
+            store = cls(location, access)
+        except (OSError, ValueError) as error:
+            raise StoreUnavailable(f"{location}: {error}") from error
+        try:
+            await store._check_version()
+            await store._trim(store._keys.sessions, SESSIONS)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def get(self, key: str) -> Document | None:
+        found = (await self._ask(RANGE, pb.RangeRequest(key=self._keys.document(key)))).kvs
+        return Document(key=key, revision=found[0].mod_revision, value=found[0].value) if found else None
+
+    async def range(self, prefix: str, *, after: str = "", limit: int | None = None) -> tuple[list[Document], int]:
+        begin = self._keys.document(after) + b"\0" if after and after >= prefix else self._keys.document(prefix)
+        end = after_all(self._keys.document(prefix))
+        for _ in range(ATTEMPTS):
+            try:
+                found, revision = await self._read(begin, end, limit)
+            except Compacted:  # while it was read
+                continue
+            name = self._keys.name
+            return [
+                Document(key=name(each.key), revision=each.mod_revision, value=each.value) for each in found
+            ], revision
+        raise StoreUnavailable(f"{self._where} is compacted faster than it can be read")
+
+    async def transact(
+        self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
+    ) -> int:
+        gone = dict.fromkeys(deletes)
+        puts = {key: value for key, value in puts.items() if key not in gone}
+        async with self._turn:
+            revision = await self._write(guards, puts, list(gone), head)
+            if gone and self._count % TRIMMED == 0:
+                with contextlib.suppress(StoreError):
+                    await self._trim(self._keys.gone, FEED)
+        return revision
+
+    async def _write(
+        self, guards: Mapping[str, int], puts: Mapping[str, bytes], gone: list[str], head: int | None
+    ) -> int:
+        for _ in range(ATTEMPTS):
+            await self._settle()
+            if len(guards) <= GUARDS:
+                revision = await self._try(guards, puts, gone, head)
+            else:
+                revision = await self._try_at(await self._look(guards, head), puts, gone)
+            if revision is not None:
+                return revision
+        raise StoreUnavailable(f"{self._where}: not done in {ATTEMPTS} attempts; try again")
+
+    async def _try_at(self, head: int, puts: Mapping[str, bytes], gone: list[str]) -> int | None:
+        """If nothing was written since the guards were looked at; whatever was, they are looked at again."""
+        try:
+            return await self._try({}, puts, gone, head)
+        except Conflict:
+            return None
+
+    async def deleted(self) -> set[str]:
+        values, _ = await self._read(self._keys.gone, after_all(self._keys.gone), None)
+        gone = {key for each in values for key in msgspec.json.decode(each.value, type=list[str])}
+        if gone:
+            there, _ = await self._read(self._keys.documents, after_all(self._keys.documents), None, keys_only=True)
+            gone -= {self._keys.name(each.key) for each in there}
+        return gone
+
+    async def changes(self, after: int) -> list[Batch]:
+        head = await self._head()
+        if head == after:
+            return []
+        if head < after:
+            raise Compacted(f"{self._where} is older than what was read of it: it was restored, or is another")
+        batches: list[Batch] = []
+        until = asyncio.get_running_loop().time() + PATIENCE
+        while not batches or batches[-1].revision < head:
+            try:
+                await self._collect(batches, after, head)
+            except Unreached as error:
+                if asyncio.get_running_loop().time() > until:
+                    raise StoreUnavailable(f"{self._where}: {error}") from None
+        # A watch that begins at the very revision that is compacted loses deletes of it (etcd 18089), and says nothing.
+        await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True, revision=max(after, 1)))
+        return batches
+
+    async def watch(self, after: int) -> AsyncIterator[Batch]:
+        written = asyncio.Event()
+        bell = asyncio.create_task(self._ring(written))
+        try:
+            while True:
+                written.clear()
+                for batch in await self.changes(after):
+                    yield batch
+                    after = batch.revision
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL):
+                        await written.wait()
+        finally:
+            bell.cancel()
+            await asyncio.gather(bell, return_exceptions=True)
+
+    async def close(self) -> None:
+        if self._seen and not self._open:
+            with contextlib.suppress(Refused, Unreached):
+                await self._members.ask_once(TXN, pb.TxnRequest(success=[delete(self._keys.session)]))
+        await self._members.close()
+
+    async def _ask(self, method: Any, request: Any) -> Any:
+        """Raises StoreUnavailable, Compacted and TooLarge."""
+        try:
+            return await self._members.ask(method, request)
+        except Refused as refused:
+            raise self._worded(refused) from None
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{self._where}: {error}") from None
+
+    def _worded(self, refused: Refused) -> StoreError:
+        if refused.compacted:
+            return Compacted(f"{self._where}: {refused}")
+        if refused.too_large:
+            return TooLarge(
+                f"{self._where}: {refused} (its --max-request-bytes and --max-txn-ops say how much it takes)"
+            )
+        return StoreUnavailable(f"{self._where}: {refused}")
+
+    async def _check_version(self) -> None:
+        found = (await self._ask(RANGE, pb.RangeRequest(key=self._keys.head))).kvs
+        if found and found[0].value != VERSION:
+            raise StoreUnavailable(f"{self._where} was written by a newer version of Fairlead")
+
+    async def _head(self) -> int:
+        return _revision(await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True)))
+
+    async def _read(
+        self, begin: bytes, end: bytes, limit: int | None, keys_only: bool = False
+    ) -> tuple[list[Any], int]:
+        """As of one moment, page by page, and the revision of the store then. Raises Compacted."""
+        found: list[Any] = []
+        moment = revision = 0
+        while True:
+            size = self._page if limit is None else min(self._page, limit - len(found))
+            if size < 1:
+                return found, revision
+            request = pb.RangeRequest(key=begin, range_end=end, limit=size, revision=moment, keys_only=keys_only)
+            operations = [look(self._keys.head, moment), pb.Operation(range=request)]
+            try:
+                answer = await self._members.ask(TXN, pb.TxnRequest(success=operations))
+            except Refused as refused:
+                if refused.too_large_an_answer and size > 1:
+                    self._page = max(1, size // 2)
+                    continue
+                raise self._worded(refused) from None
+            moment = moment or answer.header.revision
+            revision = _revision(answer.responses[0].range)
+            page = answer.responses[1].range
+            found += page.kvs
+            if not page.more:
+                return found, revision
+            begin = page.kvs[-1].key + b"\0"
+
+    async def _look(self, guards: Mapping[str, int], head: int | None) -> int:
+        """The head at which all of these hold. Raises Conflict."""
+        names = list(guards)
+        moment = found_head = 0
+        for first in range(0, len(names), PAGE // 5):
+            some = names[first : first + PAGE // 5]
+            looks = [look(each, moment) for each in (self._keys.head, *map(self._keys.document, some))]
+            answer = await self._ask(TXN, pb.TxnRequest(success=looks))
+            moment = moment or answer.header.revision
+            found_head, *revisions = (_revision(each.range) for each in answer.responses)
+            _compare({name: guards[name] for name in some}, revisions)
+        if head is not None and head != found_head:
+            raise Conflict("the store")
+        return found_head
+
+    async def _try(
+        self, guards: Mapping[str, int], puts: Mapping[str, bytes], gone: list[str], head: int | None
+    ) -> int | None:
+        """The revision; None when it was not done and may be tried again. Raises Conflict, OutcomeUnknown."""
+        self._count += 1
+        token = f"{self._session}-{self._count}"
+        keys = [self._keys.session, self._keys.head, *map(self._keys.document, guards)]
+        compare = [holds(self._keys.session, self._seen)]
+        compare += [holds(self._keys.document(key), wanted) for key, wanted in guards.items()]
+        if head is not None:
+            compare.append(holds(self._keys.head, head))
+        success = writes(self._keys, puts, gone, token, VERSION)
+        request = pb.TxnRequest(compare=compare, success=success, failure=list(map(look, keys)))
+        self._open = token
+        try:
+            answer = await self._members.ask_once(TXN, request)
+        except Refused as refused:
+            self._open = ""
+            raise self._worded(refused) from None
+        except Unreached:
+            return await self._settle()
+        self._open = ""
+        if answer.succeeded:
+            self._seen = answer.header.revision
+            return self._seen
+        self._seen, found_head, *revisions = (_revision(each.range) for each in answer.responses)
+        if head is not None and head != found_head:
+            raise Conflict("the store")
+        _compare(guards, revisions)
+        return None
+
+    async def _settle(self) -> int | None:
+        """Find out what became of the open transaction: its revision, or None, and then it never will be done."""
+        if not self._open:
+            return None
+        token, fence = self._open.encode(), f"{self._open}-not".encode()
+        session = self._keys.session
+        request = pb.TxnRequest(
+            compare=[holds(session, self._seen)],
+            success=[put(session, fence)],
+            failure=[pb.Operation(range=pb.RangeRequest(key=session))],
+        )
+        try:
+            answer = await self._ask(TXN, request)
+        except StoreError as error:
+            raise OutcomeUnknown(f"{error}; whether the change was written is not known yet") from None
+        self._open = ""
+        if answer.succeeded:
+            self._seen = answer.header.revision
+            return None
+        found = answer.responses[0].range.kvs
+        self._seen = found[0].mod_revision if found else ABSENT
+        if found and found[0].value == token:
+            return self._seen
+        if found and found[0].value == fence:  # the answer to an earlier fence was lost
+            return None
+        raise OutcomeUnknown(
+            f"{self._where}: somebody took our session away; whether the change was written is not known"
+        )
+
+    async def _collect(self, batches: list[Batch], after: int, head: int) -> None:
+        """Until the head's. Raises Compacted, StoreUnavailable and Unreached, and what came until then is kept."""
+        root = self._keys.root
+        start = (batches[-1].revision if batches else after) + 1
+        create = pb.WatchCreateRequest(key=root, range_end=after_all(root), start_revision=start)
+        pending: dict[str, bytes | None] = {}
+        size = sum(len(value) for each in batches for value in each.documents.values() if value)
+        try:
+            async with contextlib.aclosing(self._members.watch(create)) as messages:
+                async for message in messages:
+                    if message.compact_revision:
+                        raise Compacted(f"{self._where}: history begins at revision {message.compact_revision}")
+                    if message.canceled:
+                        raise StoreUnavailable(f"{self._where}: {message.cancel_reason or 'the watch was canceled'}")
+                    for event in message.events:
+                        if event.kv.key.startswith(self._keys.documents):
+                            value = None if event.type == pb.Event.DELETE else event.kv.value
+                            pending[self._keys.name(event.kv.key)] = value
+                            size += len(value or b"")
+                        elif event.kv.key == self._keys.head:
+                            batches.append(Batch(revision=event.kv.mod_revision, documents=pending))
+                            pending = {}
+                    if size > FEED_BYTES or len(batches) > FEED:
+                        raise Compacted(f"{self._where}: too much was written after revision {after}")
+                    if batches and batches[-1].revision >= head:
+                        return
+        except Refused as refused:
+            if refused.too_large_an_answer:
+                raise Compacted(f"{self._where}: too much was written after revision {after}") from None
+            raise self._worded(refused) from None
+
+    async def _ring(self, written: asyncio.Event) -> None:
+        """Whenever the head is written. Who follows looks at times by itself, so a bell that fails only comes late."""
+        while True:
+            with contextlib.suppress(Refused, Unreached):
+                async with contextlib.aclosing(
+                    self._members.watch(pb.WatchCreateRequest(key=self._keys.head), patience=None)
+                ) as messages:
+                    async for message in messages:
+                        written.set()
+                        if message.canceled:
+                            break
+            await asyncio.sleep(PAUSE)
+
+    async def _trim(self, prefix: bytes, kept: int) -> None:
+        """Of these the oldest, when there are more."""
+        oldest = pb.RangeRequest(
+            key=prefix,
+            range_end=after_all(prefix),
+            keys_only=True,
+            limit=TRIMMED,
+            sort_order=pb.RangeRequest.ASCEND,
+            sort_target=pb.RangeRequest.MOD,
+        )
+        found = await self._ask(RANGE, oldest)
+        out = [delete(each.key) for each in found.kvs[: max(0, found.count - kept)]]
+        if out:
+            await self._ask(TXN, pb.TxnRequest(success=out))
+
+
+def _revision(found: Any) -> int:
+    """Of the one key that was looked for."""
+    return int(found.kvs[0].mod_revision) if found.kvs else ABSENT
+
+
+def _compare(guards: Mapping[str, int], revisions: Iterable[int]) -> None:
+    for (key, wanted), found in zip(guards.items(), revisions, strict=True):
+        if found != wanted:
+            raise Conflict(key)

@@ -1,0 +1,75 @@
+"""Where an etcd is and how to come in: what its URL and the options beside it say. It imports no gRPC."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
+MEMBERS = 16
+EXAMPLE = "give it as in etcd://192.0.2.1:2379,192.0.2.2:2379,192.0.2.3:2379/fairlead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Names of files; what is in them is read when the store is opened."""
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    user: str = ""
+    password_file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    members: tuple[str, ...]
+    """HOST:PORT or [IPv6]:PORT each."""
+    prefix: str
+    """That all keys of the deployment begin with; it has neither the first nor the last slash."""
+
+    def __str__(self) -> str:
+        return f"etcd://{','.join(self.members)}/{self.prefix}"
+
+
+def parse_location(rest: str) -> Location:
+    """Of what stands behind `etcd://`. Raises ValueError, which says what would be right."""
+    hosts, _, prefix = rest.partition("/")
+    if "@" in hosts:
+        raise ValueError("a user is not named in it: store.user and store.password_file do")
+    members = tuple(hosts.split(","))
+    if len(members) > MEMBERS or len(set(members)) < len(members):
+        raise ValueError(f"it names a member twice, or more than {MEMBERS}")
+    for each in members:
+        _check_member(each)
+    prefix = prefix.rstrip("/")
+    if not PREFIX.fullmatch(prefix) or "//" in prefix:
+        raise ValueError(
+            f"the prefix of this deployment's keys is missing, or has other than A-Z a-z 0-9 . _ - /; {EXAMPLE}"
+        )
+    return Location(members=members, prefix=prefix)
+
+
+def _check_member(member: str) -> None:
+    host, _, port = member.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ValueError(f"'{member}' is no HOST:PORT; {EXAMPLE}")
+    if host.startswith("[") and host.endswith("]"):
+        ip_address(host[1:-1])
+    elif not re.fullmatch(r"[A-Za-z0-9._-]+", host):
+        raise ValueError(f"'{member}' is no HOST:PORT; an IPv6 address needs brackets; {EXAMPLE}")
+
+
+def check_access(access: Access) -> None:
+    """Raises ValueError."""
+    if bool(access.certificate) != bool(access.key):
+        raise ValueError("store.certificate and store.key go together")
+    if bool(access.user) != bool(access.password_file):
+        raise ValueError("store.user and store.password_file go together; with a certificate its name is the user")
+    if (access.certificate or access.user) and not access.ca:
+        raise ValueError("certificates and passwords need TLS: name the authority of etcd's certificates by store.ca")
+
+
+def read_file(path: str) -> bytes | None:
+    """Raises OSError."""
+    return Path(path).read_bytes() if path else None

@@ -1,0 +1,107 @@
+"""A real etcd of three members on loopback, in memory: started by a test, and ended with it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from harness.ports import free_port
+
+MEMBERS = 3
+PATIENCE = 60.0
+
+
+class Etcd:
+    def __init__(self, folder: Path, options: tuple[str, ...], tls: tuple[str, ...]) -> None:
+        """`tls` is what etcdctl needs to come in, if members show certificates."""
+        self._folder = folder
+        self._options = options
+        self._tls = tls
+        self._scheme = "https" if tls else "http"
+        self._ports = [(free_port(), free_port()) for _ in range(MEMBERS)]
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self.hosts = [f"127.0.0.1:{port}" for port, _ in self._ports]
+        self.url = f"etcd://{','.join(self.hosts)}"
+        for member in range(MEMBERS):
+            self.start(member)
+
+    def start(self, member: int) -> None:
+        """Again, too, with what it has."""
+        client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[member])
+        client = client.replace("http", self._scheme)
+        arguments = {
+            "name": f"m{member}",
+            "data-dir": str(self._folder / f"m{member}"),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": ",".join(f"m{each}=http://127.0.0.1:{p}" for each, (_, p) in enumerate(self._ports)),
+            "logger": "zap",
+        }
+        with (self._folder / f"m{member}.log").open("ab") as log:
+            self._running[member] = subprocess.Popen(
+                ["etcd", *(f"--{name}={value}" for name, value in arguments.items()), *self._options],
+                stdout=log,
+                stderr=log,
+                env={"PATH": os.environ["PATH"]},
+            )
+
+    def signal(self, member: int, number: signal.Signals) -> None:
+        self._running[member].send_signal(number)
+        if number is signal.SIGKILL:
+            self._running.pop(member).wait()
+
+    def ctl(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["etcdctl", f"--endpoints={','.join(self.hosts)}", *self._tls, *arguments],
+            env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def leader(self) -> int:
+        lines = self.ctl("endpoint", "status").splitlines()
+        return next(number for number, line in enumerate(lines) if line.split(", ")[4] == "true")
+
+    def wait(self) -> None:
+        """Until it writes."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            with suppress(AssertionError):
+                self.ctl("put", "ready", "1")
+                return
+            assert time.monotonic() < until, [path.read_text()[-500:] for path in self._folder.glob("*.log")]
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+
+
+@contextmanager
+def started(*options: str, tls: tuple[str, ...] = ()) -> Iterator[Etcd]:
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed here: scripts/setup lab does it")
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-etcd-", dir=memory if memory.is_dir() else None))
+    etcd = Etcd(folder, options, tls)
+    try:
+        etcd.wait()
+        yield etcd
+    finally:
+        etcd.stop()
+        shutil.rmtree(folder)

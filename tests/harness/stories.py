@@ -1,0 +1,29 @@
+"""Documents of all stories, for tests of what keeps them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.model.foreign import is_foreign
+from fairlead.model.network import Network, Router
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+from harness.story import read_story
+
+STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
+DOCUMENTS = {
+    str(key): item
+    for story in STORIES
+    for state in story.states
+    for key, item in state.documents.items()
+    if not is_foreign(item)
+}
+
+
+def put(name: str, _: Snapshot) -> Changes:
+    network = next(item for item in DOCUMENTS.values() if isinstance(item, Network))
+    return Changes(puts=(replace(network, id=name),))
+
+
+def put_router(name: str, _: Snapshot) -> Changes:
+    router = next(item for item in DOCUMENTS.values() if isinstance(item, Router))
+    return Changes(puts=(replace(router, id=name),))
