@@ -78,8 +78,9 @@ def main() -> None:
     """Until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it ends with who asks
     for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY)):
-        resource.setrlimit(kind, (most, most))
-    with contextlib.suppress(OSError):  # a unit of systemd may forbid it
+        with contextlib.suppress(OSError, ValueError):  # an older unit of systemd forbids it
+            resource.setrlimit(kind, (most, most))
+    with contextlib.suppress(OSError):
         os.nice(10)
     asked, answered = sys.stdin.buffer, sys.stdout.buffer
     while head := asked.read(FRAME.size):
