@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from fairlead.drivers.haproxy.answering import LOOK, SILENT
+from fairlead.drivers.haproxy.pace import LONGEST
+from fairlead.drivers.haproxy.process import READY
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
@@ -226,6 +228,51 @@ def test_members_come_and_go_without_a_failed_request(site: Site):
             assert not asking.done()
             codes = Counter(asking.result().split())
         assert codes == {"200": 300}
+
+
+UNTIL = """
+while [ ! -e {path} ]; do curl -s -o /dev/null -m 5 -w '%{{http_code}}\n' http://{host}/; done
+"""
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_burst_of_changes_is_few_processes_and_no_failed_request(site: Site, tmp_path: Path, version: int):
+    """Each would need one. The last state serves within the longest distance, a start, and what the model needs."""
+    with web(site, version) as balancer, ThreadPoolExecutor(1) as threads:
+        host, pids, end = (
+            f"[{balancer.vip}]" if version == 6 else balancer.vip,
+            set(processes(site).items()),
+            tmp_path / "end",
+        )
+        words = ["sh", "-c", UNTIL.format(path=end, host=host)]
+        asking = threads.submit(site.lab.exec, "near", words, timeout=300)
+        try:
+            began, limit = time.monotonic(), 0
+            for limit in range(1001, 1201):
+                site.cloud.load_balancer.update_listener(balancer.listener, connection_limit=limit)
+                pids |= set(processes(site).items())
+            took = time.monotonic() - began
+            until(
+                LONGEST + READY,
+                "the last one serves",
+                lambda: all(f"maxconn {limit}" in each for each in configured(site)),
+            )
+            waited = time.monotonic() - began - took
+            until(READY, "in a process", lambda: all(serves(site, each, balancer.vip) for each in CLIENTS))
+        finally:
+            end.touch()
+        codes = Counter(asking.result().split())
+    pids |= set(processes(site).items())
+    print(
+        f"200 changes in {took:.1f} s, {len(pids) - 2} processes on 2 nodes, the last one after {waited:.1f} s; {codes}"
+    )
+    assert len(pids) <= 2 * (7 + took / LONGEST)
+    assert set(codes) == {"200"}
+
+
+def configured(site: Site) -> list[str]:
+    folder = site.lab.layout.directory / "fairlead"
+    return [each.read_text() for each in folder.glob("agent-*.proxies/*/haproxy.cfg")]
 
 
 ASK_AND_COUNT = """
