@@ -12,7 +12,11 @@ touches all of them; each ratio is of one round:
 
 Then changes of the listener of HTTP (weights, members that come and go, that are switched off and on, monitors, and its
 time-outs), one after the other, while requests go on: those that fail, the processes that were replaced, and the
-longest thousandth of the latencies beside that of rounds without a change. Both nodes are on this one machine.
+longest thousandth of the latencies beside that of rounds without a change, and of rounds with the same changes of a
+load balancer of another network, whose proxies are on the same nodes: what both have is that of shared processors, and
+what only the first has is the proxy's. With it the time of processors of each program. Both nodes are on one machine.
+
+All of it by IPv4 and by IPv6.
 """
 
 import argparse
@@ -23,16 +27,16 @@ import re
 import statistics
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from dataplane import DEFAULTS, await_listening, endpoint, haproxy, spread
+from fairlead.drivers.haproxy.network import folder_name
 from fairlead.lab import Lab, LabError, agents, take_down
 from fairlead.lab.databases import until
 from lab.site import Site, open_site
@@ -41,6 +45,9 @@ LAB = "benchproxies"
 OPTIONS = {"FAIRLEAD_PROBES_BY": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}
 PORT, CLIENT = 8100, "client"
 MEMBERS = {"here": "chassis1", "there": "chassis2", "more": "chassis2"}
+OTHERS = {"here2": "chassis1", "there2": "chassis2", "more2": "chassis2"}
+VERSIONS = (4, 6)
+WAYS = ("quiet", "own", "other")
 SERVER = f"""frontend f
   bind :::{PORT} v4v6
   http-request return status 200 content-type text/plain string ok
@@ -62,6 +69,8 @@ class Bench:
     site: Site
     script: Path
     balancer: Any
+    other: Any
+    """On another network, and nobody asks it."""
     rounds: int
     seconds: int
 
@@ -80,29 +89,45 @@ class Bench:
 def prepare(stack: ExitStack, options: argparse.Namespace) -> Bench:
     site = open_site(Lab.up(LAB, chassis=2), **OPTIONS)
     stack.callback(site.close)
-    site.network("net", "10.0.0.0/24")
+    site.network("net", "10.0.0.0/24", "fd00:a::/64")
+    site.network("other", "10.0.1.0/24", "fd00:b::/64")
     site.machines("net", {**MEMBERS, CLIENT: "chassis1"})
+    site.machines("other", OTHERS)
     folder = Path(stack.enter_context(TemporaryDirectory()))
     (folder / "done.lua").write_text(SCRIPT)
-    for name in MEMBERS:
+    for name in (*MEMBERS, *OTHERS):
         stack.enter_context(haproxy(site.lab, name, folder, DEFAULTS.format(mode="http") + SERVER))
         await_listening(site.lab, name, PORT)
     for agent in agents.start(site.lab.layout, site.url):
         stack.callback(agent.stop)
-    made = site.cloud.load_balancer.create_load_balancer(
-        name="web",
-        vip_subnet_id=site.subnet("net-v4").id,
-        listeners=[listener(site, "HTTP", 80), listener(site, "TCP", 81)],
-    )
-    site.settle(made.id)
-    bench = Bench(site, folder / "done.lua", made, options.rounds, options.seconds)
-    until(60, "both proxies serve", lambda: len(configurations(site)) == 2)
-    until(60, "both listeners answer", lambda: all(answers(bench, port) for port in (80, 81)))
+    made = make(site, "net", tuple(MEMBERS))
+    other = make(site, "other", tuple(OTHERS))
+    bench = Bench(site, folder / "done.lua", made, other, options.rounds, options.seconds)
+    for each in (made, other):
+        until(60, "both proxies serve", lambda its=each: len(configurations(site, its)) == 2)
+    for version in VERSIONS:
+        until(60, "both listeners answer", lambda v=version: all(answers(bench, v, port) for port in (80, 81)))
     return bench
 
 
-def listener(site: Site, protocol: str, port: int) -> dict[str, Any]:
-    bodies = [{"name": name, "address": site.address(name), "protocol_port": PORT} for name in ("here", "there")]
+def make(site: Site, network: str, members: Sequence[str]) -> Any:
+    made = site.cloud.load_balancer.create_load_balancer(
+        name=network,
+        vip_subnet_id=site.subnet(f"{network}-v4").id,
+        additional_vips=[{"subnet_id": site.subnet(f"{network}-v6").id}],
+        listeners=[listener(site, members, "HTTP", 80), listener(site, members, "TCP", 81)],
+    )
+    site.settle(made.id)
+    return made
+
+
+def listener(site: Site, members: Sequence[str], protocol: str, port: int) -> dict[str, Any]:
+    """Members of both versions: whoever asks is led to either by a proxy, and to those of its own by the switch."""
+    bodies = [
+        {"name": name, "address": site.address(name, version), "protocol_port": PORT}
+        for name in members[:2]
+        for version in VERSIONS
+    ]
     monitor = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "url_path": "/"}
     pool: dict[str, Any] = {"name": protocol, "protocol": protocol, "lb_algorithm": "ROUND_ROBIN", "members": bodies}
     if protocol == "HTTP":
@@ -112,32 +137,37 @@ def listener(site: Site, protocol: str, port: int) -> dict[str, Any]:
     return {"name": protocol, "protocol": protocol, "protocol_port": port, "default_pool": pool}
 
 
-def answers(bench: Bench, port: int) -> bool:
+def vip(balancer: Any, version: int) -> str:
+    return balancer.vip_address if version == 4 else balancer.additional_vips[0]["ip_address"]
+
+
+def answers(bench: Bench, version: int, port: int) -> bool:
     try:
         words = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "2"]
-        return bench.site.lab.exec(CLIENT, [*words, f"http://{bench.balancer.vip_address}:{port}/"]) == "200"
+        return bench.site.lab.exec(CLIENT, [*words, f"http://{endpoint(vip(bench.balancer, version), port)}/"]) == "200"
     except LabError:
         return False
 
 
-def configurations(site: Site) -> dict[str, Path]:
-    """Chassis -> the folder of its proxy."""
-    folders = (site.lab.layout.directory / "fairlead").glob("agent-*.proxies/*/pid")
+def configurations(site: Site, balancer: Any) -> dict[str, Path]:
+    """Chassis -> the folder of the proxy of this load balancer's network."""
+    its = folder_name(balancer.vip_network_id)
+    folders = (site.lab.layout.directory / "fairlead").glob(f"agent-*.proxies/{its}/pid")
     return {each.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"): each.parent for each in folders}
 
 
-def place_of(site: Site, chassis: str) -> tuple[str, int]:
+def place_of(bench: Bench, chassis: str, version: int) -> tuple[str, int]:
     """Where the proxy of this node takes connections."""
-    text = (configurations(site)[chassis] / "haproxy.cfg").read_text()
-    found = re.search(r"bind '?([\d.]+):(\d+)", text)
-    if found is None:
-        raise LabError(f"the proxy of {chassis} takes no connections: {text}")
-    return found[1], int(found[2])
+    text = (configurations(bench.site, bench.balancer)[chassis] / "haproxy.cfg").read_text()
+    found = re.search({4: r"bind '?([\d.]+):(\d+)", 6: r"bind '?\[([0-9a-f:]+)\]:(\d+)"}[version], text)
+    if found is not None:
+        return found[1], int(found[2])
+    raise LabError(f"the proxy of {chassis} takes no connections: {text}")
 
 
-def compare(bench: Bench) -> Iterator[dict[str, Any]]:
-    vip = bench.balancer.vip_address
-    ways = {"near": (vip, 80), "far": place_of(bench.site, "chassis2"), "L4": (vip, 81)}
+def compare(bench: Bench, version: int) -> Iterator[dict[str, Any]]:
+    its = vip(bench.balancer, version)
+    ways = {"near": (its, 80), "far": place_of(bench, "chassis2", version), "L4": (its, 81)}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(bench.rounds):
         for name in list(ways) if turn % 2 else reversed(ways):
@@ -145,7 +175,7 @@ def compare(bench: Bench) -> Iterator[dict[str, Any]]:
             rates[name].append(found["requests"] / found["seconds"])
     for one, other in (("near", "far"), ("L4", "near"), ("L4", "far")):
         yield {
-            "case": f"requests a second, {one} / {other}",
+            "case": f"IPv{version}, requests a second, {one} / {other}",
             one: round(statistics.median(rates[one])),
             other: round(statistics.median(rates[other])),
             "ratio": spread([a / b for a, b in zip(rates[one], rates[other], strict=True)]),
@@ -155,10 +185,12 @@ def compare(bench: Bench) -> Iterator[dict[str, Any]]:
 class Changing:
     """Makes one change after the other, and counts the processes that it has seen."""
 
-    def __init__(self, bench: Bench, most: int) -> None:
-        self._api, self._site, self._most = bench.site.cloud.load_balancer, bench.site, most
-        [self._listener] = [each for each in self._api.listeners() if each.name == "HTTP"]
-        [self._pool] = [each for each in self._api.pools() if each.name == "HTTP"]
+    def __init__(self, bench: Bench, balancer: Any, more: str) -> None:
+        """`more` is a machine that comes and goes."""
+        self._api, self._site, self._balancer, self._more = bench.site.cloud.load_balancer, bench.site, balancer, more
+        of = {"load_balancer_id": balancer.id}
+        [self._listener] = [each for each in self._api.listeners(**of) if each.name == "HTTP"]
+        [self._pool] = [each for each in self._api.pools(loadbalancer_id=balancer.id) if each.name == "HTTP"]
         self._monitor = self._pool.health_monitor_id
         self._dice = random.Random(7)
         self._extra = ""
@@ -168,7 +200,7 @@ class Changing:
         self.look()
 
     def run(self, ended: threading.Event) -> None:
-        while not ended.is_set() and self.made < self._most:
+        while not ended.is_set():
             self.made += 1
             if self.made % RELOADED_EVERY == 0:
                 self._api.update_listener(self._listener, timeout_client_data=50_000 + self.made)
@@ -194,48 +226,91 @@ class Changing:
             self._api.delete_member(self._extra, self._pool)
             self._extra = ""
         else:
-            address = self._site.address("more")
+            address = self._site.address(self._more)
             self._extra = self._api.create_member(self._pool, address=address, protocol_port=PORT).id
 
     def look(self) -> None:
-        for chassis, folder in configurations(self._site).items():
+        for chassis, folder in configurations(self._site, self._balancer).items():
             self.processes.add((chassis, (folder / "pid").read_text()))
 
 
+@dataclass
+class Round:
+    asked: Mapping[str, float]
+    spent: Mapping[str, float]
+    """Seconds of processors, by program."""
+
+
 def change(bench: Bench, most: int) -> Iterator[dict[str, Any]]:
-    changing, vip = Changing(bench, most), bench.balancer.vip_address
-    first = len(changing.processes)
-    quiet, busy = [], []
-    began = time.monotonic()
+    changing = {"own": Changing(bench, bench.balancer, "more"), "other": Changing(bench, bench.other, "more2")}
+    first = {way: len(each.processes) for way, each in changing.items()}
+    rounds: dict[int, list[dict[str, Round]]] = {version: [] for version in VERSIONS}
     with ThreadPoolExecutor(1) as threads:
-        while changing.made < most:
-            quiet.append(bench.ask(vip, 80, 4))
-            ended = threading.Event()
-            work = threads.submit(changing.run, ended)
-            try:
-                busy.append(bench.ask(vip, 80, 4))
-            finally:
-                ended.set()
-            work.result()
-    changing.look()
-    yield {
-        "case": "changes under load",
-        "changes": changing.made,
-        "seconds": round(time.monotonic() - began),
-        "requests": sum(round(each["requests"]) for each in busy),
-        "failed": sum(round(each["failed"]) for each in busy),
-        "failed without changes": sum(round(each["failed"]) for each in quiet),
-        "processes replaced, both nodes": len(changing.processes) - first,
-        "changes that needed a reload": f"{50 * (len(changing.processes) - first) / changing.made:.1f} %",
-    }
-    for what, name in (("p50", "median"), ("p999", "longest thousandth")):
-        there = [each[what] for each in busy]
+        while changing["own"].made < most:
+            for version, found in rounds.items():
+                found.append({way: one_round(bench, version, changing.get(way), threads) for way in WAYS})
+    for way, each in changing.items():
+        each.look()
+        asked = [one[way].asked for found in rounds.values() for one in found]
         yield {
-            "case": f"latency in us, {name}, under changes / quiet",
-            "under changes": round(statistics.median(there)),
-            "quiet": round(statistics.median(each[what] for each in quiet)),
-            "ratio": spread([a[what] / b[what] for a, b in zip(busy, quiet, strict=True)]),
+            "case": f"changes of the {way} load balancer under load",
+            "changes": each.made,
+            "requests": sum(round(one["requests"]) for one in asked),
+            "failed": sum(round(one["failed"]) for one in asked),
+            "processes replaced, both nodes": len(each.processes) - first[way],
+            "changes that needed a reload": f"{50 * (len(each.processes) - first[way]) / each.made:.1f} %",
         }
+    for version, found in rounds.items():
+        for what, name in (("p50", "median"), ("p999", "longest thousandth")):
+            values = {way: [one[way].asked[what] for one in found] for way in WAYS}
+            yield {
+                "case": f"IPv{version}, latency in us, {name}, of {len(found)} rounds",
+                **{way: round(statistics.median(its)) for way, its in values.items()},
+                **{f"{a} / {b}": ratio(values[a], values[b]) for a, b in (("own", "quiet"), ("other", "quiet"))},
+                "own / other": ratio(values["own"], values["other"]),
+            }
+    for way in WAYS:
+        spent = [one[way] for found in rounds.values() for one in found]
+        programs = sorted({name for one in spent for name in one.spent})
+        shares = {n: sum(r.spent.get(n, 0) for r in spent) / sum(r.asked["seconds"] for r in spent) for n in programs}
+        yield {"case": f"processors busy, {way}", **{n: round(each, 2) for n, each in shares.items() if each >= 0.01}}
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> str:
+    return spread([a / b for a, b in zip(over, under, strict=True)])
+
+
+def one_round(bench: Bench, version: int, changing: "Changing | None", threads: ThreadPoolExecutor) -> Round:
+    ended, before = threading.Event(), spent_by_program()
+    work = threads.submit(changing.run, ended) if changing is not None else None
+    try:
+        asked = bench.ask(vip(bench.balancer, version), 80, 4)
+    finally:
+        ended.set()
+    after = spent_by_program()
+    if work is not None:
+        work.result()
+    return Round(asked, {name: each - before.get(name, 0.0) for name, each in after.items()})
+
+
+def spent_by_program() -> dict[str, float]:
+    """Of all processes that are there, and of those that these have waited for; the lab's and others'."""
+    found: dict[str, float] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
+            with suppress(OSError):
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                name = program(each)
+                found[name] = found.get(name, 0.0) + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def program(process: Path) -> str:
+    """Raises OSError."""
+    words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    if any("fairlead" in word for word in words[:3]):
+        return "agents" if "agent" in words else "server" if "server" in words else "fairlead"
+    return "this program" if process.name == str(os.getpid()) else (process / "comm").read_text().strip()
 
 
 def main() -> int:
@@ -246,8 +321,9 @@ def main() -> int:
             stack.callback(take_down, LAB)
             bench = prepare(stack, options)
             print(json.dumps({"processors": os.cpu_count(), "load": os.getloadavg()[0]}), flush=True)
-            for found in compare(bench):
-                print(json.dumps(found), flush=True)
+            for version in VERSIONS if options.rounds else ():
+                for found in compare(bench, version):
+                    print(json.dumps(found), flush=True)
             for found in change(bench, options.changes):
                 print(json.dumps(found), flush=True)
     except LabError as error:
