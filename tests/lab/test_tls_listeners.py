@@ -240,8 +240,9 @@ def leads(site: Site, keys: Path, balancer: Balancer, name: str) -> str | None:
 
 @contextmanager
 def ending_tls(site: Site, keys: Path) -> Iterator[None]:
-    """Both members, at SECURE."""
-    served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/member.pem -key {keys}/member.pem"
+    """Both members, at SECURE. Whoever comes has to show a certificate."""
+    asks = f"-Verify 1 -verify_return_error -CAfile {keys}/ca.pem"
+    served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/member.pem -key {keys}/member.pem {asks}"
     commands = [site.lab.command(each, served.split()) for each in ("oak", "elm")]
     running = [subprocess.Popen(each.argv, env=each.full_environment(), stdin=subprocess.DEVNULL) for each in commands]
     try:
@@ -255,7 +256,9 @@ def ending_tls(site: Site, keys: Path) -> Iterator[None]:
 def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
     with (
         ending_tls(site, keys),
-        secure(site, SECURE, {"tls_enabled": True, "ca_tls_container_ref": "ca.pem"}) as balancer,
+        secure(
+            site, SECURE, {"tls_enabled": True, "ca_tls_container_ref": "ca.pem", "tls_container_ref": "other.p12"}
+        ) as balancer,
     ):
         serves(site, keys, balancer)
         stranger = Authority("stranger")
@@ -269,7 +272,8 @@ def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site
 def test_what_is_passed_through_ends_at_the_member(site: Site, keys: Path):
     """By a proxy too: the switch has no limits."""
     said = {"protocol": "HTTPS", "connection_limit": 100, "default_tls_container_ref": None}
-    there = ("--cacert", f"{keys}/ca.pem", "https://member.example/", "-o", "/dev/null")
+    shows = ("--cacert", f"{keys}/ca.pem", "--cert", f"{keys}/friend.pem")
+    there = (*shows, "https://member.example/", "-o", "/dev/null")
     with ending_tls(site, keys), secure(site, SECURE, {"protocol": "HTTPS"}, **said) as balancer:
         words = ["curl", "-sS", "-m", "5", "-w", "%{http_code}", "--connect-to", f"::{balancer.vip}:", *there]
         until(PATIENCE, "it is served", lambda: _printed(site, words) == "200")

@@ -154,7 +154,8 @@ async def start(folder: Path, program: Program, inside: Sequence[str], before: R
     more = ("-sf", str(before.pid)) if before is not None else ()
     if before is not None and await running_pid(control) == before.pid:  # who does not answer has none to hand over
         more = ("-x", str(control), *more)
-    words = [*inside, *program.words("-db", "-f", str(folder / CONFIGURATION), *more)]
+    here = ("-C", str(folder))  # where it looks for what it shows to members: default-path does not say so
+    words = [*inside, *program.words("-db", *here, "-f", str(folder / CONFIGURATION), *more)]
     running, said = _spawn(words)
     try:
         await _answered(running, control, said)
