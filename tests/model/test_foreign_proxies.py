@@ -1,6 +1,7 @@
 """Proxies on networks that Neutron wrote: which ports are theirs, who needs them, and what is said of those refused."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from immutables import Map
@@ -20,7 +21,6 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import OperatingStatus
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes, with_foreign
-from harness.api import NOON
 from harness.language import parse_model
 
 TEXT = """network net1 by=neutron 10.0.0.0/24
@@ -36,7 +36,7 @@ def world(text: str = TEXT) -> Snapshot:
     documents = parse_model(text.strip(), {})[0].values()
     snapshot = with_foreign(Snapshot(), {owner_of(each): each for each in documents if is_foreign(each)})
     snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
-    agents = Map({"one": Agent(name="one", since=NOON, heartbeat=5.0)})
+    agents = Map({"one": Agent(name="one", since=datetime(2026, 1, 1, tzinfo=UTC), heartbeat=5.0)})
     return replace(snapshot, chassis=Map({"one": Chassis(name="one")}), agents=agents)
 
 
