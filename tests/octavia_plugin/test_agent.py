@@ -38,6 +38,8 @@ class World:
     heard: list[Finding] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     counted: list[list[str]] = field(default_factory=list)
+    policies: set[str] = field(default_factory=set)
+    """Of all load balancers in Octavia; in Fairlead they come with what is said again."""
     prepared: set[str] = field(default_factory=set)
     """What waits in Fairlead to be taken over."""
     now: float = 1000.0
@@ -60,7 +62,8 @@ class World:
         self.looked.append(balancer_id)
         found = self.octavia.get(balancer_id)
         whole = {"id": balancer_id, "name": self.wanted.get(balancer_id, "")}
-        return Known(balancer=found, parts={}, whole=whole) if found else None
+        parts = {"l7policies": dict.fromkeys(self.policies, CREATED)}
+        return Known(balancer=found, parts=parts, whole=whole) if found else None
 
     def statuses(self, balancer_id: str) -> Mapping[str, Any] | None:
         if self.fails:
@@ -72,7 +75,10 @@ class World:
         when = {"created_at": datetime.now(UTC).isoformat(), "revision": self.revision}
         if balancer_id in self.prepared:
             return {"id": balancer_id, **when, **said, "takeover": "prepared", **{kind: [] for kind in KINDS}}
-        return {"id": balancer_id, **when, **said, **{kind: [] for kind in KINDS}}
+        parts: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+        if self.revision > 1:
+            parts["l7policies"] = [{"id": each, **said, **when} for each in self.policies]
+        return {"id": balancer_id, **when, **said, **parts}
 
     def compare(self, whole: Mapping[str, Any]) -> Comparison:
         self.asked.append(whole["id"])
@@ -108,7 +114,7 @@ class World:
     def update_loadbalancer_status(self, status: Mapping[str, Any]) -> None:
         if self.refuses:
             raise self.refuses
-        for each in status["loadbalancers"]:
+        for each in status.get("loadbalancers", ()):
             old = self.octavia[each["id"]]
             self.octavia[each["id"]] = Standing(
                 each.get("provisioning_status", old.provisioning), each.get("operating_status", old.operating)
@@ -150,6 +156,21 @@ def test_a_doubt_has_to_last(octavia: Standing, patience: float, after: str):
     agent.step()
     assert world.octavia["a"].provisioning == after
     assert [each.what for each in world.heard][:2] == [What.MISSING, What.REFUSED]
+
+
+@pytest.mark.parametrize(("octavia", "patience"), [(CREATED, 0.0), (LOST, DOUBT_PENDING)], ids=["created", "changed"])
+def test_what_octavia_did_not_tell_of_a_new_load_balancer_is_made_at_once(octavia: Standing, patience: float):
+    """L7 policies that are created with it: it is not ACTIVE without them."""
+    world = World(octavia={"a": octavia}, fairlead={"a": ACTIVE}, policies={"p"}, wanted={"a": "new"})
+    agent = world.agent()
+    agent.step()
+    if patience:
+        assert (world.stored, world.octavia["a"]) == ({}, octavia)
+        world.now += patience
+        agent.step()
+    assert (world.stored, world.octavia["a"]) == ({"a": "new"}, octavia)
+    agent.step()
+    assert world.octavia["a"] == ACTIVE
 
 
 def test_a_doubt_that_was_none_is_forgotten():

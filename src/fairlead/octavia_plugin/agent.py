@@ -186,7 +186,8 @@ class Agent:
         elif told is None:
             self._make_again(balancer_id, known, found, is_sure=is_sure)
         elif found.is_settled or found.lost or (self._conduct.is_dry and found.strangers):
-            self._compare(balancer_id, known, told["revision"], doubt)
+            is_new = known.balancer.provisioning == "PENDING_CREATE"
+            self._compare(balancer_id, known, told["revision"], 0.0 if is_new else doubt)
         self._doubt(balancer_id, found)
 
     def _doubt_about(self, known: Known | None) -> float:
@@ -236,7 +237,9 @@ class Agent:
             self._again(balancer_id, 0)
 
     def _compare(self, balancer_id: str, known: Known, revision: int, doubt: float) -> None:
-        """Values, and which parts there are."""
+        """Values, and which parts there are. Of a load balancer that is being created there is no doubt: Octavia has
+        committed all of it, and takes no change of it; but it tells its providers of no L7 policy that comes with it
+        (octavia, ListenersController._graph_create), and clients are led past what a policy would reject."""
         state, compared = State(digest_of(known.whole), revision), self._compared
         if state in (compared.same.get(balancer_id), compared.refused.get(balancer_id)):
             return
