@@ -344,7 +344,7 @@ def test_time_is_over_for_members_that_do_not_answer_or_cannot_be_reached(site: 
 def test_metrics_are_those_of_the_own_proxy(site: Site, vip: str):
     listener = next(iter(site.cloud.load_balancer.listeners(name=f"at{METRICS}"))).id
     for client in CLIENTS:
-        assert f'haproxy_frontend_status{{proxy="{listener}"' in get(site, client, vip, METRICS, "/metrics")["text"]
+        assert f'octavia_listener_status{{listener="{listener}"' in get(site, client, vip, METRICS, "/metrics")["text"]
         assert get(site, client, vip, METRICS)["code"] == "404"
 
 

@@ -86,7 +86,15 @@ def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
     made: str = place.ask("POST", "loadbalancers", {"loadbalancer": body})["loadbalancer"]["id"]
     until(lambda: any("10.0.0.12:8080" in str(row["vips"]) for row in rows(place, made)), SETTLED)
     until(lambda: shown(place, made)["provisioning_status"] == "ACTIVE", SETTLED)
+    until(lambda: all(each in str(rows(place, made)) for each in written_last(place, made)), SETTLED)
     return made
+
+
+def written_last(place: Cloud, identity: str) -> list[str]:
+    """The stock provider writes on when it is ACTIVE: the status of each member at last."""
+    pools = place.ask("GET", f"pools?loadbalancer_id={identity}")["pools"]
+    members = [place.ask("GET", f"pools/{pool['id']}/members")["members"] for pool in pools]
+    return ["neutron:member_status", *(f'"{each["id"]}": "NO_MONITOR"' for found in members for each in found)]
 
 
 def shown(place: Cloud, identity: str) -> dict[str, Any]:
