@@ -9,8 +9,8 @@ MEMORY := $(wildcard /dev/shm)
 EXAMPLES := brief
 # What is checked, besides how it is written.
 CHECKS := quick types
-# Processes that run the long tests, each with a lab of its own: one waits for OVN most of the time.
-LABS ?= 2
+# Processes that run the long tests, each with a lab of its own: one waits for OVN half of the time.
+LABS ?= $(shell expr $$(nproc) + 1)
 # Processes that run the quick tests: one more than there are processors, for some wait for a moment.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 TOGETHER := -n $(LABS) --dist loadfile --no-loadscope-reorder
@@ -57,9 +57,11 @@ newest: ## the pure ones of them on the newest Python that is here
 	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) HYPOTHESIS_PROFILE=$(EXAMPLES) scripts/newest
 
 test: ## everything, the end-to-end tests in the lab and the mutants of the case harness included
-	@scripts/setup ovn
+	@SERVICES=later scripts/setup ovn
 	@[ -z "$(OVN)" ] || scripts/tree $(OVN) >/dev/null 2>&1 & # it is needed at the end; who asks for it then waits for it
-	@$(MAKE) --no-print-directory check EXAMPLES=patient CHECKS='quick types newest'
+	@log=$$(mktemp); scripts/setup lab >$$log 2>&1 & services=$$!; \
+		$(MAKE) --no-print-directory check EXAMPLES=patient CHECKS='quick types newest'; checked=$$?; \
+		wait $$services; services=$$?; cat $$log; rm $$log; [ $$checked = 0 ] && [ $$services = 0 ]
 	@$(MAKE) --no-print-directory long
 	@[ -z "$(OVN)" ] || $(MAKE) --no-print-directory test-ovn OVN_TESTS=ovn
 

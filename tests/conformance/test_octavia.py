@@ -87,7 +87,7 @@ CAPABILITIES = {
     "api.v2.test_availability_zone_capabilities.AvailabilityZoneCapabilitiesAPITest"
     ".test_availability_zone_capabilities_list": NO_KEYS,
 }
-MINUTES = ("octavia", "octavia-proxies", "proxies")
+MINUTES = ("octavia", "octavia-proxies", "ovn-ipv4", "proxies")
 """Runs of `make tempest` alone."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "ovn": {**COMPUTE, **CAPABILITIES},

@@ -16,7 +16,7 @@ from fairlead.lab.service import start, stop
 from lab.site import Site, open_site
 from lab.test_health import ask, cut_cable, end_process, mend_cable, start_process, wait_members
 
-pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+pytestmark = pytest.mark.lab
 
 CLIENT_PATIENCE = 0.9
 MEMBERS = ("p1", "p2", "p3")

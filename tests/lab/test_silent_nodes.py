@@ -20,7 +20,7 @@ from fairlead.lab.load import Load, LoadResult, Running, Target
 from lab.site import PATIENCE, Balancer, Site, open_site
 from lab.test_health import end_process, start_process, wait_members
 
-pytestmark = [pytest.mark.lab, pytest.mark.ovn]
+pytestmark = pytest.mark.lab
 
 HEARTBEAT = 1
 MONITOR = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2}

@@ -15,7 +15,7 @@ import openstack
 import openstack.connection
 import pytest
 
-from fairlead.lab import Lab, Protocol, Traffic
+from fairlead.lab import ConnectionLost, Lab, Protocol, Traffic
 from fairlead.lab.load import Load, LoadResult, Running, Target, total
 from fairlead.lab.service import Service
 from harness.ports import free_port
@@ -169,19 +169,22 @@ def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
     """Or all that follows would prove nothing."""
     with ExitStack() as stack:
         balancer = stack.enter_context(scene.site.balancer("blue-v4", ["m0"]))
-        load = Load(
-            targets=(Target(to=balancer.vip, port=80),), rate=20, count=40, held=5, seconds=5, timeout=0.5, period=0.1
-        )
-        with lab.load("near1", load) as running:
-            scene.site.cloud.load_balancer.delete_member(scene.site.member(balancer, "m0"), balancer.pool)
-            scene.site.settle(balancer.id)
-            refused = lab.traffic("near1", Traffic(to=balancer.vip, port=80))
-            assert refused.errors == {"refused": 1}
-            lab.exec("m0", ["ip", "route", "add", "blackhole", scene.site.address("near1")])
-            try:
-                result = running.finish()
-            finally:
-                lab.exec("m0", ["ip", "route", "delete", "blackhole", scene.site.address("near1")])
+        target = Target(to=balancer.vip, port=80)
+        load = Load(targets=(target,), rate=20, count=600, held=5, seconds=60, timeout=0.5, period=0.1)
+        running = stack.enter_context(lab.load("near1", load))
+        own = stack.enter_context(lab.hold("near1", Traffic(to=balancer.vip, port=80, timeout=3 * load.timeout)))
+        assert own.ask("before") == "m0 before"
+        scene.site.cloud.load_balancer.delete_member(scene.site.member(balancer, "m0"), balancer.pool)
+        scene.site.settle(balancer.id)
+        refused = lab.traffic("near1", Traffic(to=balancer.vip, port=80))
+        assert refused.errors == {"refused": 1}
+        lab.exec("m0", ["ip", "route", "add", "blackhole", scene.site.address("near1")])
+        try:
+            with pytest.raises(ConnectionLost):  # after three times as long as those of the load wait
+                own.ask("after")
+            result = running.stop()
+        finally:
+            lab.exec("m0", ["ip", "route", "delete", "blackhole", scene.site.address("near1")])
     assert {each.kind for each in result.broken if not each.member} == {"refused"}
     assert [each.member for each in result.broken if each.member] == ["m0"] * 5
 

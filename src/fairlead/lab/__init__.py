@@ -1,14 +1,21 @@
 """Several compute nodes on one machine: what the demo and the end-to-end tests stand on.
 
 `Lab.up()` makes them, `Lab.open()` attaches to them, `Lab.down()` leaves nothing behind.
+
+Each name is imported when it is first asked for: the programs that a lab starts in its namespaces, a process for each
+question of a client, are in this package too, and need nothing of the rest.
 """
 
-from fairlead.lab.clients import Failure, Protocol, Traffic, TrafficResult
-from fairlead.lab.errors import ConnectionLost, LabError
-from fairlead.lab.held import Held
-from fairlead.lab.lab import Lab, names, require_machine, take_down
-from fairlead.lab.status import LabStatus
-from fairlead.lab.workload import Workload
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairlead.lab.clients import Failure, Protocol, Traffic, TrafficResult
+    from fairlead.lab.errors import ConnectionLost, LabError
+    from fairlead.lab.held import Held
+    from fairlead.lab.lab import Lab, names, require_machine, take_down
+    from fairlead.lab.status import LabStatus
+    from fairlead.lab.workload import Workload
 
 __all__ = [
     "ConnectionLost",
@@ -25,3 +32,19 @@ __all__ = [
     "require_machine",
     "take_down",
 ]
+
+_PLACES = {
+    "clients": ("Failure", "Protocol", "Traffic", "TrafficResult"),
+    "errors": ("ConnectionLost", "LabError"),
+    "held": ("Held",),
+    "lab": ("Lab", "names", "require_machine", "take_down"),
+    "status": ("LabStatus",),
+    "workload": ("Workload",),
+}
+_PLACE_OF = {name: place for place, these in _PLACES.items() for name in these}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACE_OF[name]}"), name)
