@@ -154,6 +154,28 @@ async def test_all_who_wait_come_with_one_process(site: Site, machines: tuple[in
 
 @needs_haproxy
 @at_work
+async def test_what_is_wanted_no_more_does_not_come_with_another_s_process(site: Site, machines: tuple[int, int]):
+    """A load balancer that went before its time had come, and one that is again as it was."""
+    port, first = free_port(), member("m1", machines[0])
+    was, gone = limited(port, 100, first), Owner(Kind.LOAD_BALANCER, "gone")
+    await site.put(NET, NETWORK)
+    await site.put(WEB, was)
+    site.pace(60)
+    assert await site.try_(WEB, limited(port, 200, first)) > 0
+    assert await site.try_(gone, limited(free_port(), 100, first, name="two")) > 0
+    assert await site.try_(WEB, was) == 0
+    assert await site.try_(gone, {}) == 0
+    site.pace(0)
+    third, before = Owner(Kind.LOAD_BALANCER, "third"), site.pid
+    await site.put(third, limited(free_port(), 100, first, name="three"))
+    assert site.pid != before
+    assert (await site.driver.read(WEB), await site.driver.read(gone)) == (was, {})
+    site.pace(0)
+    await site.put(third, {})
+
+
+@needs_haproxy
+@at_work
 async def test_the_pace_of_one_proxy_is_not_that_of_another(site: Site, machines: tuple[int, int]):
     port, other, first = free_port(), free_port(), member("m1", machines[0])
     await site.put(NET, NETWORK)

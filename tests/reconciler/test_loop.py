@@ -4,6 +4,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,6 +222,38 @@ def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_or_whe
         now = 1.0
         await work()
         assert (web in driver.rows, len(reconciler)) == (True, 0)
+
+    asyncio.run(run())
+
+
+class KeepingDriver(FakeDriver):
+    """What it has no time for comes by itself, if nobody says before that it is not wanted."""
+
+    def __init__(self, *known: Any) -> None:
+        super().__init__(*known)
+        self.kept: dict[Owner, Diff] = {}
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        self.kept.pop(owner, None)
+        if owner.kind is Kind.LOAD_BALANCER and diff:
+            self.kept[owner] = diff
+            raise Later(3.0)
+        await super().apply(owner, diff)
+
+
+def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more():
+    async def run() -> None:
+        snapshot, driver, web = STATE.snapshot(), KeepingDriver(references), Owner(Kind.LOAD_BALANCER, "web")
+        reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
+        await reconciler.resync()
+        while await reconciler.step():
+            pass
+        assert set(driver.kept) == {web}
+        snapshot = Snapshot()
+        reconciler.mark([web])
+        while await reconciler.step():
+            pass
+        assert (driver.kept, len(reconciler)) == ({}, 0)
 
     asyncio.run(run())
 

@@ -35,7 +35,9 @@ class Unheard(Unavailable):
 
 
 class Later(DriverError):
-    """It is not the time for it yet. What cannot wait of it was done, and the driver remembers nothing of the rest."""
+    """It is not the time for it yet. What cannot wait of it was done, and the rest may come before it is asked again.
+
+    So the owner is applied again, even where nothing is left to change by then: what waits is no longer wanted."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:.1f} s")

@@ -284,6 +284,7 @@ class Reconciler:
             self._remember_failure(owner, refusal)  # trying again would not help; a change of the model may
         except Later as later:
             self._memory.believed.pop(owner, None)
+            self._memory.postponed.add(owner)
             self._queue.postpone(owner, now := self._clock(), now + later.seconds)  # no failure
         except Standby:
             self._memory.believed.pop(owner, None)
@@ -337,8 +338,9 @@ class Reconciler:
             believed = await self._driver.read(owner)
         change = diff(desired, believed)
         applied = _applied(snapshot, owner)
-        if change:
+        if change or owner in self._memory.postponed:
             await self._apply(owner, change, applied.generation)
+            self._memory.postponed.discard(owner)
         self._contention.settle(owner, applied.generation, self._clock(), repaired=bool(change))
         self._remember_success(owner, desired, applied)
         work = Work(owner=owner, compiling=compiled - began, applying=self._clock() - compiled, change=change)

@@ -42,5 +42,7 @@ class Memory:
     """Owners that this server could not apply although it could reach the dataplane, and nobody has since."""
     causes: dict[Owner, list[str]] = field(default_factory=dict)
     """The newest requests that made an owner dirty and are not applied yet."""
+    postponed: set[Owner] = field(default_factory=set)
+    """Owners of which a driver may have kept what it had no time for."""
     touched: set[Owner] = field(default_factory=set)
     """Owners for which there was or came something to do since the resync that is running has read the dataplane."""

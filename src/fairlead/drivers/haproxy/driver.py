@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -152,8 +152,10 @@ class HAProxy:
         before = self._rows_of(owner)
         after = with_change(before, change)
         was, is_now = network_of(before), network_of(after)
+        involved = {*map(was, before.values()), *map(is_now, after.values())}
+        self._forget_waiting(owner, involved)
         failed = list[DriverError]()
-        for network_id in {*map(was, before.values()), *map(is_now, after.values())}:
+        for network_id in involved:
             rows = {key: row for key, row in after.items() if is_now(row) == network_id}
             try:
                 await self._put(network_id, owner, rows)
@@ -161,6 +163,12 @@ class HAProxy:
                 failed.append(error)
         if failed:
             raise min(failed, key=lambda each: isinstance(each, Later))
+
+    def _forget_waiting(self, owner: Owner, involved: Container[str]) -> None:
+        """What is not wanted any more must not come with the next process."""
+        for network_id, network in self._networks.items():
+            if network_id not in involved:
+                network.waiting.pop(owner, None)
 
     async def _put(self, network_id: str, owner: Owner, rows: Mapping[Key, HAProxyRow]) -> None:
         """Raises Later, and DriverError; then all is as it was."""
