@@ -37,6 +37,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
   fairlead chassis list      the nodes and their agents; enroll, revoke
   fairlead octavia adopt web   take over a load balancer of Octavia's stock provider
   fairlead lxd token laptop  let a client of LXD's or Incus' API in
+  fairlead store copy        the store into another one; also `backup`, `restore`
   fairlead config            every option, as a file
   fairlead lab up            several OVN compute nodes on this machine
 """
@@ -74,6 +75,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from fairlead.chassis_command import add_parser as add_chassis
     from fairlead.lab.command import add_parser as add_lab
     from fairlead.lxd_command import add_parser as add_lxd
+    from fairlead.store_command import add_parser as add_store
     from fairlead.tenant_cli import add_parsers as add_tenants
 
     parser = argparse.ArgumentParser(
@@ -87,6 +89,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     add_chassis(commands, _add_server_address, _ask)
     add_lxd(commands, _add_server_address, _ask)
+    add_store(commands)
     add_tenants(commands)
     commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
     commands.add_parser("network", help="load balancers of LXD's and Incus's kind: `network load-balancer --help`")

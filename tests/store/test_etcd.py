@@ -114,7 +114,8 @@ def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, opened, m
     async def run() -> None:
         store = await opened()
         await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
-        still = [member for member in range(3) if member != etcd.leader()]
+        leader = etcd.leader()
+        still = [member for member in range(3) if member != leader]
         for member in still:
             etcd.signal(member, signal.SIGSTOP)
         try:

@@ -30,13 +30,16 @@ def etcd() -> Iterator[Etcd]:
         yield cluster
 
 
-@pytest.fixture(params=["sqlite", "etcd"])
+@pytest.fixture(params=["sqlite", "etcd", "etcd with a copy"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens one store of this test's own, as often as it is called."""
     if request.param == "sqlite":
         url = f"sqlite://{tmp_path}/s.db"
     else:
-        url = f"{request.getfixturevalue('etcd').url}/test{next(_NUMBERS)}"
+        etcd, prefix = request.getfixturevalue("etcd"), f"test{next(_NUMBERS)}"
+        url = f"{etcd.url}/{prefix}"
+        if request.param == "etcd with a copy":  # of a store that was further
+            etcd.ctl("put", f"{prefix}/offset", "1000000")
     return lambda: open_store(url)
 
 

@@ -11,8 +11,8 @@ Nothing here compacts: that is the operator's. The feed goes back as far as etcd
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -31,6 +31,7 @@ from fairlead.store.interface import (
     StoreUnavailable,
     TooLarge,
 )
+from fairlead.store.seal import sealed
 
 VERSION = b"1"
 """Of how documents are laid out; the head has it."""
@@ -64,7 +65,7 @@ class EtcdStore:
         self._page = PAGE
 
     @classmethod
-    async def open(cls, location: Location, access: Access) -> "EtcdStore":
+    async def open(cls, location: Location, access: Access) -> Self:
         """Raises StoreUnavailable."""
         try:
             store = cls(location, access)
@@ -72,6 +73,7 @@ class EtcdStore:
             raise StoreUnavailable(f"{location}: {error}") from error
         try:
             await store._check_version()
+            store._refuse_sealed((await store._ask(RANGE, pb.RangeRequest(key=store._keys.seal))).kvs)
             await store._trim(store._keys.sessions, SESSIONS)
         except BaseException:
             await store.close()
@@ -170,6 +172,11 @@ class EtcdStore:
             bell.cancel()
             await asyncio.gather(bell, return_exceptions=True)
 
+    async def offset(self) -> int:
+        """How much more than etcd's own its revisions are (`shifted`). Raises StoreUnavailable."""
+        found = (await self._ask(RANGE, pb.RangeRequest(key=self._keys.offset))).kvs
+        return int(found[0].value) if found else 0
+
     async def close(self) -> None:
         if self._seen and not self._open:
             with contextlib.suppress(Refused, Unreached):
@@ -199,15 +206,19 @@ class EtcdStore:
         if found and found[0].value != VERSION:
             raise StoreUnavailable(f"{self._where} was written by a newer version of Fairlead")
 
+    def _refuse_sealed(self, found: Sequence[Any]) -> None:
+        if found:
+            raise sealed(self._where, found[0].value)
+
     async def _head(self) -> int:
         return _revision(await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True)))
 
     async def _read(
-        self, begin: bytes, end: bytes, limit: int | None, keys_only: bool = False
+        self, begin: bytes, end: bytes, limit: int | None, *, keys_only: bool = False, moment: int = 0
     ) -> tuple[list[Any], int]:
         """As of one moment, page by page, and the revision of the store then. Raises Compacted."""
         found: list[Any] = []
-        moment = revision = 0
+        revision = 0
         while True:
             size = self._page if limit is None else min(self._page, limit - len(found))
             if size < 1:
@@ -251,12 +262,13 @@ class EtcdStore:
         self._count += 1
         token = f"{self._session}-{self._count}"
         keys = [self._keys.session, self._keys.head, *map(self._keys.document, guards)]
-        compare = [holds(self._keys.session, self._seen)]
+        compare = [holds(self._keys.session, self._seen), holds(self._keys.seal, ABSENT)]
         compare += [holds(self._keys.document(key), wanted) for key, wanted in guards.items()]
         if head is not None:
             compare.append(holds(self._keys.head, head))
         success = writes(self._keys, puts, gone, token, VERSION)
-        request = pb.TxnRequest(compare=compare, success=success, failure=list(map(look, keys)))
+        failure = [pb.Operation(range=pb.RangeRequest(key=self._keys.seal)), *map(look, keys)]
+        request = pb.TxnRequest(compare=compare, success=success, failure=failure)
         self._open = token
         try:
             answer = await self._members.ask_once(TXN, request)
@@ -269,7 +281,9 @@ class EtcdStore:
         if answer.succeeded:
             self._seen = answer.header.revision
             return self._seen
-        self._seen, found_head, *revisions = (_revision(each.range) for each in answer.responses)
+        seal, *looks = (each.range for each in answer.responses)
+        self._seen, found_head, *revisions = map(_revision, looks)
+        self._refuse_sealed(seal.kvs)
         if head is not None and head != found_head:
             raise Conflict("the store")
         _compare(guards, revisions)

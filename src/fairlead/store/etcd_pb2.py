@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\netcd.proto\x12\rfairlead.etcd\"\x1a\n\x06Header\x12\x10\n\x08revision\x18\x03 \x01(\x03\"U\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\"\xdd\x02\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x35\n\nsort_order\x18\x05 \x01(\x0e\x32!.fairlead.etcd.RangeRequest.Order\x12\x37\n\x0bsort_target\x18\x06 \x01(\x0e\x32\".fairlead.etcd.RangeRequest.Target\x12\x14\n\x0cserializable\x18\x07 \x01(\x08\x12\x11\n\tkeys_only\x18\x08 \x01(\x08\x12\x12\n\ncount_only\x18\t \x01(\x08\"*\n\x05Order\x12\x08\n\x04NONE\x10\x00\x12\n\n\x06\x41SCEND\x10\x01\x12\x0b\n\x07\x44\x45SCEND\x10\x02\"3\n\x06Target\x12\x07\n\x03KEY\x10\x00\x12\x0b\n\x07VERSION\x10\x01\x12\n\n\x06\x43REATE\x10\x02\x12\x07\n\x03MOD\x10\x03\"y\n\rRangeResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12$\n\x03kvs\x18\x02 \x03(\x0b\x32\x17.fairlead.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\"(\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"4\n\x0bPutResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\"/\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"H\n\x0e\x44\x65leteResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x03\"\xd7\x01\n\x07\x43ompare\x12-\n\x06result\x18\x01 \x01(\x0e\x32\x1d.fairlead.etcd.Compare.Result\x12-\n\x06target\x18\x02 \x01(\x0e\x32\x1d.fairlead.etcd.Compare.Target\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\"\x13\n\x06Result\x12\t\n\x05\x45QUAL\x10\x00\"*\n\x06Target\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x42\x08\n\x06wanted\"\xc8\x01\n\tOperation\x12,\n\x05range\x18\x01 \x01(\x0b\x32\x1b.fairlead.etcd.RangeRequestH\x00\x12(\n\x03put\x18\x02 \x01(\x0b\x32\x19.fairlead.etcd.PutRequestH\x00\x12.\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1c.fairlead.etcd.DeleteRequestH\x00\x12(\n\x03txn\x18\x04 \x01(\x0b\x32\x19.fairlead.etcd.TxnRequestH\x00\x42\t\n\x07request\"\xca\x01\n\x06Result\x12-\n\x05range\x18\x01 \x01(\x0b\x32\x1c.fairlead.etcd.RangeResponseH\x00\x12)\n\x03put\x18\x02 \x01(\x0b\x32\x1a.fairlead.etcd.PutResponseH\x00\x12/\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1d.fairlead.etcd.DeleteResponseH\x00\x12)\n\x03txn\x18\x04 \x01(\x0b\x32\x1a.fairlead.etcd.TxnResponseH\x00\x42\n\n\x08response\"\x8b\x01\n\nTxnRequest\x12\'\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x16.fairlead.etcd.Compare\x12)\n\x07success\x18\x02 \x03(\x0b\x32\x18.fairlead.etcd.Operation\x12)\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x18.fairlead.etcd.Operation\"q\n\x0bTxnResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12(\n\tresponses\x18\x03 \x03(\x0b\x32\x15.fairlead.etcd.Result\"r\n\x05\x45vent\x12\'\n\x04type\x18\x01 \x01(\x0e\x32\x19.fairlead.etcd.Event.Type\x12#\n\x02kv\x18\x02 \x01(\x0b\x32\x17.fairlead.etcd.KeyValue\"\x1b\n\x04Type\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"L\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"N\n\x0cWatchRequest\x12\x33\n\x06\x63reate\x18\x01 \x01(\x0b\x32!.fairlead.etcd.WatchCreateRequestH\x00\x42\t\n\x07request\"\xb0\x01\n\rWatchResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12$\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x14.fairlead.etcd.Event\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"L\n\x14\x41uthenticateResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\netcd.proto\x12\rfairlead.etcd\"\x1a\n\x06Header\x12\x10\n\x08revision\x18\x03 \x01(\x03\"U\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\"\xdd\x02\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x35\n\nsort_order\x18\x05 \x01(\x0e\x32!.fairlead.etcd.RangeRequest.Order\x12\x37\n\x0bsort_target\x18\x06 \x01(\x0e\x32\".fairlead.etcd.RangeRequest.Target\x12\x14\n\x0cserializable\x18\x07 \x01(\x08\x12\x11\n\tkeys_only\x18\x08 \x01(\x08\x12\x12\n\ncount_only\x18\t \x01(\x08\"*\n\x05Order\x12\x08\n\x04NONE\x10\x00\x12\n\n\x06\x41SCEND\x10\x01\x12\x0b\n\x07\x44\x45SCEND\x10\x02\"3\n\x06Target\x12\x07\n\x03KEY\x10\x00\x12\x0b\n\x07VERSION\x10\x01\x12\n\n\x06\x43REATE\x10\x02\x12\x07\n\x03MOD\x10\x03\"y\n\rRangeResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12$\n\x03kvs\x18\x02 \x03(\x0b\x32\x17.fairlead.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\"(\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"4\n\x0bPutResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\"/\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"H\n\x0e\x44\x65leteResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x03\"\xf3\x01\n\x07\x43ompare\x12-\n\x06result\x18\x01 \x01(\x0e\x32\x1d.fairlead.etcd.Compare.Result\x12-\n\x06target\x18\x02 \x01(\x0e\x32\x1d.fairlead.etcd.Compare.Target\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05value\x18\x07 \x01(\x0cH\x00\"\x13\n\x06Result\x12\t\n\x05\x45QUAL\x10\x00\"5\n\x06Target\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05VALUE\x10\x03\x42\x08\n\x06wanted\"\xc8\x01\n\tOperation\x12,\n\x05range\x18\x01 \x01(\x0b\x32\x1b.fairlead.etcd.RangeRequestH\x00\x12(\n\x03put\x18\x02 \x01(\x0b\x32\x19.fairlead.etcd.PutRequestH\x00\x12.\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1c.fairlead.etcd.DeleteRequestH\x00\x12(\n\x03txn\x18\x04 \x01(\x0b\x32\x19.fairlead.etcd.TxnRequestH\x00\x42\t\n\x07request\"\xca\x01\n\x06Result\x12-\n\x05range\x18\x01 \x01(\x0b\x32\x1c.fairlead.etcd.RangeResponseH\x00\x12)\n\x03put\x18\x02 \x01(\x0b\x32\x1a.fairlead.etcd.PutResponseH\x00\x12/\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1d.fairlead.etcd.DeleteResponseH\x00\x12)\n\x03txn\x18\x04 \x01(\x0b\x32\x1a.fairlead.etcd.TxnResponseH\x00\x42\n\n\x08response\"\x8b\x01\n\nTxnRequest\x12\'\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x16.fairlead.etcd.Compare\x12)\n\x07success\x18\x02 \x03(\x0b\x32\x18.fairlead.etcd.Operation\x12)\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x18.fairlead.etcd.Operation\"q\n\x0bTxnResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12(\n\tresponses\x18\x03 \x03(\x0b\x32\x15.fairlead.etcd.Result\"r\n\x05\x45vent\x12\'\n\x04type\x18\x01 \x01(\x0e\x32\x19.fairlead.etcd.Event.Type\x12#\n\x02kv\x18\x02 \x01(\x0b\x32\x17.fairlead.etcd.KeyValue\"\x1b\n\x04Type\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"L\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"N\n\x0cWatchRequest\x12\x33\n\x06\x63reate\x18\x01 \x01(\x0b\x32!.fairlead.etcd.WatchCreateRequestH\x00\x42\t\n\x07request\"\xb0\x01\n\rWatchResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12$\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x14.fairlead.etcd.Event\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"L\n\x14\x41uthenticateResponse\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.fairlead.etcd.Header\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,31 +52,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETERESPONSE']._serialized_start=764
   _globals['_DELETERESPONSE']._serialized_end=836
   _globals['_COMPARE']._serialized_start=839
-  _globals['_COMPARE']._serialized_end=1054
-  _globals['_COMPARE_RESULT']._serialized_start=981
-  _globals['_COMPARE_RESULT']._serialized_end=1000
-  _globals['_COMPARE_TARGET']._serialized_start=1002
-  _globals['_COMPARE_TARGET']._serialized_end=1044
-  _globals['_OPERATION']._serialized_start=1057
-  _globals['_OPERATION']._serialized_end=1257
-  _globals['_RESULT']._serialized_start=1260
-  _globals['_RESULT']._serialized_end=1462
-  _globals['_TXNREQUEST']._serialized_start=1465
-  _globals['_TXNREQUEST']._serialized_end=1604
-  _globals['_TXNRESPONSE']._serialized_start=1606
-  _globals['_TXNRESPONSE']._serialized_end=1719
-  _globals['_EVENT']._serialized_start=1721
-  _globals['_EVENT']._serialized_end=1835
-  _globals['_EVENT_TYPE']._serialized_start=1808
-  _globals['_EVENT_TYPE']._serialized_end=1835
-  _globals['_WATCHCREATEREQUEST']._serialized_start=1837
-  _globals['_WATCHCREATEREQUEST']._serialized_end=1913
-  _globals['_WATCHREQUEST']._serialized_start=1915
-  _globals['_WATCHREQUEST']._serialized_end=1993
-  _globals['_WATCHRESPONSE']._serialized_start=1996
-  _globals['_WATCHRESPONSE']._serialized_end=2172
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=2174
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=2227
-  _globals['_AUTHENTICATERESPONSE']._serialized_start=2229
-  _globals['_AUTHENTICATERESPONSE']._serialized_end=2305
+  _globals['_COMPARE']._serialized_end=1082
+  _globals['_COMPARE_RESULT']._serialized_start=998
+  _globals['_COMPARE_RESULT']._serialized_end=1017
+  _globals['_COMPARE_TARGET']._serialized_start=1019
+  _globals['_COMPARE_TARGET']._serialized_end=1072
+  _globals['_OPERATION']._serialized_start=1085
+  _globals['_OPERATION']._serialized_end=1285
+  _globals['_RESULT']._serialized_start=1288
+  _globals['_RESULT']._serialized_end=1490
+  _globals['_TXNREQUEST']._serialized_start=1493
+  _globals['_TXNREQUEST']._serialized_end=1632
+  _globals['_TXNRESPONSE']._serialized_start=1634
+  _globals['_TXNRESPONSE']._serialized_end=1747
+  _globals['_EVENT']._serialized_start=1749
+  _globals['_EVENT']._serialized_end=1863
+  _globals['_EVENT_TYPE']._serialized_start=1836
+  _globals['_EVENT_TYPE']._serialized_end=1863
+  _globals['_WATCHCREATEREQUEST']._serialized_start=1865
+  _globals['_WATCHCREATEREQUEST']._serialized_end=1941
+  _globals['_WATCHREQUEST']._serialized_start=1943
+  _globals['_WATCHREQUEST']._serialized_end=2021
+  _globals['_WATCHRESPONSE']._serialized_start=2024
+  _globals['_WATCHRESPONSE']._serialized_end=2200
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=2202
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=2255
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=2257
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=2333
 # @@protoc_insertion_point(module_scope)

@@ -15,8 +15,8 @@ from fairlead.store.interface import TooLarge
 
 WIDTH = 42
 LEVELS = 3
-GUARDS = WIDTH - 2
-"""That one transaction can have beside the two of our own; more are looked at before, and the head is the guard."""
+GUARDS = WIDTH - 3
+"""That one transaction can have beside the three of our own; more are looked at before, and the head is the guard."""
 
 
 class Keys:
@@ -25,6 +25,8 @@ class Keys:
     def __init__(self, prefix: str, session: str) -> None:
         self.root = f"{prefix}/".encode()
         self.head = self.root + b"head"
+        self.seal = self.root + b"seal"
+        self.offset = self.root + b"offset"
         self.documents = self.root + b"doc/"
         self.gone = self.root + b"gone/"
         self.sessions = self.root + b"session/"
@@ -44,6 +46,10 @@ def after_all(prefix: bytes) -> bytes:
 
 def holds(key: bytes, revision: int) -> Any:
     return pb.Compare(target=pb.Compare.MOD, key=key, mod_revision=revision)
+
+
+def is_value(key: bytes, value: bytes) -> Any:
+    return pb.Compare(target=pb.Compare.VALUE, key=key, value=value)
 
 
 def look(key: bytes, revision: int = 0) -> Any:

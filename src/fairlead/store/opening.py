@@ -6,7 +6,10 @@ from pathlib import Path
 
 from fairlead.store.etcd_access import Access, check_access, parse_location
 from fairlead.store.interface import Store
+from fairlead.store.shifted import Shifted
 from fairlead.store.sqlite import SqliteStore
+from fairlead.store.sqlite_whole import SqliteWhole
+from fairlead.store.whole import Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,9 @@ class Scheme:
     """Raises ValueError, which says what would be right."""
     open: Callable[[str, Access], Awaitable[Store]]
     """Raises StoreUnavailable."""
+    find: Callable[[str, Access], Awaitable[Whole]]
+    """As a whole; a file has to be there already. Raises Absent, StoreUnavailable."""
+    make: Callable[[str, Access], Awaitable[Whole]]
 
 
 def _check_file(path: str, access: Access) -> None:
@@ -32,6 +38,14 @@ def _open_file(path: str, _: Access) -> Awaitable[Store]:
     return SqliteStore.open(Path(path))
 
 
+def _find_file(path: str, _: Access) -> Awaitable[Whole]:
+    return SqliteWhole.find(Path(path))
+
+
+def _make_file(path: str, _: Access) -> Awaitable[Whole]:
+    return SqliteWhole.open(Path(path))
+
+
 def _check_etcd(rest: str, access: Access) -> None:
     parse_location(rest)
     check_access(access)
@@ -40,12 +54,24 @@ def _check_etcd(rest: str, access: Access) -> None:
 async def _open_etcd(rest: str, access: Access) -> Store:
     from fairlead.store.etcd import EtcdStore  # gRPC is there only if somebody asked for it
 
-    return await EtcdStore.open(parse_location(rest), access)
+    store = await EtcdStore.open(parse_location(rest), access)
+    try:
+        more = await store.offset()
+    except BaseException:
+        await store.close()
+        raise
+    return Shifted(store, more) if more else store
+
+
+async def _find_etcd(rest: str, access: Access) -> Whole:
+    from fairlead.store.etcd_whole import EtcdWhole
+
+    return await EtcdWhole.open(parse_location(rest), access)
 
 
 SCHEMES: Mapping[str, Scheme] = {
-    "sqlite": Scheme(check=_check_file, open=_open_file),
-    "etcd": Scheme(check=_check_etcd, open=_open_etcd),
+    "sqlite": Scheme(check=_check_file, open=_open_file, find=_find_file, make=_make_file),
+    "etcd": Scheme(check=_check_etcd, open=_open_etcd, find=_find_etcd, make=_find_etcd),
 }
 NO_ACCESS = Access()
 
@@ -72,3 +98,17 @@ async def open_store(url: str, access: Access = NO_ACCESS) -> Store:
     check_url(url, access)
     scheme, _, rest = url.partition("://")
     return await SCHEMES[scheme].open(rest, access)
+
+
+async def find_whole(url: str, access: Access = NO_ACCESS) -> Whole:
+    """One that is there. Raises ValueError, Absent, StoreUnavailable."""
+    check_url(url, access)
+    scheme, _, rest = url.partition("://")
+    return await SCHEMES[scheme].find(rest, access)
+
+
+async def make_whole(url: str, access: Access = NO_ACCESS) -> Whole:
+    """The same, made if it is a file that is not there yet."""
+    check_url(url, access)
+    scheme, _, rest = url.partition("://")
+    return await SCHEMES[scheme].make(rest, access)

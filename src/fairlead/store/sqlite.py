@@ -16,9 +16,10 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Document, StoreUnavailable
+from fairlead.store.seal import sealed
 
 FEED = 10_000
 FEED_BYTES = 32 * 2**20
@@ -73,7 +74,7 @@ class SqliteStore:
         self._written = asyncio.Event()
 
     @classmethod
-    async def open(cls, path: Path) -> "SqliteStore":
+    async def open(cls, path: Path) -> Self:
         """Raises StoreUnavailable when the file cannot be opened or was written by a newer version."""
         store = cls(path)
         try:
@@ -158,8 +159,13 @@ class SqliteStore:
             connection.executescript(f"BEGIN IMMEDIATE;{FEED_SCHEMA}COMMIT;")
         elif connection.execute(f"{MISSED} LIMIT 1").fetchone():
             connection.execute(f"INSERT INTO gone {MISSED}")
+        self._refuse_sealed()
         _shrink(connection)
         self._files = self._identify_files()
+
+    def _refuse_sealed(self) -> None:
+        if value := find_seal(self._sql):
+            raise sealed(self._path, value)
 
     def _identify_files(self) -> tuple[tuple[int, int], ...]:
         """Which files have the names of the database and of its log. Raises StoreUnavailable when one has none."""
@@ -264,6 +270,14 @@ class SqliteStore:
         if head > after and min(batches, default=head + 1) != after + 1:
             raise Compacted(f"the feed starts after revision {after}")
         return [Batch(revision=revision, documents=documents) for revision, documents in batches.items()]
+
+
+def find_seal(connection: sqlite3.Connection) -> bytes | None:
+    """Its table is made with the first one."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'seal'").fetchone():
+        return None
+    found = connection.execute("SELECT value FROM seal").fetchone()
+    return bytes(found[0]) if found else None
 
 
 def _shrink(connection: sqlite3.Connection) -> None:

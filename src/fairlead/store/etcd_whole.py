@@ -1,0 +1,127 @@
+"""The keys of a deployment in an etcd as a whole (`whole`). Etcd gives revisions itself: a number is kept beside them
+that makes them newer than those of the store that was copied (`shifted`).
+
+Each step can be asked for twice: whoever finds the seal that they wanted had only lost the answer.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from fairlead.store import etcd_pb2 as pb
+from fairlead.store.etcd import VERSION, EtcdStore
+from fairlead.store.etcd_calls import RANGE, TXN
+from fairlead.store.etcd_requests import after_all, delete, holds, is_value, nested, put
+from fairlead.store.interface import ABSENT, Conflict, Document
+from fairlead.store.seal import Seal, decode_seal, encode_seal
+from fairlead.store.whole import PAGE, Picture, State
+
+BYTES = 2**20
+"""In one request: etcd takes 1.5 MiB."""
+GONE = 5_000
+"""Names of deleted documents under one key."""
+
+
+class EtcdWhole(EtcdStore):
+    """Use `await EtcdWhole.open(location, access)`."""
+
+    async def state(self) -> State:
+        return (await self._look_at_all())[0]
+
+    @asynccontextmanager
+    async def picture(self) -> AsyncIterator[Picture]:
+        state, moment = await self._look_at_all()
+        lists, _ = await self._read(self._keys.gone, after_all(self._keys.gone), None, moment=moment)
+        gone = {key for each in lists for key in msgspec.json.decode(each.value, type=list[str])}
+        first, end = self._keys.documents, after_all(self._keys.documents)
+        there, _ = await self._read(first, end, None, keys_only=True, moment=moment)
+        gone -= {self._keys.name(each.key) for each in there}
+        pages = self._pages(moment, await self.offset())
+        yield Picture(revision=state.revision, documents=state.documents, gone=gone, pages=pages)
+
+    async def seal(self, seal: Seal | None, before: Seal | None, head: int | None = None) -> None:
+        more = [] if head is None else [holds(self._keys.head, head and head - await self.offset())]
+        change = [put(self._keys.seal, encode_seal(seal))] if seal else [delete(self._keys.seal)]
+        await self._change(change, before, seal, more)
+
+    async def begin(self, seal: Seal, revision: int, gone: Set[str]) -> None:
+        """The head stays as it is: who follows it sees nothing of what is half done."""
+        now = (await self._ask(RANGE, pb.RangeRequest(key=self._keys.head))).header.revision
+        away = (
+            pb.Operation(delete=pb.DeleteRequest(key=each, range_end=after_all(each)))
+            for each in (self._keys.documents, self._keys.gone)
+        )
+        offset = put(self._keys.offset, b"%d" % max(0, revision - now))
+        await self._change([*away, offset], seal, seal)
+        names = sorted(gone)
+        for first in range(0, len(names), GONE):
+            some = msgspec.json.encode(names[first : first + GONE])
+            await self._change([put(self._keys.gone + f"{seal.id}-{first}".encode(), some)], seal, seal)
+
+    async def put(self, seal: Seal, documents: Sequence[Document]) -> None:
+        for some in _requests(documents):
+            await self._change([put(self._keys.document(each.key), each.value) for each in some], seal, seal)
+
+    async def finish(self, seal: Seal, revision: int) -> None:
+        """Etcd's revision is beyond it since `begin`."""
+        await self._change([put(self._keys.head, VERSION), delete(self._keys.seal)], seal, None)
+
+    async def _look_at_all(self) -> tuple[State, int]:
+        """And the moment."""
+        keys = self._keys
+        count = pb.RangeRequest(key=keys.documents, range_end=after_all(keys.documents), count_only=True)
+        looks = [pb.RangeRequest(key=keys.head, keys_only=True), pb.RangeRequest(key=keys.seal), count]
+        answer = await self._ask(TXN, pb.TxnRequest(success=[pb.Operation(range=each) for each in looks]))
+        head, seal, documents = (each.range for each in answer.responses)
+        revision = head.kvs[0].mod_revision + await self.offset() if head.kvs else ABSENT
+        found = decode_seal(seal.kvs[0].value) if seal.kvs else None
+        return State(revision=revision, documents=documents.count, seal=found), answer.header.revision
+
+    async def _pages(self, moment: int, offset: int) -> AsyncIterator[Sequence[Document]]:
+        begin, end = self._keys.documents, after_all(self._keys.documents)
+        while True:
+            found, _ = await self._read(begin, end, PAGE, moment=moment)
+            if not found:
+                return
+            yield [
+                Document(key=self._keys.name(each.key), revision=each.mod_revision + offset, value=each.value)
+                for each in found
+            ]
+            begin = found[-1].key + b"\0"
+
+    async def _change(
+        self, operations: Iterable[Any], before: Seal | None, after: Seal | None, compare: Sequence[Any] = ()
+    ) -> None:
+        """If that is the seal. Raises Conflict."""
+        seal = self._keys.seal
+        there = is_value(seal, encode_seal(before)) if before else holds(seal, ABSENT)
+        request = pb.TxnRequest(
+            compare=[there, *compare],
+            success=nested(list(operations)),
+            failure=[pb.Operation(range=pb.RangeRequest(key=seal))],
+        )
+        answer = await self._ask(TXN, request)
+        if answer.succeeded:
+            return
+        found = answer.responses[0].range.kvs
+        if before == after or [each.value for each in found] != ([encode_seal(after)] if after else []):
+            raise Conflict("the store")
+
+    def _refuse_sealed(self, found: Sequence[Any]) -> None:
+        """Who takes it as a whole looks at the seal itself."""
+
+
+def _requests(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
+    """Of which each fits into a request, unless one document alone does not."""
+    some: list[Document] = []
+    size = 0
+    for each in documents:
+        size += len(each.key) + len(each.value)
+        if some and size > BYTES:
+            yield some
+            some, size = [], len(each.key) + len(each.value)
+        some.append(each)
+    if some:
+        yield some

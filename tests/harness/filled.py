@@ -1,0 +1,44 @@
+"""Stores with something in them, for those who copy, keep and restore them."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+from fairlead.store.interface import Store
+from fairlead.store.model import Model
+from fairlead.store.opening import open_store
+from harness.stories import STORIES
+
+STATE = STORIES[0].states[0]
+GONE = "claim/was"
+
+
+async def with_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    store = await open_store(url)
+    try:
+        await work(store)
+    finally:
+        await store.close()
+
+
+async def write_something(store: Store) -> None:
+    await store.transact(guards={}, puts={"claim/x": b"1"}, deletes=[])
+
+
+def mtu(more: int) -> Callable[[Snapshot], Changes]:
+    def change(snapshot: Snapshot) -> Changes:
+        network = snapshot.networks["net1"]
+        return Changes(puts=(replace(network, mtu=network.mtu + more),))
+
+    return change
+
+
+async def fill(store: Store, number: int = 40) -> None:
+    """The story's documents with claims, something that was deleted, and so many more changes."""
+    model = await Model.load(store, lambda *_: None)
+    await model.write(lambda _: Changes(puts=tuple(STATE.documents.values())))
+    for _ in range(number):
+        await model.write(mtu(1))
+    await store.transact(guards={}, puts={GONE: b"port/x"}, deletes=[])
+    await store.transact(guards={}, puts={}, deletes=[GONE])
