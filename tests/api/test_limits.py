@@ -3,27 +3,37 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from fairlead.api.door import LARGEST_DOCUMENT, LONGEST_QUERY
 from fairlead.api.listing import MOST_SORT_KEYS
-from fairlead.api.network.limits import BULK, TAGS
+from fairlead.api.network.limits import BULK, FIXED_IPS, TAGS
 from fairlead.api.octavia import limits
 from fairlead.changes import gateways
 from fairlead.changes.routers import MOST_ROUTES
 from fairlead.changes.subnets import MOST_SUBNETS
 from fairlead.model import sizes
 from harness.caller import Caller
+from harness.etcd import Etcd, started
 
 INTERFACES = 6
 """Fewer than the door's own limit: each is a request."""
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 
 
-@pytest.fixture
-def caller(tmp_path: Path) -> Iterator[Caller]:
-    made = Caller(tmp_path)
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with started() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
+    """Etcd takes less at once than what is allowed here is in operations."""
+    url = f"{request.getfixturevalue('etcd').url}/{uuid4()}" if request.param == "etcd" else ""
+    made = Caller(tmp_path, url=url)
     yield made
     made.close()
 
@@ -93,6 +103,20 @@ def test_a_document_has_a_size(caller: Caller, net: str):
     words = f"loadbalancer/{made} would take"
     refused(caller, "POST", f"{BALANCER}/pools", {"pool": pool(99, loadbalancer_id=made, tags=tags)}, words)
     assert caller.send("PUT", f"{BALANCER}/loadbalancers/{made}", json={"loadbalancer": {"name": "x"}}).is_success
+
+
+def test_a_request_has_so_many_ports(caller: Caller, net: str):
+    """Each with as many addresses as it may have: that is the change that writes the most keys."""
+    addresses = [f"10.2.{number // 250}.{number % 250 + 1}" for number in range(FIXED_IPS * BULK)]
+    caller.make(f"{NETWORK}/subnets", "subnet", network_id=net, cidr="10.2.0.0/16", gateway_ip=None)
+    ports = [
+        {"network_id": net, "fixed_ips": [{"ip_address": each} for each in addresses[number::BULK]]}
+        for number in range(BULK)
+    ]
+    assert caller.send("POST", f"{NETWORK}/ports", json={"ports": ports}).status_code == 201
+    refused(caller, "POST", f"{NETWORK}/ports", {"ports": [{"network_id": net}] * (BULK + 1)}, f"at most {BULK}")
+    answer = caller.send("POST", f"{NETWORK}/ports", json={"port": {**ports[0]}})
+    assert (answer.status_code, answer.json()["NeutronError"]["type"]) == (409, "IpAddressAlreadyAllocated")
 
 
 def test_a_network_has_so_many_subnets(caller: Caller, net: str):

@@ -29,8 +29,9 @@ from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
+from fairlead.store.interface import Store
 from fairlead.store.model import Model
-from fairlead.store.sqlite import SqliteStore
+from fairlead.store.opening import open_store
 from harness.documented import documented
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -79,7 +80,7 @@ class Inside:
 
     client: httpx.AsyncClient
     model: Model
-    store: SqliteStore
+    store: Store
     reconciler: Reconciler
     driver: FakeDriver
     services: Services
@@ -126,8 +127,10 @@ async def inside(
     door_path: str,
     compile_owner: Compile = compile_owner,
     deployment: Deployment = PLAIN,
+    url: str = "",
 ):
-    store = await SqliteStore.open(folder / "store.db")
+    """`url` is of the store; without one it is a file in the folder."""
+    store = await open_store(url or f"sqlite://{folder}/store.db")
     model = await Model.load(store, compile_owner, deployment.facts)
     driver = FakeDriver(references)
     dataplane = replace(OVN, compile_in_steps=in_one_step(compile_owner))

@@ -18,14 +18,14 @@ from harness.served import make_whole
 class Caller:
     """Calls the whole application; an answer is what the document says, short if it is an error, and never ours."""
 
-    def __init__(self, folder: Path, authenticate: Authenticate = anybody) -> None:
+    def __init__(self, folder: Path, authenticate: Authenticate = anybody, url: str = "") -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self._documents: dict[str, Documented] = {}
-        self._runner.run(self._open(folder, authenticate))
+        self._runner.run(self._open(folder, authenticate, url))
 
-    async def _open(self, folder: Path, authenticate: Authenticate) -> None:
-        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, ""))
+    async def _open(self, folder: Path, authenticate: Authenticate, url: str) -> None:
+        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, "", url=url))
         services, whole = make_whole(place, authenticate)
         transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(

@@ -42,6 +42,10 @@ ATTEMPTS = 5
 FEED = 10_000
 FEED_BYTES = 32 * 2**20
 """Who is further behind reads everything again."""
+FULL = (
+    ". It takes no writes until an operator has compacted its history (etcdctl compact), made members smaller (etcdctl"
+    " defrag) or raised --quota-backend-bytes, and then: etcdctl alarm disarm"
+)
 SESSIONS = 1000
 """Sessions of servers that were killed, which a start leaves."""
 TRIMMED = 100
@@ -199,7 +203,7 @@ class EtcdStore:
             return TooLarge(
                 f"{self._where}: {refused} (its --max-request-bytes and --max-txn-ops say how much it takes)"
             )
-        return StoreUnavailable(f"{self._where}: {refused}")
+        return StoreUnavailable(f"{self._where}: {refused}{FULL if refused.no_space else ''}")
 
     async def _check_version(self) -> None:
         found = (await self._ask(RANGE, pb.RangeRequest(key=self._keys.head))).kvs

@@ -68,6 +68,7 @@ class Refused(Exception):
         self.too_large = (
             "request is too large" in reason or "too many operations" in reason or "trying to send message" in reason
         ) or self.too_large_an_answer
+        self.no_space = "database space exceeded" in reason
         self.old_token = any(each in reason for each in OLD_TOKENS)
 
 
