@@ -95,7 +95,7 @@ async def test_what_an_agent_had_not_finished_the_next_one_does(site: Site, mach
     network.kept.write(settled=False)
     site.driver = site.new()
     await site.driver.open()
-    assert await asyncio.to_thread(get, port) == "m2"
+    await until(lambda: get(port) == "m2")
 
 
 @at_work
@@ -170,7 +170,7 @@ async def test_without_the_program_or_its_user_the_owner_is_told(site: Site):
         (Program(path="/nowhere/haproxy", user=""), "No such file"),
         (Program(path=PROGRAM, user="nobody-there"), "nobody-there"),
     ):
-        site.driver._program = program
+        site.driver._keeper.program = program
         with pytest.raises(DriverError, match=said):
             await site.put(WEB, rows(free_port()))
     assert await site.driver.read(WEB) == {}

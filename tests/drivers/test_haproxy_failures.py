@@ -17,10 +17,13 @@ import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Backend, Frontend, Process
-from fairlead.drivers.haproxy import HAProxy, answering
-from fairlead.drivers.haproxy import driver as driving
-from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, Program, Running, all_running
-from fairlead.drivers.interface import DriverError
+from fairlead.dataplane.rows import Rows, diff
+from fairlead.drivers.haproxy import HAProxy, answering, driver, keeping
+from fairlead.drivers.haproxy.network import folder_name
+from fairlead.drivers.haproxy.pace import MANY
+from fairlead.drivers.haproxy.process import CONTROL, MOST_REPLACED, PID, NotStarted, Program, Running, all_running
+from fairlead.drivers.haproxy.runtime import CommandFailed
+from fairlead.drivers.interface import DriverError, Later
 from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
 from harness.ports import free_port
@@ -70,7 +73,7 @@ async def test_a_process_that_no_agent_has_written_down_is_found_and_replaced(si
 
 def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """So often no process can be started: the folder is full."""
-    left, start = [None] * times, driving.start
+    left, start = [None] * times, keeping.start
 
     async def fail(*known: Any) -> Running:
         if left:
@@ -78,7 +81,7 @@ def breaks_off(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return await start(*known)
 
-    monkeypatch.setattr(driving, "start", fail)
+    monkeypatch.setattr(keeping, "start", fail)
 
 
 @at_work
@@ -100,6 +103,103 @@ async def test_one_that_stands_still_serves_nobody_and_another_takes_its_place(
     os.kill(first, signal.SIGSTOP)
     await until(lambda: site.said[-1] == {port} and site.pid != first)
     assert await asyncio.to_thread(get, port) == "m1"
+
+
+@at_work
+async def test_one_that_is_to_be_replaced_later_is_watched_until_then(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    """It refused a command, and there was no time for another one; then it ended."""
+
+    async def refuse(*_: Any) -> None:
+        raise CommandFailed("no such server")
+
+    port, (one, two) = free_port(), machines
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", one)))
+    first = site.pid
+    site.pace(60)
+    monkeypatch.setattr(driver, "tell", refuse)
+    await site.put(WEB, rows(port, member("m2", two)))
+    assert site.pid == first
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: site.said[-2:] == [None, {port}])
+    assert await asyncio.to_thread(get, port) == "m2"
+
+
+@at_work
+async def test_one_that_does_not_come_back_is_told_of_until_it_does(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    breaks_off(monkeypatch, 4)
+    os.kill(site.pid, signal.SIGKILL)
+    await until(lambda: "No space left" in (site.driver.failure_of(WEB) or ""))
+    assert site.failing == [[WEB]]
+    assert site.said[-1] is None
+    await until(lambda: site.driver.failure_of(WEB) is None)
+    assert site.failing == [[WEB]] * 2
+    assert await asyncio.to_thread(get, port) == "m1"
+
+
+@at_work
+async def test_one_that_ends_again_and_again_is_told_of_until_it_stays(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    for number in range(MANY):
+        if number == MANY - 1:
+            monkeypatch.setattr(keeping, "STEADY", 1.0)
+        assert site.driver.failure_of(WEB) is None
+        os.kill(site.pid, signal.SIGKILL)
+        await until(lambda ends=number + 1: site.said == [{port}, *([None, {port}] * ends)])
+    assert site.driver.failure_of(WEB) == f"HAProxy has ended {MANY} times, each soon after the last"
+    await until(lambda: site.driver.failure_of(WEB) is None)
+
+
+@at_work
+async def test_one_that_takes_long_keeps_no_other_network_waiting(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    port, other, slow, start = free_port(), Owner(Kind.LOAD_BALANCER, "slow"), asyncio.Event(), keeping.start
+
+    async def wait(folder: Path, *known: Any) -> Running:
+        if folder.name == folder_name("net2"):
+            await slow.wait()
+            raise NotStarted("HAProxy does not answer")
+        return await start(folder, *known)
+
+    monkeypatch.setattr(keeping, "start", wait)
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    [process] = (row for row in NETWORK.values() if isinstance(row, Process))
+    net2, theirs = replace(process, network="net2"), elsewhere(rows(free_port()), "net2")
+    await site.put(Owner(Kind.NETWORK, "net2"), {net2.key: net2})
+    with pytest.raises(Later):
+        await site.driver.apply(other, diff(theirs, {}))
+    assert await site.driver.read(other) == {}
+    with pytest.raises(Later):
+        await site.driver.apply(other, diff(theirs, {}))
+    site.pace(0)
+    await site.put(WEB, rows(port, member("m1", machines[0]), member("m2", machines[1]), more=[listener("two", 1025)]))
+    assert site.said[-1] == {port, 1025}
+    site.settled.clear()
+    slow.set()
+    await site.settled.wait()
+    with pytest.raises(DriverError, match="does not answer"):
+        await site.driver.apply(other, diff(theirs, {}))
+    assert await site.driver.read(other) == {}
+    await site.put(Owner(Kind.NETWORK, "net2"), {})
+
+
+def elsewhere(found: Rows, network: str) -> Rows:
+    return {
+        key: replace(row, process=network) if isinstance(row, Frontend | Backend) else row for key, row in found.items()
+    }
 
 
 @at_work
@@ -129,8 +229,7 @@ async def test_a_change_that_was_begun_and_failed_is_undone(
     [folder] = site.folder.iterdir()
     await until(lambda: f":{port}" in (folder / "haproxy.cfg").read_text())
     os.kill(site.pid, signal.SIGKILL)
-    await until(lambda: get(port) == "m1")
-    assert site.said[-1] == {port}
+    await until(lambda: get(port) == "m1" and site.said[-1] == {port})
 
 
 @at_work
@@ -236,7 +335,7 @@ async def test_one_tenant_s_that_does_not_start_keeps_none_of_another_on_the_sam
     theirs = {each.key: each for row in processes for guest in guests for each in [replace(row, network=guest)]}
     with pytest.raises(DriverError, match="balance"):
         await site.put(NET, {**NETWORK, **theirs})
-    assert await asyncio.to_thread(get, port) == "m1"
+    await until(lambda: get(port) == "m1")
     assert await site.driver.read(NET) == NETWORK
     for guest in guests:
         await site.put(Owner(Kind.LOAD_BALANCER, guest), {})

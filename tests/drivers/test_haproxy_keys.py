@@ -18,7 +18,7 @@ from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.model.loadbalancer import Listener, ListenerProtocol, ListenerTls
 from fairlead.model.secrets import Found, Wanted
 from harness.certificates import Authority, Issued
-from harness.haproxy_site import NET, NETWORK, Site, at_work, get
+from harness.haproxy_site import NET, NETWORK, Site, at_work, get, until
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 
@@ -169,7 +169,7 @@ async def test_what_an_agent_did_not_finish_the_next_one_does(
     await site.driver.close()
     site.driver = site.new()
     await site.driver.open()
-    assert NEW.pem == await asyncio.to_thread(shown, port)
+    await until(lambda: shown(port) == NEW.pem)
 
 
 async def _ends_here(*_: object) -> bool:

@@ -13,7 +13,7 @@ from fairlead.dataplane.haproxy import Backend, Frontend, Process, Server
 from fairlead.dataplane.haproxy_commands import commands, tellable
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy.network import with_change
-from fairlead.drivers.haproxy.pace import FIRST, LONGEST, QUIET, Pace
+from fairlead.drivers.haproxy.pace import FIRST, FIRST_PAUSE, LONGEST, LONGEST_PAUSE, QUIET, STEADY, Pace, Restarts
 from fairlead.drivers.haproxy.process import MOST_REPLACED, all_running
 from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, until
@@ -56,6 +56,19 @@ def test_whoever_asks_nobody_waits_longer_and_there_are_no_more_than_that(pauses
     for first in times:
         within = [each for each in times if first <= each < first + 60]
         assert len(within) <= 60 / (QUIET * FIRST) + 1
+
+
+def test_who_has_ended_comes_back_at_once_unless_it_ends_again_and_again() -> None:
+    """However often it was replaced meanwhile: only ends and failures count."""
+    restarts, now, pauses = Restarts(), 0.0, []
+    for gap in (0, STEADY + 1, STEADY + 1, 5, 5, 5, STEADY + 1):
+        now += gap
+        pauses.append((restarts.after_end(now), restarts.ends))
+    assert pauses == [
+        *((FIRST_PAUSE, 1), (FIRST_PAUSE, 1), (FIRST_PAUSE, 1)),
+        *((2 * FIRST_PAUSE, 2), (4 * FIRST_PAUSE, 3), (8 * FIRST_PAUSE, 4), (FIRST_PAUSE, 1)),
+    ]
+    assert max(restarts.after_failure(now) for _ in range(20)) == LONGEST_PAUSE
 
 
 def test_what_commands_do_is_done_before_the_rest() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -18,6 +18,7 @@ from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.pace import Pace
 from fairlead.drivers.haproxy.process import Program, read_running
 from fairlead.drivers.haproxy.secrets import nobody_lends
+from fairlead.drivers.haproxy.turn import LONGEST
 from fairlead.drivers.interface import DriverError, Later
 from fairlead.model.owner import Kind, Owner
 from fairlead.node.counting import Tally
@@ -56,6 +57,9 @@ class Site:
     fetch: Fetch = nobody_lends
     """Who brings keys."""
     tally: Tally = field(default_factory=Tally)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whoever was told to come later may come."""
+    failing: list[Collection[Owner]] = field(default_factory=list)
     driver: HAProxy = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +68,9 @@ class Site:
     def new(self) -> HAProxy:
         program = Program(path=PROGRAM, user="")
         counters = Counters(lambda process, counted: self.tally.take_process(str(process), counted))
-        return HAProxy(self.folder, self.places, self._hear, program, self.fetch, counters)
+        driver = HAProxy(self.folder, self.places, self._hear, program, self.fetch, counters)
+        driver.follow(lambda _: self.settled.set(), self.failing.append)
+        return driver
 
     def _hear(self, _: str, ports: frozenset[int] | None) -> None:
         self.said.append(ports)
@@ -77,12 +83,17 @@ class Site:
             wait = await self.try_(owner, rows)
 
     async def try_(self, owner: Owner, rows: Rows) -> float:
-        """Answers in how many seconds it is to be tried again."""
-        try:
-            await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))
-        except Later as later:
-            return later.seconds
-        return 0.0
+        """Answers in how many seconds it is to be tried again, once what was begun has ended."""
+        while True:
+            self.settled.clear()
+            try:
+                await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))
+            except Later as later:
+                if later.seconds < LONGEST:
+                    return later.seconds
+            else:
+                return 0.0
+            await self.settled.wait()
 
     def pace(self, seconds: float) -> None:
         """So long until any process may be replaced for a change."""

@@ -8,6 +8,7 @@ them, and looked after from time to time.
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.compilers.haproxy import HAPROXY
@@ -49,6 +50,7 @@ class Proxying:
             dataplane=HAPROXY, driver=self._driver, snapshot=lambda: given.snapshot, clock=time.monotonic
         )
         self._reconciler.follow(self._tell)
+        driver.follow(self._reconciler.mark, self._tell_all)
         given.subscribe(self._reconciler.mark)
 
     async def run(self) -> None:
@@ -99,5 +101,10 @@ class Proxying:
             self._tally.forget_processes([each for each in self._tally.processes if not is_running(each)])
             await asyncio.sleep(self._interval)
 
+    def _tell_all(self, owners: Iterable[Owner]) -> None:
+        for owner in owners:
+            self._tell(owner)
+
     def _tell(self, owner: Owner) -> None:
-        self._reports.failed(HAPROXY.name, owner, self._reconciler.applied(owner).error)
+        error = self._reconciler.applied(owner).error or self._driver.failure_of(owner)
+        self._reports.failed(HAPROXY.name, owner, error)

@@ -1,6 +1,7 @@
 """The HAProxy processes of a node, one for each network that has a proxy there."""
 
-from fairlead.drivers.haproxy.driver import HAProxy, Serving
+from fairlead.drivers.haproxy.driver import HAProxy
+from fairlead.drivers.haproxy.keeping import Serving
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.secrets import Fetch
 

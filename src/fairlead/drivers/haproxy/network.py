@@ -10,13 +10,11 @@ from fairlead.dataplane.haproxy_commands import commands
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
 from fairlead.drivers.haproxy.kept import Kept
-from fairlead.drivers.haproxy.pace import Pace
+from fairlead.drivers.haproxy.pace import Pace, Restarts
 from fairlead.drivers.haproxy.process import Running
+from fairlead.drivers.haproxy.turn import Turn
 from fairlead.model.owner import Owner
 from fairlead.model.secrets import Secret
-
-FIRST_PAUSE = 0.05
-"""Seconds until a process that has ended is started again, the first time."""
 
 
 @dataclass(slots=True)
@@ -25,9 +23,20 @@ class Network:
     inside: Sequence[str] = ()
     """The words before those of a command that runs in its place."""
     running: Running | None = None
+    leaving: Running | None = None
+    """While another one takes its place: its end is none of the proxy's."""
+    ports: frozenset[int] = frozenset()
+    """At which the process that runs takes connections."""
     watch: "asyncio.Task[None] | None" = None
-    pause: float = FIRST_PAUSE
-    """Until one that has ended is started again."""
+    """Sees that it ends."""
+    mending: "asyncio.Task[None] | None" = None
+    """Brings another one, or does again what was not finished."""
+    restarts: Restarts = field(default_factory=Restarts)
+    failure: str = ""
+    """Why the proxy does not come back, while it does not."""
+    turn: Turn = field(default_factory=Turn)
+    before: Mapping[Owner, Rows] | None = None
+    """While a change is at work: all rows of before. They hold until it is done."""
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     missing: frozenset[Secret] = frozenset()
     """Keys and certificates that the process was started without."""
@@ -41,6 +50,21 @@ class Network:
     """Whether the process that runs stands still."""
 
     @property
+    def is_there(self) -> bool:
+        return self.running is not None and self.running.is_there
+
+    @property
+    def owners(self) -> Mapping[Owner, Rows]:
+        """What has been applied."""
+        return self.kept.owners if self.before is None else self.before
+
+    @property
+    def balancers(self) -> Sequence[Owner]:
+        """Those that have a listener here."""
+        found = self.kept.owners.items()
+        return [owner for owner, rows in found if any(isinstance(row, Frontend) for row in rows.values())]
+
+    @property
     def wanted(self) -> Process | None:
         """What is to run; None while it would have nobody to serve."""
         return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.rows) else None
@@ -50,7 +74,7 @@ class Network:
         others = (row for each, its in self.kept.owners.items() if each != owner for row in its.values())
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
             return False
-        is_told = self.kept.settled and self.running is not None and self.running.is_there
+        is_told = self.kept.settled and self.is_there
         return not is_told or commands(diff(rows, self.kept.of(owner))) is None
 
     def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:

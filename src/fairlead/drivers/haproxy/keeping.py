@@ -1,0 +1,285 @@
+"""The processes of a node: each one is started in its place, replaced, watched, and started again when it has ended.
+
+A process that ends is started again at once, and then after longer and longer pauses. Whoever asks is told at which
+ports connections are taken (`Serving`), and that they are not; and why a proxy does not come back (`Network.failure`).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from fairlead.dataplane.haproxy import Process
+from fairlead.dataplane.haproxy_text import Sockets, files
+from fairlead.dataplane.haproxy_words import Unwritable
+from fairlead.drivers.haproxy.answering import look_after
+from fairlead.drivers.haproxy.counters import Counters
+from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, Metrics
+from fairlead.drivers.haproxy.network import Network, devices_of, ports_of
+from fairlead.drivers.haproxy.pace import FIRST_PAUSE, MANY, STEADY
+from fairlead.drivers.haproxy.places import Places
+from fairlead.drivers.haproxy.process import (
+    CONTROL,
+    PEERS,
+    Program,
+    Running,
+    all_running,
+    check_beside,
+    ended,
+    kill,
+    retire,
+    start,
+    stop,
+)
+from fairlead.drivers.haproxy.rights import Rights
+from fairlead.drivers.haproxy.runtime import running_pid
+from fairlead.drivers.haproxy.secrets import SecretFiles
+from fairlead.drivers.interface import DriverError
+from fairlead.model.owner import Owner
+
+LOG = logging.getLogger(__name__)
+Serving: TypeAlias = Callable[[str, frozenset[int] | None], None]
+"""Told of a port's id, and at which ports the proxy behind it takes connections; None where it does not run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeper:
+    folder: Path
+    places: Places
+    serving: Serving
+    program: Program
+    rights: Rights
+    secrets: SecretFiles
+    counters: Counters
+    metrics: Metrics
+    failing: Callable[[Collection[Owner]], None] = lambda _: None
+    """Told of load balancers for which another thing is known of why their proxy does not come back."""
+
+    async def resume(self, network: Network) -> None:
+        """What an earlier agent left; again and again until it is done."""
+        try:
+            await self.go_on(network)
+        except DriverError as error:
+            self._fail(network, str(error))
+            self.mend(network, network.restarts.after_failure(_now()))
+
+    async def go_on(self, network: Network) -> None:
+        """What was not finished is done again, and a process started where none is. Raises DriverError."""
+        async with network.busy:
+            process = network.wanted
+            if process is None:
+                return
+            try:
+                if network.placed is None or devices_of(network.placed) != devices_of(process):
+                    await self._place(network, process)
+                if network.is_there and network.kept.settled:
+                    await self.metrics.keep(network)
+                    self._serves(network)
+                    return
+                if network.is_there:
+                    network.pace.spend(_now())
+                network.missing = self.secrets.missing(network.kept)
+                self.write(network, await asyncio.to_thread(self.files, network, process))
+                await self.replace(network, process, moved=False)
+            except (OSError, Unwritable, DriverError) as error:
+                await self._check_old(network)
+                raise DriverError(str(error)) from None
+
+    async def check(self, network: Network, process: Process) -> Mapping[str, str]:
+        """Answers the files that the program takes. Raises Unwritable, NotStarted, OSError."""
+        network.pace.spend(_now())
+        texts = await asyncio.to_thread(self.files, network, process)
+        await check_beside(network.kept.folder, texts, self.rights, self.program)
+        return texts
+
+    def write(self, network: Network, texts: Mapping[str, str]) -> None:
+        """Raises OSError."""
+        for name, text in texts.items():
+            self.rights.write(network.kept.folder / name, text)
+
+    async def replace(self, network: Network, process: Process, *, moved: bool) -> None:
+        """By a process that reads the files. Raises DriverError and OSError."""
+        kept = network.kept
+        if network.is_silent and network.running is not None:
+            kill(network.running)  # connections would go on to be given to it
+        if moved:
+            if network.running is not None and network.placed is not None:
+                await self.stop(network)
+            await self._place(network, process)
+        before = network.running if network.is_there else None
+        await self.metrics.keep(network)
+        network.leaving = before
+        try:
+            async with self.counters.carried_over(before, kept.folder / CONTROL):
+                network.running = await start(kept.folder, self.program, network.inside, before)
+        finally:
+            network.leaving = None
+        network.pace.came(_now())
+        network.is_silent = False
+        self._serves(network)
+        there = await asyncio.to_thread(all_running, kept.folder)
+        retire([each for each in there if each != network.running])
+        kept.write(settled=True)
+
+    async def _place(self, network: Network, process: Process) -> None:
+        network.placed = None
+        network.inside = await self.places.make(process)
+        network.placed = process
+
+    def _serves(self, network: Network) -> None:
+        """The process that runs has the rows that are kept."""
+        network.ports = ports_of(network.served(network.kept.rows))
+        self._watch(network)
+        self.say(network)
+        if network.restarts.ends < MANY:
+            self._fail(network, "")
+
+    async def hold(self, network: Network) -> None:
+        """What was there before a change that failed."""
+        with contextlib.suppress(OSError):
+            network.kept.write(settled=network.kept.settled)
+        await self._check_old(network)
+        if network.running is None or not network.kept.settled:
+            self.mend(network, FIRST_PAUSE)
+
+    async def _check_old(self, network: Network) -> None:
+        """A process that was told already to end is none."""
+        running = network.running
+        if running is not None and await running_pid(network.kept.folder / CONTROL) != running.pid:
+            network.running = None
+            self.say(network)
+
+    async def end(self, network: Network, network_id: str) -> None:
+        """A network that has nobody to serve has no process, and without a port no place."""
+        await self.stop(network)
+        self._fail(network, "")
+        if network.kept.process is not None:
+            self.rights.make(network.kept.folder, (network.kept.folder / CONTROL).parent)
+            network.kept.write(settled=True)
+            self.secrets.forget(network.kept)
+            return
+        await self.places.remove(network_id)
+        network.kept.remove()
+
+    async def stop(self, network: Network) -> None:
+        for task in (network.watch, network.mending):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        network.watch = network.mending = None
+        if network.running is not None:
+            await self.counters.look(network.running, network.kept.folder / CONTROL)
+        for each in await asyncio.to_thread(all_running, network.kept.folder):
+            await stop(each)
+        if network.running is not None:
+            network.running = None
+            self.say(network)
+
+    async def remove_left(self, folder: Path) -> None:
+        """Of which nobody knows what it was."""
+        for each in await asyncio.to_thread(all_running, folder):
+            await stop(each)
+        Kept(folder).remove()
+
+    async def close(self, networks: Iterable[Network]) -> None:
+        """Processes go on."""
+        tasks = [task for each in networks for task in (each.watch, each.mending, each.turn.task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What goes on by itself
+
+    def mend(self, network: Network, wait: float) -> None:
+        """After so long, unless it is done sooner, and again until it is done."""
+        mending = network.mending
+        if mending is None or mending.done() or mending is asyncio.current_task():
+            network.mending = asyncio.ensure_future(self._mend(network, wait))
+
+    async def _mend(self, network: Network, wait: float) -> None:
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                await self.go_on(network)
+            except DriverError as error:
+                self._fail(network, str(error))
+                wait = network.restarts.after_failure(_now())
+            else:
+                return
+
+    def _watch(self, network: Network) -> None:
+        """The process that runs; what was to bring one has come too late."""
+        for task in (network.watch, network.mending):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        network.watch = asyncio.ensure_future(self._keep(network)) if network.running is not None else None
+
+    async def _keep(self, network: Network) -> None:
+        """Until the process is to end: it is started again whenever it has ended."""
+        running, control, loop = network.running, network.kept.folder / CONTROL, asyncio.get_running_loop()
+        if running is None:
+            return
+        looking = asyncio.ensure_future(
+            look_after(running, control, network.busy.locked, partial(self._hear, network, running))
+        )
+        steady = loop.call_later(STEADY, self._fail, network, "")
+        try:
+            await ended(running)
+        finally:
+            looking.cancel()
+            steady.cancel()
+        if network.leaving is not running:
+            self.say(network)  # whatever is at work on it
+        async with network.busy:  # one that is being replaced ends before the other one is known
+            if network.running is not running:
+                return
+            network.running = None
+        wait = network.restarts.after_end(_now())
+        LOG.warning("the proxy of %s has ended; starting it again", network.kept.folder.name)
+        if network.restarts.ends >= MANY:
+            self._fail(network, f"HAProxy has ended {network.restarts.ends} times, each soon after the last")
+        if network.mending is not None:
+            network.mending.cancel()
+        network.mending = asyncio.ensure_future(self._mend(network, wait))
+
+    def _hear(self, network: Network, running: Running, answers: bool) -> None:
+        if network.running is running and network.is_silent is answers:
+            words = "answers again" if answers else "does not answer; its node is led to others"
+            LOG.warning("the proxy of %s %s", network.kept.folder.name, words)
+            network.is_silent = not answers
+            self.say(network)
+
+    def say(self, network: Network) -> None:
+        process = network.kept.process or network.placed
+        serves = network.is_there and not network.is_silent
+        if process is not None:
+            self.serving(process.port, network.ports if serves else None)
+
+    def _fail(self, network: Network, why: str) -> None:
+        if why == network.failure:
+            return
+        network.failure = why
+        if why:
+            LOG.warning("the proxy of %s: %s; trying again", network.kept.folder.name, why)
+        else:
+            LOG.warning("the proxy of %s is there again", network.kept.folder.name)
+        self.failing(network.balancers)
+
+    def files(self, network: Network, process: Process) -> Mapping[str, str]:
+        """Raises Unwritable."""
+        kept = network.kept
+        sockets = Sockets(
+            control=str(kept.folder / CONTROL),
+            peers=str(kept.folder / PEERS),
+            exporter=str(kept.folder / EXPORTER),
+            metrics=str(self.folder / SOCKET),
+        )
+        return files(process, kept.rows, sockets, network.missing)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,88 @@
+"""What a node tells servers of its proxies, with a real HAProxy on loopback."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from fairlead.drivers.haproxy import HAProxy, keeping
+from fairlead.drivers.haproxy.process import Program, Running, read_running
+from fairlead.model.agent import Agent
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.node.channel import Slice
+from fairlead.node.counting import Tally
+from fairlead.node.proxying import Looks, Proxying
+from fairlead.node.reporting import Reports
+from harness.haproxy_site import NET, Here, until
+from harness.ports import free_port
+from harness.proxied import PROGRAM, WEB, listener, needs_haproxy, pool, view
+
+
+class Given(Slice):
+    """Whatever it is told, at once."""
+
+    def __init__(self, path: Path, told: Snapshot) -> None:
+        super().__init__("node", path)
+        self.now = told
+        self.call: Callable[[tuple[Owner, ...]], None] = lambda _: None
+        self.ready.set()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.now
+
+    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
+        self.call = call
+
+    def become(self, told: Snapshot) -> None:
+        self.now = told
+        self.call((WEB, NET))
+
+
+@needs_haproxy
+def test_a_proxy_that_does_not_come_back_is_reported_with_its_reason_until_it_does(monkeypatch: pytest.MonkeyPatch):
+    with TemporaryDirectory() as folder:
+        asyncio.run(_lose_a_proxy(Path(folder), monkeypatch))
+
+
+async def _lose_a_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, broken, port = keeping.start, False, free_port()
+
+    async def fail(*known: Any) -> Running:
+        if broken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await start(*known)
+
+    monkeypatch.setattr(keeping, "start", fail)
+    web = pool("web")
+    given = Given(folder / "slice", view([listener("one", port, web)], [web]))
+    agent = Agent(name="node", version="1", host="node", since=datetime.now(UTC), heartbeat=1.0)
+    reports, looks = Reports(lambda: agent, list, 0), Looks(Tally(), 60.0, 60.0)
+    driver = HAProxy(folder / "p", Here(), reports.serves, Program(path=PROGRAM, user=""))
+    work = asyncio.ensure_future(Proxying(given, reports, driver, looks).run())
+    try:
+        await until(lambda: [*reports._serving.values()] == [{port}])
+        [running] = [read_running(each) for each in (folder / "p").glob("*/")]
+        assert running is not None
+        assert not reports._unapplied
+        broken = True
+        os.kill(running.pid, signal.SIGKILL)
+        await until(lambda: "No space left" in reports._unapplied.get(("haproxy", str(WEB)), ""))
+        assert not reports._serving
+        broken = False
+        await until(lambda: not reports._unapplied and [*reports._serving.values()] == [{port}])
+        given.become(Snapshot())
+        await until(lambda: not [*(folder / "p").glob("*/")])
+    finally:
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
