@@ -114,6 +114,7 @@ bench: ## data plane: the VIP beside the direct path, OVN's own load balancer an
 	$(PYTHON_BIN)/python benchmarks/dataplane.py
 	$(PYTHON_BIN)/python benchmarks/near.py
 	$(PYTHON_BIN)/python benchmarks/proxies.py
+	$(PYTHON_BIN)/python benchmarks/reloads.py
 	$(PYTHON_BIN)/python benchmarks/moves.py
 	$(PYTHON_BIN)/python benchmarks/evenness.py
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +57,36 @@ async def test_what_no_command_does_a_new_process_does_without_a_lost_request(si
     assert site.pid != first
     assert None not in site.said  # who is replaced has not ended
     assert site.said[-1] == {port, other}
+
+
+@at_work
+async def test_who_is_replaced_closes_no_idle_connection_before_its_next_answer(site: Site, machines: tuple[int, int]):
+    """A request may be on its way there, and nobody would answer it."""
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    first = site.pid
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        assert b"connection: close" not in await asyncio.to_thread(asked, client)
+        site.pace(0)
+        await site.put(WEB, rows(port, member("m1", machines[0]), more=[listener("two", free_port(), pool("web"))]))
+        assert site.pid != first
+        client.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(client.recv, 1)
+        client.settimeout(5)
+        assert b"connection: close" in await asyncio.to_thread(asked, client)
+
+
+def asked(client: socket.socket) -> bytes:
+    """The answer on a connection that may stay."""
+    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"m1"):
+        more = client.recv(4096)
+        assert more, "it was closed"
+        answer += more
+    return answer.lower()
 
 
 @at_work

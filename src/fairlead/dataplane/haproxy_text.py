@@ -157,7 +157,6 @@ def _global(process: Process, sockets: Sockets) -> tuple[Line, ...]:
         ("no", "strict-limits"),  # with fewer files than these connections need it takes fewer of them, and starts
         ("nbthread", str(process.threads)),
         ("hard-stop-after", OUTLIVES),
-        ("close-spread-time", "3s"),
         socket,
         ("stats", "timeout", "1m"),
         ("tune.ssl.default-dh-param", "2048"),
