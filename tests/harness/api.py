@@ -129,7 +129,7 @@ async def inside(
     deployment: Deployment = PLAIN,
     url: str = "",
 ):
-    """`url` is of the store; without one it is a file in the folder."""
+    """`url` is of the store, which others may have too; without one it is a file in the folder."""
     store = await open_store(url or f"sqlite://{folder}/store.db")
     model = await Model.load(store, compile_owner, deployment.facts)
     driver = FakeDriver(references)

@@ -13,6 +13,7 @@ from fairlead.store import etcd_calls
 from fairlead.store.etcd import EtcdStore
 from fairlead.store.etcd_access import Access, parse_location
 from fairlead.store.etcd_calls import TXN, Members, Unreached
+from fairlead.store.etcd_feed import transactions
 from fairlead.store.interface import (
     ABSENT,
     Compacted,
@@ -191,6 +192,40 @@ def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
         with pytest.raises(Compacted, match="older"):
             await store.changes(revisions[2] + 1)
         assert await store.deleted() == {"a"}
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(opened, monkeypatch: pytest.MonkeyPatch):
+    async def run() -> None:
+        store, other = await opened(), await opened()
+        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        following = other.watch(first)
+        second = asyncio.ensure_future(anext(following))
+        await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
+        assert dict((await second).documents) == {"a": None, "b": b"1"}
+        monkeypatch.setattr(EtcdStore, "_collect", None)
+        third = await store.transact(guards={}, puts={"b": b"2"}, deletes=[])
+        assert [batch.revision for batch in await other.changes((await second).revision)] == [third]
+        await following.aclose()
+        await store.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(etcd: Etcd, opened):
+    """One that begins at the very revision that is compacted."""
+
+    async def run() -> None:
+        store = await opened()
+        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        second = await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
+        etcd.ctl("compact", str(second))
+        heard = transactions(store._members, store._keys, first, 5.0)
+        assert dict((await anext(heard)).documents) == {"a": None, "b": b"1"}
+        await heard.aclose()
         await store.close()
 
     asyncio.run(run())

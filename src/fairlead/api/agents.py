@@ -34,7 +34,7 @@ from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, Services, identity, json_response
 from fairlead.api.fields import Field, Parser, array_schema, object_schema, or_null, reads, text
 from fairlead.api.nodes import Nodes
-from fairlead.api.openapi import IDENTITY, TEXT, Operation, read_body
+from fairlead.api.openapi import IDENTITY, TEXT, Newest, Operation, read_body
 from fairlead.api.pace import Pace
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
@@ -252,4 +252,5 @@ DOOR = Door(
         Refused: node_identity.refusal_of,
     },
     admits=_only_agents,
+    newest=Newest.LEFT,
 )

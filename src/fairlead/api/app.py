@@ -76,14 +76,14 @@ def make_app(
 
     lxd_routes = [
         Route(lxd.DOOR.path, _Root(doors[lxd.DOOR], lxd.DOOR.path)),
-        _Door(lxd.DOOR.path, app=_door(doors[lxd.DOOR], lxd.DOOR.path)),
+        _Door(lxd.DOOR.path, app=_door(doors[lxd.DOOR], lxd.DOOR.path, services)),
     ]
     routes = [
         Route("/", index),
         *identity_routes(services),
         *metrics.routes(),
         *lxd_routes,
-        *(_Door(door.path, app=_door(app, door.path)) for door, app in doors.items() if door is not lxd.DOOR),
+        *(_Door(door.path, app=_door(app, door.path, services)) for door, app in doors.items() if door is not lxd.DOOR),
     ]
     public = frozenset({"", *PROBES, *(path for door in doors for path in door.public)})
     turns = Turns()
@@ -93,7 +93,7 @@ def make_app(
 
     way = WayIn(authenticate=authenticate, names=names, public=public, fault=_fault_of(doors), challenge=challenge)
     own = WayIn(authenticate=lxd.known_by(services), public=frozenset(), refusal=lxd.refusal)
-    agents_door = _Door(agents.DOOR.path, app=_door(doors[agents.DOOR], agents.DOOR.path))
+    agents_door = _Door(agents.DOOR.path, app=_door(doors[agents.DOOR], agents.DOOR.path, services))
     of_agents = WayIn(
         authenticate=node_identity.known_by(services, services.socket_chassis),
         public=frozenset(f"{agents.DOOR.path}/{each}" for each in node_identity.PUBLIC),
@@ -136,10 +136,12 @@ class _Root:
         await self._app({**scope, **where}, receive, send)
 
 
-def _door(app: ASGIApp, path: str) -> ASGIApp:
-    """Tell the door where it is, for the links that it answers."""
+def _door(app: ASGIApp, path: str, services: Services) -> ASGIApp:
+    """Tell the door where it is, for the links that it answers, and how it learns what other servers have stored for
+    callers who are known: what is for everybody is in no store."""
 
     async def door(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "door_path": path}, receive, send)
+        of_known = {"refresh": services.model.refresh} if "turn" in scope else {}
+        await app({**scope, "door_path": path, **of_known}, receive, send)
 
     return door

@@ -17,9 +17,10 @@ from starlette.routing import BaseRoute
 
 from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
-from fairlead.api.openapi import DOCUMENT, operations, with_document
+from fairlead.api.openapi import DOCUMENT, Newest, operations, with_document
 from fairlead.changes.identity import Identity
 from fairlead.store.interface import OutcomeUnknown, StoreError, TooLarge
+from fairlead.store.looks import NotKnown
 
 LOG = logging.getLogger(__name__)
 Words: TypeAlias = Callable[[Request, Any], ApiError]
@@ -38,6 +39,8 @@ def _not_stored(_: Request, error: StoreError) -> ApiError:
         return ApiError(
             413, f"Nothing was written: the change is larger than the store takes: {error}", "RequestTooLarge"
         )
+    if isinstance(error, NotKnown):
+        return ApiError(503, f"Nothing was done: {error}", "ServiceUnavailable")
     if isinstance(error, OutcomeUnknown):
         return ApiError(503, f"Look again before you repeat the change: {error}", "ServiceUnavailable")
     return ApiError(503, f"The change could not be stored, and nothing was written: {error}", "ServiceUnavailable")
@@ -81,6 +84,8 @@ class Door:
     """For exceptions of these classes, besides those that every door has (`WORDS`)."""
     admits: Callable[[Identity], None] = lambda _: None
     """Raises ApiError for who may use none of its operations."""
+    newest: Newest = Newest.NEEDED
+    """Of those of its operations that say nothing else."""
 
     @property
     def public(self) -> frozenset[str]:
@@ -94,6 +99,7 @@ class Door:
         routes = with_document(self.title, self.error, documented)
         for _, operation in operations(documented):
             operation.admits = operation.admits or self.admits
+            operation.newest = operation.newest or self.newest
         words: dict[type[Exception], Words] = {ApiError: _itself, **WORDS, **self.words}
         handlers = {kind: self._handle(said) for kind, said in words.items()}
         return Starlette(routes=[*before, *routes, *after], exception_handlers=handlers)
@@ -114,6 +120,8 @@ def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str,
     match error:
         case TooLarge():
             LOG.warning("%s: %s", where, error)
+        case NotKnown():  # the log says once that the store is away
+            return {"retry-after": RETRY_SECONDS}
         case StoreError():
             LOG.error("%s: %s", where, error)
             return {"retry-after": RETRY_SECONDS}

@@ -37,6 +37,7 @@ from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
 from fairlead.store.codec import encode
 from fairlead.store.fair_semaphore import FairSemaphore
+from fairlead.store.looks import NotKnown
 from fairlead.store.model import ASKING_PROJECT, Change, Model, decided
 
 LARGEST_BODY = 4 * 2**20
@@ -130,6 +131,14 @@ class Services:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", Nodes.of(self.model))
+
+    async def knows_newest(self) -> bool:
+        """Once it has asked whether others have stored something: it may be they who know who calls here."""
+        try:
+            await self.model.refresh()
+        except NotKnown:
+            return False
+        return True
 
     async def write(self, change: Change) -> Snapshot:
         """`Model.write`, if no document gets too large, no project has too much, and nobody is probed too much.

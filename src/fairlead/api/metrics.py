@@ -30,12 +30,15 @@ from fairlead.model.steps import Steps
 from fairlead.reconciler.dataplanes import Central, Dataplanes
 from fairlead.reconciler.memory import Work
 from fairlead.resting import in_steps
+from fairlead.store.looks import Looks
 
 SOUTHBOUND_PATIENCE = 30.0
 """Seconds without news of probes or ports, while somebody waits for them, after which a server is not ready: a member
 that died since then is still served, and the statuses of ports are old."""
 STANDBY_PATIENCE = 30.0
 """Seconds for which a server without the lock waits for what the one that has it should have written."""
+STORE_PATIENCE = 10.0
+"""Seconds for which the store may be away: an election of etcd, and a member that stands still, take some."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -55,6 +58,7 @@ class Metrics:
         """`doors` are the first parts of paths by which requests are told apart; `tokens` is who checks them."""
         self._registry = CollectorRegistry()
         self._central = dataplanes.central
+        self._looks = services.model.looks
         self._doors = frozenset({"", *doors})
         self._requests = Histogram(
             "fairlead_api_request_seconds",
@@ -109,6 +113,8 @@ class Metrics:
 
     async def _readyz(self, _: Request) -> Response:
         """Whether what is asked for now can reach every dataplane, through this server or through one that writes."""
+        if (away := self._looks.away) > STORE_PATIENCE:
+            return PlainTextResponse(f"not ready: the store was not read for {away:.0f} s\n", 503)
         conditions = [(each, each.condition()) for each in self._central]
         for each, now in conditions:
             if not now.connected:
@@ -161,6 +167,7 @@ class _State(Collector):
             "fairlead_counting_nodes", "Compute nodes that tell statistics now.", self._services.node_counts.nodes
         )
         yield from _told_to_nodes(self._services.nodes)
+        yield from _store(self._services.model.looks)
         yield GaugeMetricFamily(
             "fairlead_loop_longest_hold_seconds", "For which nobody was served, since the start.", self._lag.longest
         )
@@ -235,6 +242,16 @@ def _told_to_nodes(nodes: Nodes) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "fairlead_announcements_total", "News of MACs that nodes were told to announce.", nodes.neighbours.told
     )
+
+
+def _store(looks: Looks) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "fairlead_store_away_seconds", "Since which the store cannot be read; 0 while it can.", looks.away
+    )
+    yield CounterMetricFamily(
+        "fairlead_store_looks_total", "Questions whether another server has stored something.", looks.made
+    )
+    yield CounterMetricFamily("fairlead_store_reads_total", "Requests for which that was asked.", looks.shared)
 
 
 def _status(health: Health) -> OperatingStatus:

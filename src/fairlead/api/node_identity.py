@@ -18,7 +18,7 @@ from fairlead.api.auth import Authenticate, LoginAttempt
 from fairlead.api.door import ApiError, Services, identity, json_response
 from fairlead.api.enrolment import BadRequest, Enrolment, Signed, digest, write_token
 from fairlead.api.fields import object_schema
-from fairlead.api.openapi import TEXT, Operation, read_body
+from fairlead.api.openapi import TEXT, Newest, Operation, read_body
 from fairlead.api.pace import Pace
 from fairlead.changes.identity import Identity
 from fairlead.changes.nodes import (
@@ -55,6 +55,8 @@ def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
         if attempt.certificate is not None:
             fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
             chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
+            if chassis is None and await services.knows_newest():
+                chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
         return None if chassis is None else _agent_of(f"chassis {chassis}", chassis)
 
     return authenticate
@@ -88,6 +90,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
             raise ApiError(429, "too many wrong tokens; try again in some seconds")
         asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
         secret = digest(asked["token"])
+        await services.model.refresh()  # it may have been issued at another server
         try:
             chassis = find_node_token(services.model.snapshot, secret, now).chassis
             signed = _sign(enrolment, asked["request"], chassis, now)
@@ -115,7 +118,12 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
     return [
         Operation("GET", "/authority", authority, gives={200: shown}, admits=everybody),
         Operation("POST", "/enrol", enrol, takes=takes("token"), gives={200: signed}, admits=everybody),
-        Operation("POST", "/chassis/{chassis}/certificate", renew, takes=takes(""), gives={200: signed}),
+        Operation(
+            *("POST", "/chassis/{chassis}/certificate", renew),
+            takes=takes(""),
+            gives={200: signed},
+            newest=Newest.NEEDED,
+        ),
     ]
 
 

@@ -6,6 +6,7 @@ body is what is enforced; what it says of answers is held against every answer i
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from enum import Enum, auto
 from functools import cache
 from inspect import getdoc
 from typing import Any, TypeAlias
@@ -33,6 +34,7 @@ from fairlead.api.door import (
 from fairlead.api.fields import Parser, Schema, object_schema
 from fairlead.changes.identity import Identity
 from fairlead.store.fair_semaphore import Gone, TooMany
+from fairlead.store.looks import NotKnown
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 DOCUMENT = "/openapi.json"
@@ -75,6 +77,21 @@ _WORDS = {
 }
 
 
+class Newest(Enum):
+    """Whether who asks is to know what was stored by then at other servers too."""
+
+    NEEDED = auto()
+    """Or they are told that it cannot be known now."""
+    WANTED = auto()
+    """Or they are told what this server knows, with a warning: for who looks after the server itself."""
+    LEFT = auto()
+    """To what this server knows by itself."""
+
+
+STALE = (b"warning", b'110 fairlead "Response is Stale"')
+"""RFC 7234, section 5.5.1: the store does not answer."""
+
+
 class Operation(Route):
     """A route of one method that says what it takes and what it gives."""
 
@@ -91,11 +108,12 @@ class Operation(Route):
         admits: Callable[[Identity], None] | None = None,
         largest: int = LARGEST_BODY,
         waits: bool = False,
+        newest: Newest | None = None,
     ) -> None:
         """`gives` is the body under its status, None for an empty one; `fails` are statuses of errors that other
         operations of this method do not have; `admits` is for one that others may use than the door's other ones;
         `largest` is a body's size in bytes. One that `waits` for news takes its turns itself (`in_turn`): while it
-        waits it keeps nobody from theirs."""
+        waits it keeps nobody from theirs. `newest` is as its door says, if it is None."""
         super().__init__(path, view, methods=[method])
         self.method = method
         self.gives = gives
@@ -104,6 +122,7 @@ class Operation(Route):
         self.fails = tuple(fails)
         self.largest = largest
         self.waits = waits
+        self.newest = newest
         self.allowed = frozenset(self.methods or ())
         """The methods of all operations at its path."""
         self.admits = admits
@@ -127,7 +146,34 @@ class Operation(Route):
                 await _take_turn(turns, scope, "own_turn", "user")
             if not self.waits:
                 scope["held"] = await turns.enter_async_context(in_turn(scope))
-            await super().handle(scope, receive, send)
+            if await _knows_newest(scope, self.newest):
+                await super().handle(scope, receive, send)
+            else:
+                await super().handle(scope, receive, _warning(send))
+
+
+async def _knows_newest(scope: Scope, newest: Newest | None) -> bool:
+    """Whether what is answered now is what is stored; where servers share a store, they are asked for it. Raises
+    NotKnown."""
+    refresh: Callable[[], Awaitable[None]] | None = scope.get("refresh")
+    if refresh is None or newest is Newest.LEFT:
+        return True
+    try:
+        await refresh()
+    except NotKnown:
+        if newest is not Newest.WANTED:
+            raise
+        return False
+    return True
+
+
+def _warning(send: Send) -> Send:
+    async def warn(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), STALE]
+        await send(message)
+
+    return warn
 
 
 def _check_size(scope: Scope, largest: int) -> None:

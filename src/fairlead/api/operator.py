@@ -15,7 +15,7 @@ from fairlead.api import node_identity, operator_chassis
 from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, JsonObject, Services, json_response
 from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
-from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
+from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Newest, Operation
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
@@ -318,4 +318,5 @@ DOOR = Door(
         Unsupported: lambda _, error: ApiError(409, str(error)),
     },
     admits=_only_admin,
+    newest=Newest.WANTED,
 )

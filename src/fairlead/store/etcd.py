@@ -18,7 +18,8 @@ import msgspec
 
 from fairlead.store import etcd_pb2 as pb
 from fairlead.store.etcd_access import Access, Location
-from fairlead.store.etcd_calls import PATIENCE, PAUSE, RANGE, TXN, Members, Refused, Unreached
+from fairlead.store.etcd_calls import DEADLINE, PATIENCE, PAUSE, RANGE, TXN, Members, Refused, Unreached
+from fairlead.store.etcd_feed import Feed, size_of, transactions
 from fairlead.store.etcd_requests import GUARDS, Keys, after_all, delete, holds, look, put, writes
 from fairlead.store.interface import (
     ABSENT,
@@ -37,7 +38,7 @@ VERSION = b"1"
 """Of how documents are laid out; the head has it."""
 PAGE = 500
 POLL = 2.0
-"""Seconds between two looks at the head by who follows: the bell may be at a member that stands still."""
+"""Seconds between two looks at the head by who follows: the stream may be at a member that stands still."""
 ATTEMPTS = 5
 FEED = 10_000
 FEED_BYTES = 32 * 2**20
@@ -60,6 +61,7 @@ class EtcdStore:
         self._session = uuid.uuid4().hex
         self._keys = Keys(location.prefix, self._session)
         self._members = Members(location, access)
+        self._feed = Feed(self._members, self._keys)
         self._turn = asyncio.Lock()
         self._seen = ABSENT
         """The revision at which our session was written last, as far as is known."""
@@ -142,12 +144,18 @@ class EtcdStore:
             gone -= {self._keys.name(each.key) for each in there}
         return gone
 
+    async def head(self) -> int:
+        return _revision(await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True)))
+
     async def changes(self, after: int) -> list[Batch]:
-        head = await self._head()
+        head = await self.head()
         if head == after:
             return []
         if head < after:
             raise Compacted(f"{self._where} is older than what was read of it: it was restored, or is another")
+        heard = await self._feed.up_to(after, head)
+        if heard is not None:
+            return heard
         batches: list[Batch] = []
         until = asyncio.get_running_loop().time() + PATIENCE
         while not batches or batches[-1].revision < head:
@@ -156,25 +164,27 @@ class EtcdStore:
             except Unreached as error:
                 if asyncio.get_running_loop().time() > until:
                     raise StoreUnavailable(f"{self._where}: {error}") from None
-        # A watch that begins at the very revision that is compacted loses deletes of it (etcd 18089), and says nothing.
+        # A watch that begins where history does may have begun too late, and says nothing.
         await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True, revision=max(after, 1)))
         return batches
 
     async def watch(self, after: int) -> AsyncIterator[Batch]:
-        written = asyncio.Event()
-        bell = asyncio.create_task(self._ring(written))
-        try:
-            while True:
-                written.clear()
-                for batch in await self.changes(after):
+        self._feed.start()
+        while True:
+            for batch in await self.changes(after):  # whatever became of the stream
+                yield batch
+                after = batch.revision
+            while (heard := self._feed.since(after)) is not None:
+                for batch in heard:
                     yield batch
                     after = batch.revision
-                with contextlib.suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(POLL):
-                        await written.wait()
-        finally:
-            bell.cancel()
-            await asyncio.gather(bell, return_exceptions=True)
+                        await self._feed.news(after)
+                except TimeoutError:
+                    break
+            else:
+                await asyncio.sleep(PAUSE)
 
     async def offset(self) -> int:
         """How much more than etcd's own its revisions are (`shifted`). Raises StoreUnavailable."""
@@ -182,6 +192,7 @@ class EtcdStore:
         return int(found[0].value) if found else 0
 
     async def close(self) -> None:
+        await self._feed.close()
         if self._seen and not self._open:
             with contextlib.suppress(Refused, Unreached):
                 await self._members.ask_once(TXN, pb.TxnRequest(success=[delete(self._keys.session)]))
@@ -213,9 +224,6 @@ class EtcdStore:
     def _refuse_sealed(self, found: Sequence[Any]) -> None:
         if found:
             raise sealed(self._where, found[0].value)
-
-    async def _head(self) -> int:
-        return _revision(await self._ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True)))
 
     async def _read(
         self, begin: bytes, end: bytes, limit: int | None, *, keys_only: bool = False, moment: int = 0
@@ -324,47 +332,20 @@ class EtcdStore:
 
     async def _collect(self, batches: list[Batch], after: int, head: int) -> None:
         """Until the head's. Raises Compacted, StoreUnavailable and Unreached, and what came until then is kept."""
-        root = self._keys.root
-        start = (batches[-1].revision if batches else after) + 1
-        create = pb.WatchCreateRequest(key=root, range_end=after_all(root), start_revision=start)
-        pending: dict[str, bytes | None] = {}
-        size = sum(len(value) for each in batches for value in each.documents.values() if value)
+        start = batches[-1].revision if batches else after
+        size = sum(map(size_of, batches))
+        too_much = Compacted(f"{self._where}: too much was written after revision {after}")
         try:
-            async with contextlib.aclosing(self._members.watch(create)) as messages:
-                async for message in messages:
-                    if message.compact_revision:
-                        raise Compacted(f"{self._where}: history begins at revision {message.compact_revision}")
-                    if message.canceled:
-                        raise StoreUnavailable(f"{self._where}: {message.cancel_reason or 'the watch was canceled'}")
-                    for event in message.events:
-                        if event.kv.key.startswith(self._keys.documents):
-                            value = None if event.type == pb.Event.DELETE else event.kv.value
-                            pending[self._keys.name(event.kv.key)] = value
-                            size += len(value or b"")
-                        elif event.kv.key == self._keys.head:
-                            batches.append(Batch(revision=event.kv.mod_revision, documents=pending))
-                            pending = {}
+            async with contextlib.aclosing(transactions(self._members, self._keys, start, DEADLINE)) as found:
+                async for batch in found:
+                    batches.append(batch)
+                    size += size_of(batch)
                     if size > FEED_BYTES or len(batches) > FEED:
-                        raise Compacted(f"{self._where}: too much was written after revision {after}")
-                    if batches and batches[-1].revision >= head:
+                        raise too_much
+                    if batch.revision >= head:
                         return
         except Refused as refused:
-            if refused.too_large_an_answer:
-                raise Compacted(f"{self._where}: too much was written after revision {after}") from None
-            raise self._worded(refused) from None
-
-    async def _ring(self, written: asyncio.Event) -> None:
-        """Whenever the head is written. Who follows looks at times by itself, so a bell that fails only comes late."""
-        while True:
-            with contextlib.suppress(Refused, Unreached):
-                async with contextlib.aclosing(
-                    self._members.watch(pb.WatchCreateRequest(key=self._keys.head), patience=None)
-                ) as messages:
-                    async for message in messages:
-                        written.set()
-                        if message.canceled:
-                            break
-            await asyncio.sleep(PAUSE)
+            raise too_much if refused.too_large_an_answer else self._worded(refused) from None
 
     async def _trim(self, prefix: bytes, kept: int) -> None:
         """Of these the oldest, when there are more."""

@@ -57,6 +57,12 @@ class Batch:
 
 
 class Store(Protocol):
+    async def head(self) -> int:
+        """The revision of the newest transaction: what was answered before this was asked is not newer.
+
+        It costs little, and waits for nobody who writes. Raises StoreUnavailable.
+        """
+
     async def get(self, key: str) -> Document | None:
         """Raises StoreUnavailable."""
 

@@ -6,6 +6,7 @@ the store. Readers get a frozen snapshot and never wait.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ from fairlead.store.interface import (
     StoreError,
     StoreUnavailable,
 )
+from fairlead.store.looks import Looks
 
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
@@ -48,8 +50,8 @@ ASKING_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
 """The project that asks: each has its turn to write, however much the others have to be written."""
 CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 """Takes the names of the owners that were written for a request."""
-OURS = ""
-"""Whose turn it is when what others wrote is taken in."""
+FOLLOW_AGAIN = 0.5
+"""Seconds until a store that is away is asked again by who follows it."""
 CLAIM = "claim/"
 PAGE = 500
 """Documents that are read at once."""
@@ -111,6 +113,10 @@ class Model:
         self._subscribers: list[Subscriber] = []
         self._watchers: list[Watcher] = []
         self._writing = FairSemaphore(at_once=1, of_one=1, waiting=WAITING)
+        self._storing = asyncio.Lock()
+        """Nothing of others is taken in between a transaction of ours and its place in the snapshot."""
+        self.looks = Looks(self._look)
+        """At the store, for those who read."""
 
     @classmethod
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
@@ -180,14 +186,31 @@ class Model:
         await self._try(before, await decided(change(before)))
 
     async def follow(self) -> None:
-        """Take in what other servers write, until cancelled. Raises StoreUnavailable."""
+        """Take in what other servers write, until cancelled, however long the store is away."""
         while True:
             try:
+                await self.looks.newest()
                 async for batch in self._store.watch(self.snapshot.revision):
-                    async with self._writing.turn(OURS):
+                    async with self._storing:
                         self._take_in(batch)
             except Compacted:
-                await self.catch_up()
+                with contextlib.suppress(StoreUnavailable):
+                    await self.catch_up()
+            except StoreUnavailable as error:
+                self.looks.failed(error)
+                await asyncio.sleep(FOLLOW_AGAIN)
+
+    async def refresh(self) -> None:
+        """Know all that anybody was told to be stored before this was asked. Raises NotKnown."""
+        await self.looks.newest_in_time()
+
+    async def _look(self) -> None:
+        """Most often nothing is new. Own transactions are taken in by whoever makes them."""
+        head = await self._store.head()
+        if head > self.snapshot.revision:
+            async with self._storing:
+                if head > self.snapshot.revision:
+                    await self._catch_up()
 
     async def deleted(self) -> Container[Owner]:
         """Owners that are gone and that this store had, as far back as it knows. Raises StoreUnavailable."""
@@ -198,7 +221,7 @@ class Model:
 
     async def catch_up(self) -> None:
         """Know all that is stored by now. Raises StoreUnavailable."""
-        async with self._writing.turn(OURS):
+        async with self._storing:
             await self._catch_up()
 
     @asynccontextmanager
@@ -220,17 +243,23 @@ class Model:
                 if not changes.puts and not changes.deletes:
                     return before
                 await self._try(before, changes)
-                try:
-                    revision = await self._commit(before, changes)
-                except Conflict:
-                    await asyncio.sleep(_pause(attempt))
-                    await self._catch_up()
-                else:
-                    if (changed := CHANGED.get()) is not None:
-                        changed.extend(map(str, changes.owners))
-                    await self._publish_own(changes, revision)
+                if await self._store_and_publish(before, changes):
                     return self.snapshot
+                await asyncio.sleep(_pause(attempt))
+                await self.catch_up()
         raise StoreUnavailable(f"others wrote first {ATTEMPTS} times in a row; try again")
+
+    async def _store_and_publish(self, before: Snapshot, changes: Changes) -> bool:
+        """Whether nobody wrote first. Raises StoreError."""
+        async with self._storing:
+            try:
+                revision = await self._commit(before, changes)
+            except Conflict:
+                return False
+            if (changed := CHANGED.get()) is not None:
+                changed.extend(map(str, changes.owners))
+            await self._publish_own(changes, revision)
+            return True
 
     async def _try(self, before: Snapshot, changes: Changes) -> None:
         """Raises what `check` raises."""

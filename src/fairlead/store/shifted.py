@@ -17,6 +17,9 @@ class Shifted:
         self._store = store
         self._more = more
 
+    async def head(self) -> int:
+        return self._later(await self._store.head())
+
     async def get(self, key: str) -> Document | None:
         found = await self._store.get(key)
         return found and self._shown(found)

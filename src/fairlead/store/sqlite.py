@@ -23,12 +23,12 @@ from fairlead.store.seal import sealed
 
 FEED = 10_000
 FEED_BYTES = 32 * 2**20
-"""Of documents in the feed. A document has 1.25 MiB at most, and a follower looks five times a second."""
+"""Of documents in the feed. A document has 1.25 MiB at most, and a follower looks twenty times a second."""
 TRIMMED = 32
 """Transactions that one write takes out of the feed: it may have grown large under an earlier version."""
 SPARE = 16 * 2**20
 """Bytes that a file may have free for what comes; with more, and more than it uses, a start gives them back."""
-POLL = 0.2
+POLL = 0.05
 """Seconds between two looks for the writes of another process; our own writes wake the feed at once."""
 LARGEST_LOG = 4 * 2**20
 """Bytes that the write-ahead log keeps once a reader that held it up has gone."""
@@ -70,6 +70,9 @@ class SqliteStore:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._connection: sqlite3.Connection | None = None
+        self._looking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="looking")
+        self._looker: sqlite3.Connection | None = None
+        """For what was written by others: it waits for no write of ours, and SQLite lets nobody wait who reads."""
         self._files: tuple[tuple[int, int], ...] = ()
         self._written = asyncio.Event()
 
@@ -83,6 +86,9 @@ class SqliteStore:
             await store.close()
             raise
         return store
+
+    async def head(self) -> int:
+        return await self._look(lambda looker: int(looker.execute("SELECT revision FROM head").fetchone()[0]))
 
     async def get(self, key: str) -> Document | None:
         return await self._run(lambda: self._get(key))
@@ -102,12 +108,12 @@ class SqliteStore:
         return await self._run(self._deleted)
 
     async def changes(self, after: int) -> list[Batch]:
-        return await self._run(lambda: self._feed(after))
+        return await self._look(lambda looker: _feed(looker, after))
 
     async def watch(self, after: int) -> AsyncIterator[Batch]:
         while True:
             self._written.clear()
-            for batch in await self.changes(after):
+            for batch in await self.changes(after) if await self.head() != after else ():
                 yield batch
                 after = batch.revision
             try:
@@ -117,14 +123,28 @@ class SqliteStore:
                 pass
 
     async def close(self) -> None:
+        if self._looker is not None:
+            await self._in_thread(self._looking, self._looker.close)
         if self._connection is not None:
             await self._run(self._connection.close)
+        self._looking.shutdown()
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         """Do it in the store's thread. Raises StoreUnavailable with SQLite's reason."""
+        return await self._in_thread(self._thread, work)
+
+    async def _look(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Raises StoreUnavailable with SQLite's reason."""
+
+        looker = self._looker
+        if looker is None:
+            raise StoreUnavailable(f"{self._path} is not open")
+        return await self._in_thread(self._looking, lambda: work(looker))
+
+    async def _in_thread(self, thread: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self._path}: {error}{self._explain()}") from error
 
@@ -144,8 +164,7 @@ class SqliteStore:
                     each.chmod(0o600)
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
-        self._connection = connection
+        connection = self._connection = self._connect()
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
@@ -161,11 +180,16 @@ class SqliteStore:
             connection.execute(f"INSERT INTO gone {MISSED}")
         self._refuse_sealed()
         _shrink(connection)
+        self._looker = self._connect()
+        self._looker.execute("PRAGMA query_only=1")
         self._files = self._identify_files()
 
     def _refuse_sealed(self) -> None:
         if value := find_seal(self._sql):
             raise sealed(self._path, value)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
 
     def _identify_files(self) -> tuple[tuple[int, int], ...]:
         """Which files have the names of the database and of its log. Raises StoreUnavailable when one has none."""
@@ -255,21 +279,22 @@ class SqliteStore:
         gone = "SELECT DISTINCT key FROM gone WHERE key NOT IN (SELECT key FROM document)"
         return {key for (key,) in self._sql.execute(gone)}
 
-    def _feed(self, after: int) -> list[Batch]:
-        self._sql.execute("BEGIN")  # the feed and its end, as of one moment
-        try:
-            rows = self._sql.execute(
-                "SELECT revision, key, value FROM change WHERE revision > ? ORDER BY revision", (after,)
-            ).fetchall()
-            (head,) = self._sql.execute("SELECT revision FROM head").fetchone()
-        finally:
-            self._sql.execute("ROLLBACK")
-        batches: dict[int, dict[str, bytes | None]] = {}
-        for revision, key, value in rows:
-            batches.setdefault(revision, {})[key] = value
-        if head > after and min(batches, default=head + 1) != after + 1:
-            raise Compacted(f"the feed starts after revision {after}")
-        return [Batch(revision=revision, documents=documents) for revision, documents in batches.items()]
+
+def _feed(connection: sqlite3.Connection, after: int) -> list[Batch]:
+    connection.execute("BEGIN")  # the feed and its end, as of one moment
+    try:
+        rows = connection.execute(
+            "SELECT revision, key, value FROM change WHERE revision > ? ORDER BY revision", (after,)
+        ).fetchall()
+        (head,) = connection.execute("SELECT revision FROM head").fetchone()
+    finally:
+        connection.execute("ROLLBACK")
+    batches: dict[int, dict[str, bytes | None]] = {}
+    for revision, key, value in rows:
+        batches.setdefault(revision, {})[key] = value
+    if head > after and min(batches, default=head + 1) != after + 1:
+        raise Compacted(f"the feed starts after revision {after}")
+    return [Batch(revision=revision, documents=documents) for revision, documents in batches.items()]
 
 
 def find_seal(connection: sqlite3.Connection) -> bytes | None:

@@ -18,7 +18,10 @@ from fairlead.changes.trust import identity_of
 
 def known_by(services: Services) -> Authenticate:
     async def authenticate(attempt: LoginAttempt) -> Identity | None:
-        return known(services, attempt)
+        who = known(services, attempt)
+        if attempt.certificate is not None and not who.roles and await services.knows_newest():
+            who = known(services, attempt)
+        return who
 
     return authenticate
 

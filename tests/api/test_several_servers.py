@@ -1,0 +1,210 @@
+"""Several servers over one store, in this process: what one has answered every other one knows, in each door."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.api.app import make_app
+from fairlead.api.auth import anybody
+from fairlead.api.network import make_door
+from fairlead.store import etcd_calls, looks
+from harness.api import Inside, inside, kept_by
+from harness.etcd import Etcd, started
+
+LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
+LISTENERS = "/load-balancer/v2.0/lbaas/listeners"
+LXD = {"type": "ovn", "config": {"network": "none"}}
+_NUMBERS = count()
+
+
+@dataclass
+class Server:
+    """The whole application of one, and a client at its main listener."""
+
+    place: Inside
+    client: httpx.AsyncClient
+    following: "asyncio.Task[None]"
+
+    async def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return await self.client.request(method, path, json=body)
+
+    async def make(self, path: str, root: str, **body: Any) -> Any:
+        answer = await self.ask("POST", path, {root: body})
+        assert answer.status_code == 201, answer.text
+        return answer.json()[root]
+
+    async def build(self, cidr: str = "10.0.0.0/24", **balancer: Any) -> Any:
+        """A load balancer, and its network."""
+        network = (await self.make("/network/v2.0/networks", "network", name="net"))["id"]
+        subnet = await self.make("/network/v2.0/subnets", "subnet", network_id=network, cidr=cidr, ip_version=4)
+        return await self.make(LBS, "loadbalancer", vip_subnet_id=subnet["id"], **balancer)
+
+
+@asynccontextmanager
+async def serving(url: str, number: int) -> AsyncIterator[Server]:
+    async with inside(make_door, Path("/nonexistent"), "", url=url) as place:
+        place.ids = count(1000 * (number + 1))
+        app = make_app(place.services, kept_by(place.reconciler), anybody).all
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            following = asyncio.create_task(place.model.follow())
+            yield Server(place, client, following)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with started() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/s.db"
+    return f"{request.getfixturevalue('etcd').url}/servers{next(_NUMBERS)}"
+
+
+def play(url: str, story: Callable[[Server, Server], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            servers = [await stack.enter_async_context(serving(url, number)) for number in range(2)]
+            async with asyncio.timeout(120):
+                await story(*servers)
+
+    asyncio.run(run())
+
+
+def test_who_writes_at_one_server_reads_it_at_another_in_every_door(url: str):
+    async def story(one: Server, two: Server) -> None:
+        for round_ in range(10):
+            here, there = (one, two) if round_ % 2 else (two, one)
+            balancer = await here.build(name=f"web{round_}")
+            assert (await there.ask("GET", f"{LBS}/{balancer['id']}")).status_code == 200
+            assert (await there.ask("GET", f"{LBS}?name=web{round_}")).json()["loadbalancers"] != []
+            assert (await there.ask("GET", f"/network/v2.0/ports/{balancer['vip_port_id']}")).status_code == 200
+            assert (await there.ask("GET", f"/operator/owners/{balancer['id']}")).status_code == 200
+            listener = await there.make(
+                LISTENERS, "listener", loadbalancer_id=balancer["id"], protocol="TCP", protocol_port=80
+            )
+            assert (await here.ask("DELETE", f"{LISTENERS}/{listener['id']}")).status_code == 204
+            assert (await there.ask("GET", f"{LISTENERS}/{listener['id']}")).status_code == 404
+            made = await here.ask("POST", "/1.0/networks", {"name": f"lx{round_}", **LXD})
+            assert made.status_code < 300, made.text
+            assert (await there.ask("GET", f"/1.0/networks/lx{round_}")).status_code == 200
+
+    play(url, story)
+
+
+def test_of_what_only_one_may_have_one_gets_it_whichever_servers_are_asked(url: str):
+    async def story(one: Server, two: Server) -> None:
+        subnet = (await one.build())["vip_subnet_id"]
+        for address in range(10, 20):
+            body = {"loadbalancer": {"vip_subnet_id": subnet, "vip_address": f"10.0.0.{address}"}}
+            answers = await asyncio.gather(*(each.ask("POST", LBS, body) for each in (one, two) * 2))
+            assert sorted(each.status_code for each in answers) == [201, 409, 409, 409]
+        networks = [each.ask("POST", "/1.0/networks", {"name": "alone", **LXD}) for each in (one, two) * 2]
+        assert sorted(each.status_code < 300 for each in await asyncio.gather(*networks)) == [False] * 3 + [True]
+
+    play(url, story)
+
+
+def test_the_last_place_of_a_quota_is_had_once(url: str):
+    async def story(one: Server, two: Server) -> None:
+        balancer = await one.build()
+        project = balancer["project_id"]
+        for limit in range(2, 6):
+            quota = {"quota": {"loadbalancer": limit}}
+            answer = await one.ask("PUT", f"/load-balancer/v2.0/lbaas/quotas/{project}", quota)
+            assert answer.status_code < 300, answer.text
+            body = {"loadbalancer": {"vip_subnet_id": balancer["vip_subnet_id"]}}
+            answers = await asyncio.gather(*(each.ask("POST", LBS, body) for each in (one, two) * 3))
+            assert sorted(each.status_code for each in answers) == [201, *[403] * 5]
+            assert len((await two.ask("GET", LBS)).json()["loadbalancers"]) == limit
+
+    play(url, story)
+
+
+def test_one_object_that_is_changed_at_both_loses_nothing_and_is_never_left_pending(url: str):
+    async def story(one: Server, two: Server) -> None:
+        balancer = await one.build()
+        path = f"{LBS}/{balancer['id']}"
+        ports = range(1000, 1020)
+        bodies = [
+            {"listener": {"loadbalancer_id": balancer["id"], "protocol": "TCP", "protocol_port": p}} for p in ports
+        ]
+        asked = [(one, two)[number % 2].ask("POST", LISTENERS, body) for number, body in enumerate(bodies)]
+        answers = await asyncio.gather(*asked)
+        assert {each.status_code for each in answers} <= {201, 409}
+        made = {each.json()["listener"]["protocol_port"] for each in answers if each.status_code == 201}
+        assert made
+        for server in (one, two):
+            found = (await server.ask("GET", f"{LISTENERS}?loadbalancer_id={balancer['id']}")).json()["listeners"]
+            assert {each["protocol_port"] for each in found} == made
+            await server.place.rest()
+            assert (await server.ask("GET", path)).json()["loadbalancer"]["provisioning_status"] == "ACTIVE"
+        assert (await one.ask("DELETE", f"{path}?cascade=true")).status_code == 204
+        late = await two.ask("POST", LISTENERS, bodies[0])
+        assert late.status_code == 404, late.text
+
+    play(url, story)
+
+
+READS = {
+    LBS: ("faultstring", True),
+    "/network/v2.0/networks": ("NeutronError", True),
+    "/1.0/networks": ("error", True),
+    "/plugin/statuses": ("error", True),
+    "/operator/plan": ("plan", False),
+}
+"""A path of each door -> what its answer has, and whether that is an error."""
+
+
+def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypatch: pytest.MonkeyPatch):
+    """Whoever must know what others have stored is told that it cannot be known, in the words of each door."""
+    monkeypatch.setattr(looks, "PATIENCE", 1.0)
+    monkeypatch.setattr(etcd_calls, "PATIENCE", 1.5)
+    monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.5)
+
+    async def story(one: Server, two: Server) -> None:
+        balancer = await one.build()
+        for member in range(3):
+            etcd.signal(member, signal.SIGSTOP)
+        try:
+            await two.ask("GET", LBS)
+            for path, (word, fails) in READS.items():
+                began = perf_counter()
+                answer = await two.ask("GET", path)
+                assert answer.status_code == (503 if fails else 200), (path, answer.text)
+                assert word in answer.json(), answer.text
+                assert ("retry-after" if fails else "warning") in answer.headers
+                assert perf_counter() - began < 3
+            renamed = await one.ask("PUT", f"{LBS}/{balancer['id']}", {"loadbalancer": {"name": "late"}})
+            assert renamed.status_code == 503
+            assert "faultstring" in renamed.json()
+            await asyncio.sleep(1)
+            assert "the store was not read" in (await two.ask("GET", "/readyz")).text
+            assert "fairlead_store_away_seconds 0.0" not in (await two.ask("GET", "/metrics")).text
+        finally:
+            for member in range(3):
+                etcd.signal(member, signal.SIGCONT)
+        await asyncio.to_thread(etcd.wait)
+        async with asyncio.timeout(30):
+            while (await two.ask("GET", "/readyz")).status_code != 200:  # noqa: ASYNC110 - as monitoring does
+                await asyncio.sleep(0.05)
+        assert not any(each.following.done() for each in (one, two))
+        name = {"loadbalancer": {"name": "again"}}
+        assert (await one.ask("PUT", f"{LBS}/{balancer['id']}", name)).status_code == 200
+        assert (await two.ask("GET", f"{LBS}/{balancer['id']}")).json()["loadbalancer"]["name"] == "again"
+
+    play(f"{etcd.url}/servers{next(_NUMBERS)}", story)

@@ -1,0 +1,87 @@
+"""Who reads shares looks at the store with others, and never one that began before they asked."""
+
+import asyncio
+
+import pytest
+
+from fairlead.store import looks
+from fairlead.store.interface import StoreUnavailable
+from fairlead.store.looks import Looks, NotKnown
+
+
+class Slow:
+    """A store that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.answers = asyncio.Event()
+        self.away = False
+
+    async def look(self) -> None:
+        self.begun += 1
+        await self.answers.wait()
+        if self.away:
+            raise StoreUnavailable("it is away")
+
+
+async def _rest() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_all_who_come_while_a_look_is_on_its_way_share_the_next_one():
+    async def run() -> None:
+        store = Slow()
+        shared = Looks(store.look)
+        first = [asyncio.create_task(shared.newest()) for _ in range(3)]
+        await _rest()
+        assert store.begun == 1
+        later = [asyncio.create_task(shared.newest()) for _ in range(50)]
+        await _rest()
+        assert store.begun == 1
+        store.answers.set()
+        await asyncio.gather(*first)
+        assert not any(each.done() for each in later)
+        await asyncio.gather(*later)
+        assert (store.begun, shared.made, shared.shared) == (2, 2, 53)
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_goes_takes_nobodys_look_along():
+    async def run() -> None:
+        store = Slow()
+        shared = Looks(store.look)
+        one, other = (asyncio.create_task(shared.newest()) for _ in range(2))
+        await _rest()
+        one.cancel()
+        await _rest()
+        store.answers.set()
+        await other
+        assert store.begun == 1
+
+    asyncio.run(run())
+
+
+def test_nobody_waits_long_for_a_store_that_is_known_to_be_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looks, "PATIENCE", 0.05)
+    monkeypatch.setattr(looks, "SHORT_PATIENCE", 0.01)
+
+    async def run() -> None:
+        store = Slow()
+        shared = Looks(store.look)
+        with pytest.raises(NotKnown, match=r"has not answered for 0\.05 s"):
+            await shared.newest_in_time()
+        store.away = True
+        store.answers.set()
+        await _rest()
+        assert shared.away > 0
+        store.answers.clear()
+        with pytest.raises(NotKnown, match="it is away"):
+            await shared.newest_in_time()
+        store.away = False
+        store.answers.set()
+        await shared.newest_in_time()
+        assert shared.away == 0
+
+    asyncio.run(run())
