@@ -1,17 +1,22 @@
-"""Of two servers the one that writes is frozen: the other takes its place, whatever they are connected by.
+"""Of two servers the one that writes is frozen: the other takes its place, whatever they are connected by, and wherever
+their store is.
 
 Over a unix socket nobody ever asks whether a client lives, so its lock stays with it.
 """
 
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic
 
+import httpx
 import pytest
 
 from drivers.conftest import Server as Database
+from harness.etcd import Etcd, started
 from harness.ports import free_port
 from lab.servers import LBS, NETWORKS, SUBNETS, Server, holder_first, serving, until
 
@@ -33,6 +38,69 @@ def build(server: Server, name: str) -> str:
     return identity
 
 
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with started() as cluster:
+        yield cluster
+
+
+@contextmanager
+def renaming(server: Server, balancer: str) -> Iterator[list[int]]:
+    """Again and again, through one server, until the block ends; what was answered."""
+    answered: list[int] = []
+    ended = Event()
+
+    def rename() -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            while not ended.is_set():
+                answer = client.put(f"{LBS}/{balancer}", json={"loadbalancer": {"name": f"n{len(answered)}"}})
+                answered.append(answer.status_code)
+
+    thread = Thread(target=rename)
+    thread.start()
+    try:
+        yield answered
+    finally:
+        ended.set()
+        thread.join()
+
+
+def written_by_others(server: Server) -> list[str]:
+    """Of our rows, as the server that writes has seen it."""
+    lines = server.client.get("/metrics").text.splitlines()
+    return [line for line in lines if line.startswith("fairlead_foreign_changes_total")]
+
+
+def test_a_writer_that_is_frozen_in_the_middle_of_writes_is_fenced_when_it_thaws(
+    server: Database, tmp_path: Path, etcd: Etcd
+):
+    """It has lost the lock and does not know it; each of its transactions is refused, and nothing of it is seen."""
+    where = {"FAIRLEAD_STORE_URL": f"{etcd.url}/fenced"}
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(Remote(server.remote), tmp_path, **where))
+        second = stack.enter_context(serving(Remote(server.remote), tmp_path, **where))
+        balancer = build(first, "before")
+        holder, other = holder_first(first, second)
+        with renaming(holder, balancer) as answered:
+            until(lambda: len(answered) > 20)
+            holder.process.send_signal(signal.SIGSTOP)
+            build(other, "meanwhile")
+            renamed = other.client.put(f"{LBS}/{balancer}", json={"loadbalancer": {"name": "newest"}})
+            assert renamed.status_code == 200, renamed.text
+            other.wait_for(balancer, "ACTIVE")
+            seen = written_by_others(other)
+            holder.process.send_signal(signal.SIGCONT)
+            before = len(answered)
+            until(lambda: len(answered) > before + 20, 30)
+        assert set(answered) <= {200, 409}
+        assert holder.balancer(balancer)["name"] == other.balancer(balancer)["name"]
+        for each in (holder, other):
+            each.wait_for(balancer, "ACTIVE")
+            until(each.has_nothing_to_do)
+        assert other.is_holder()
+        assert written_by_others(other) == seen
+
+
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_a_frozen_writer_is_replaced_and_writes_nothing_when_it_thaws(server: Database, tmp_path: Path, kind: str):
     remote = server.remote
@@ -44,7 +112,7 @@ def test_a_frozen_writer_is_replaced_and_writes_nothing_when_it_thaws(server: Da
         first = stack.enter_context(serving(Remote(remote), tmp_path))
         second = stack.enter_context(serving(Remote(remote), tmp_path))
         balancer = build(first, "before")
-        until(lambda: second.client.get(f"{LBS}/{balancer}").status_code == 200)
+        assert second.client.get(f"{LBS}/{balancer}").status_code == 200
         second.wait_for(balancer, "ACTIVE")
         holder, other = holder_first(first, second)
         holder.process.send_signal(signal.SIGSTOP)
@@ -55,7 +123,7 @@ def test_a_frozen_writer_is_replaced_and_writes_nothing_when_it_thaws(server: Da
         assert seconds < REPLACED_WITHIN
         holder.process.send_signal(signal.SIGCONT)
         until(lambda: holder.client.get("/readyz").text == "ready: another server writes\n")
-        until(lambda: holder.client.get(f"{LBS}/{made}").status_code == 200)
+        assert holder.client.get(f"{LBS}/{made}").status_code == 200
         holder.wait_for(made, "ACTIVE")
         until(holder.has_nothing_to_do)
         assert "taking its place" not in holder.log.read_text()
