@@ -93,11 +93,12 @@ class Etcd:
 
 
 @contextmanager
-def started(*options: str, tls: tuple[str, ...] = ()) -> Iterator[Etcd]:
+def started(*options: str, tls: tuple[str, ...] = (), folder: Path | None = None) -> Iterator[Etcd]:
+    """In memory, without a folder."""
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed here: scripts/setup lab does it")
     memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-etcd-", dir=memory if memory.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-etcd-", dir=folder or (memory if memory.is_dir() else None)))
     etcd = Etcd(folder, options, tls)
     try:
         etcd.wait()
