@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from socket import socket
@@ -13,7 +13,8 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from conformance.keystone import PASSWORD, PROJECTS, Keystone, basic, make_app, write_password_file
+from conformance.keystone import ADMINISTRATOR, PASSWORD, Keystone, make_app, write_password_file
+from conformance.node import node, options_of, start_agent
 from fairlead.api.auth import HttpBasic, read_password_file
 from fairlead.api.network import make_door
 from fairlead.compilers.providers import IMPLEMENTATIONS
@@ -86,9 +87,6 @@ DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("f
 """The providers of Fairlead's own door."""
 PROXIED = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
 """Those of a door whose nodes run proxies."""
-WITH_PROXIES = {"FAIRLEAD_PROVIDERS_NAMES": "ovn=ovn,fairlead=fairlead", "FAIRLEAD_PROBES_BY": "agents"}
-PROXIES_ALONE = {**WITH_PROXIES, "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead"}
-"""For an Octavia, which gives all to the default provider, `fairlead`."""
 FLAVOR_CAPABILITIES = {
     "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
     " ACTIVE_STANDBY - Two amphora per load balancer."
@@ -133,13 +131,30 @@ def write_configuration(
 
 
 @contextmanager
-def on_ovn(folder: Path, counted: frozenset[str], **more: str) -> Iterator[str]:
-    """A server over real databases of OVN, with further options. The address of its Keystone."""
+def on_ovn(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
+    """A server over real databases of OVN. The address of its Keystone."""
+    with fairlead_server(folder, proxied) as server, keystone(server, counted) as address:
+        yield address
+
+
+@contextmanager
+def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
+    """A server that knows the users of Keystone, and has heard of a node. Its address.
+
+    `proxied` are providers and their names (providers.names) of which one has proxies: then the node is one of a lab,
+    and the agent there runs them.
+    """
     passwords = folder / "passwords"
     write_password_file(passwords)
-    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords), **more}
-    with machine(folder, options) as server, keystone(server.url, counted) as address:
-        yield address
+    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords)}
+    with ExitStack() as stack:
+        lab = stack.enter_context(node()) if proxied else None
+        server = stack.enter_context(machine(folder, options | (options_of(lab, proxied) if lab else {})))
+        if lab is not None:
+            start_agent(lab, server.url, folder)
+        else:
+            _tell_that_it_counts(server.url)
+        yield server.url
         assert server.mistakes() == []
 
 
@@ -163,16 +178,21 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(IMPLEMENTATIONS, "ovn", provider)  # type: ignore[arg-type]
-        with serving(doors) as server, keystone(server, counted) as address:
-            yield address
+        with serving(doors) as server:
+            _tell_that_it_counts(server)
+            with keystone(server, counted) as address:
+                yield address
+
+
+def _tell_that_it_counts(fairlead: str) -> None:
+    """As the agent of the one node that OVN knows: nothing, until now."""
+    body = {"interval": 3600, "listeners": {}}
+    httpx.put(f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=ADMINISTRATOR).raise_for_status()
 
 
 @contextmanager
 def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Iterator[str]:
-    """Its address; `octavia` is that of a real one. A node has told Fairlead that it counts: nothing, until now."""
-    body = {"interval": 3600, "listeners": {}}
-    headers = {"authorization": basic(PROJECTS[0], frozenset({"admin"}))}
-    httpx.put(f"{fairlead}/agent/chassis/{CHASSIS}", json=body, headers=headers).raise_for_status()
+    """Its address; `octavia` is that of a real one."""
     with socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -57,6 +57,9 @@ def basic(project: str, roles: frozenset[str]) -> str:
     return "Basic " + base64.b64encode(credentials.encode()).decode()
 
 
+ADMINISTRATOR = {"authorization": basic(PROJECTS[0], frozenset({"admin"}))}
+
+
 @dataclass
 class Keystone:
     """The administrator `admin` of the project `admin` is there from the start; all others are made."""

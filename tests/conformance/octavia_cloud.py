@@ -14,9 +14,8 @@ from sqlite3 import connect
 
 import httpx
 
-from conformance.cloud import keystone
-from conformance.keystone import PASSWORD, PROJECTS, user_name, write_password_file
-from fuzz.machine import machine
+from conformance.cloud import fairlead_server, keystone
+from conformance.keystone import PASSWORD, PROJECTS, user_name
 from harness.ports import free_port
 from lab.servers import until
 from octavia_plugin.cloud import CONF, LAUNCH, OCTAVIA, PROVIDERS, SETTLED
@@ -35,18 +34,14 @@ PATIENCE = 60
 
 
 @contextmanager
-def on_octavia(folder: Path, counted: frozenset[str], **more: str) -> Iterator[str]:
-    """With further options of Fairlead's server. The address of its Keystone."""
-    passwords = folder / "passwords"
-    write_password_file(passwords)
-    options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords), **more}
+def on_octavia(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
+    """The address of its Keystone."""
     with (
-        machine(folder, options) as server,
-        octavia(folder, server.url) as address,
-        keystone(server.url, counted, address) as found,
+        fairlead_server(folder, proxied) as server,
+        octavia(folder, server) as address,
+        keystone(server, counted, address) as found,
     ):
         yield found
-        assert server.mistakes() == []
 
 
 @contextmanager

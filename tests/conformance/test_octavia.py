@@ -22,8 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cloud import DESCRIBED, PROXIED, PROXIES_ALONE, WITH_PROXIES, on_anything, on_ovn, write_configuration
+from conformance.cloud import DESCRIBED, PROXIED, on_anything, on_ovn, write_configuration
 from conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
+from conformance.node import PROXIES_ALONE, WITH_PROXIES
 from conformance.octavia_cloud import on_octavia
 from conformance.running import Outcome, summary, tempest
 from fuzz.machine import SCHEMA, SERVER
@@ -113,8 +114,8 @@ def test_octavias_own_tests(called: str, tmp_path: Path):
     run = RUNS[called]
     left_out = LEFT_OUT.get(called, {})
     on_server = on_octavia if run.octavia else on_ovn
-    options = {} if not run.proxies else PROXIES_ALONE if run.octavia else WITH_PROXIES
-    place = on_anything if run.everything else partial(on_server, **options)
+    proxied = "" if not run.proxies else PROXIES_ALONE if run.octavia else WITH_PROXIES
+    place = on_anything if run.everything else partial(on_server, proxied=proxied)
     providers = (PROVIDERS,) if run.octavia else PROXIED if run.proxies else DESCRIBED
     with place(tmp_path, run.roles) as address:
 

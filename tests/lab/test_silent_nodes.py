@@ -152,7 +152,7 @@ def test_a_node_that_loses_its_power_takes_its_members_with_it(
         with asking(site, balancers, 6) as running:
             after = [each.finish() for each in running]
     assert turns(site, begun) == 4
-    nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2", heartbeat=HEARTBEAT)
+    nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2", agents.settings(heartbeat=HEARTBEAT))
     wait_members(site, ONLINE=8)
     until(PATIENCE, "the node has its own", lambda: seen_by(site, "chassis2", "ONLINE", "cedar1", "yew1"))
     until(PATIENCE, "the ports of covers go", lambda: not cover_ports(site))
@@ -184,7 +184,9 @@ def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
     wait_members(site, ONLINE=6, ERROR=2)
     assert {row["error"] for (_, member), row in table(site).items() if member == "cedar1"} == {"it refuses"}
     if how == "killed":
-        nodes["chassis2"] = agents.start_one(site.lab.layout, site.url, "chassis2", heartbeat=HEARTBEAT)
+        nodes["chassis2"] = agents.start_one(
+            site.lab.layout, site.url, "chassis2", agents.settings(heartbeat=HEARTBEAT)
+        )
     else:
         os.kill(agent.process.pid, signal.SIGCONT)
     until(PATIENCE, "the node has its own", lambda: seen_by(site, "chassis2", "ONLINE", "yew1"))

@@ -6,6 +6,7 @@ Like the server they run on the machine itself, where loopback is; each speaks w
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ END_SECONDS = 10.0
 HEARTBEAT, RENEWAL = 5, 60
 """Seconds, as without an option."""
 MEMORY = "/dev/shm"
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +38,26 @@ class Agent:
         self.process.wait(timeout=END_SECONDS)
 
 
-def start(
-    layout: Layout, url: str, *, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RENEWAL
-) -> list[Agent]:
-    """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
-    names = (node.name for node in records.read_lab(layout).chassis)
-    known = {"interval": interval, "heartbeat": heartbeat, "renewal": renewal}
-    return [start_one(layout, url, name, **known) for name in names]
+def start(layout: Layout, url: str, **known: int) -> list[Agent]:
+    """On every chassis, telling the server of this address. Those of before are ended; what they counted stays.
+
+    `known` is what `settings` takes.
+    """
+    more = settings(**known)
+    return [start_one(layout, url, node.name, more) for node in records.read_lab(layout).chassis]
 
 
-def start_one(
-    layout: Layout,
-    url: str,
-    chassis: str,
-    *,
-    interval: int = 1,
-    heartbeat: int = HEARTBEAT,
-    renewal: int = RENEWAL,
-) -> Agent:
+def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RENEWAL) -> dict[str, str]:
+    """Seconds, as an agent's environment has them."""
+    return {
+        "FAIRLEAD_AGENT_INTERVAL": str(interval),
+        "FAIRLEAD_AGENT_HEARTBEAT": str(heartbeat),
+        "FAIRLEAD_AGENT_RENEWAL": str(renewal),
+    }
+
+
+def start_one(layout: Layout, url: str, chassis: str, more: Mapping[str, str] = NOTHING) -> Agent:
+    """With `more` in its environment."""
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
     _end(layout, chassis)
@@ -63,14 +67,13 @@ def start_one(
         MARK: str(layout.directory),
         "PATH": layout.search_path,
         "FAIRLEAD_AGENT_SERVERS": url,
-        "FAIRLEAD_AGENT_INTERVAL": str(interval),
-        "FAIRLEAD_AGENT_HEARTBEAT": str(heartbeat),
         "FAIRLEAD_AGENT_STATE": str(_file(layout, chassis, "json")),
         "FAIRLEAD_AGENT_RUN_DIR": str(layout.node_directory(chassis)),
         "FAIRLEAD_AGENT_PROBE_NAMESPACE": layout.namespace(f"probes-{chassis}"),
         "FAIRLEAD_AGENT_PROXY_NAMESPACES": layout.namespace(f"proxy-{chassis}"),
         "FAIRLEAD_AGENT_PROXIES": str(_proxies(layout, chassis)),
-        "FAIRLEAD_AGENT_RENEWAL": str(renewal),
+        **settings(),
+        **more,
     }
     process = processes.launch("agent", environment, log)
     _file(layout, chassis, "pid").write_text(str(process.pid))

@@ -1,0 +1,58 @@
+"""A compute node of the lab with its agent, which runs the proxies that listeners need to be served."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from conformance.keystone import ADMINISTRATOR, PASSWORD, PROJECTS, user_name
+from fairlead.lab import Lab, agents, take_down
+from lab.conftest import NAME, require_lab
+from lab.servers import until
+
+LAB = f"{NAME}tempest"
+WITH_PROXIES = "ovn=ovn,fairlead=fairlead"
+PROXIES_ALONE = "fairlead=fairlead"
+"""For an Octavia, which gives all to the default provider, `fairlead`."""
+HEARD_SECONDS = 60
+
+
+@contextmanager
+def node() -> Iterator[Lab]:
+    """A lab with one chassis; nothing of it is left."""
+    require_lab()
+    take_down(LAB)
+    try:
+        yield Lab.up(LAB, chassis=1)
+    finally:
+        take_down(LAB)
+
+
+def options_of(lab: Lab, providers: str) -> dict[str, str]:
+    """Of a server that writes this lab's OVN and whose agents run proxies."""
+    return {
+        "FAIRLEAD_PROVIDERS_NAMES": providers,
+        "FAIRLEAD_PROBES_BY": "agents",
+        "FAIRLEAD_OVN_NORTHBOUND": lab.northbound,
+        "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
+    }
+
+
+def start_agent(lab: Lab, fairlead: str, folder: Path) -> None:
+    """Returns when it is heard; it ends with the lab."""
+    password = folder / "agent-password"
+    password.touch(mode=0o600)
+    password.write_text(PASSWORD)
+    who = {
+        "FAIRLEAD_AGENT_USER": user_name(PROJECTS[0], frozenset({"admin"})),
+        "FAIRLEAD_AGENT_PASSWORD_FILE": str(password),
+    }
+    [chassis] = (each.name for each in lab.record.chassis)
+    agents.start_one(lab.layout, fairlead, chassis, who)
+    until(lambda: _is_heard(fairlead), HEARD_SECONDS)
+
+
+def _is_heard(fairlead: str) -> bool:
+    [found] = httpx.get(f"{fairlead}/operator/chassis", headers=ADMINISTRATOR).raise_for_status().json()["chassis"]
+    return found["agent"] is not None
