@@ -103,4 +103,4 @@ def test_a_listener_whose_ports_are_refused_is_in_error_until_there_is_one():
     made = with_foreign(refused, {owner_of(port): port})
     web = snapshot.load_balancers["web"]
     standing = [proxies_standing(each, web, web.listeners[0]) for each in (snapshot, refused, made)]
-    assert standing == [OperatingStatus.OFFLINE, OperatingStatus.ERROR, OperatingStatus.OFFLINE]
+    assert standing == [OperatingStatus.ONLINE, OperatingStatus.ERROR, OperatingStatus.OFFLINE]

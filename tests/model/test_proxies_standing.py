@@ -20,6 +20,7 @@ from model.test_probes import snapshot_of
 
 TEXT = """
 network net1 10.0.0.0/24
+port vm1 net1 10.0.0.11
 proxy one net1 10.0.0.61
 proxy two net1 10.0.0.62
 web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080
@@ -88,6 +89,12 @@ def test_a_listener_stands_as_its_proxies_do(
 @pytest.mark.parametrize(("node", "wanted"), [(WELL, OFFLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
 def test_who_has_no_proxy_yet_waits_for_a_node_that_can_have_one(node: str, wanted: OperatingStatus):
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith("proxy"))
+    assert standing({"one": node}, {}, text)[0] is wanted
+
+
+@pytest.mark.parametrize(("node", "wanted"), [(WELL, ONLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
+def test_where_no_machine_is_nobody_is_to_serve(node: str, wanted: OperatingStatus):
+    text = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("proxy", "port")))
     assert standing({"one": node}, {}, text)[0] is wanted
 
 

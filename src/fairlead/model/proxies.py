@@ -137,7 +137,8 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
 
     DEGRADED while some node says that it cannot serve, ERROR when nobody serves and nobody will: each node that should
     is dead, has no agent that is heard, or says that it cannot; or others refuse the ports. OFFLINE is what nobody
-    serves yet: a proxy that was just given its place, or its listener, needs a moment.
+    serves yet: a proxy that was just given its place, or its listener, needs a moment. Where no machine is on the
+    network nobody is to serve, and it is ONLINE: a proxy comes to the node of the first one.
     """
     ports = proxy_ports(snapshot, place_of(balancer))
     failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer, listener)}
@@ -146,7 +147,10 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
     if any(_serves(snapshot, port, listener) for port in ports):
         return OperatingStatus.DEGRADED if failing else OperatingStatus.ONLINE
     hosts = [proxy_chassis(port) for port in ports if port.id not in failing] if ports else [*snapshot.agents]
-    return OperatingStatus.OFFLINE if any(_may_serve(snapshot, host) for host in hosts) else OperatingStatus.ERROR
+    if not any(_may_serve(snapshot, host) for host in hosts):
+        return OperatingStatus.ERROR
+    is_wanted = ports or balancer.vip.network_id in snapshot.network_machines
+    return OperatingStatus.OFFLINE if is_wanted else OperatingStatus.ONLINE
 
 
 def wanted_of_proxies(snapshot: Snapshot, place: ProxyPlace) -> frozenset[int]:
