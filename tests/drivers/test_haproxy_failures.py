@@ -305,6 +305,7 @@ def check_rights(site: Site) -> None:
 async def _serve_as_another(folder: Path, member_port: int) -> None:
     port, site = free_port(), Site(folder)
     site.driver = HAProxy(folder, site.places, lambda *_: None, Program(path=PROGRAM))
+    site.driver.follow(lambda _: site.settled.set(), site.failing.append)
     await site.driver.open()
     try:
         await site.put(NET, NETWORK)
