@@ -206,6 +206,44 @@ def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(
             assert status == ask(one.proxy_port)[0]
 
 
+@pytest.mark.parametrize(
+    ("asked", "status", "passed"), [("c.example", 200, "c.example"), ("b.example", 503, "b.example"), ("", 200, None)]
+)
+def test_members_are_asked_by_the_name_that_the_client_has_asked_for(
+    pems: Mapping[str, str], asked: str, status: int, passed: str | None
+) -> None:
+    """With an authority they have to be of that name; who asks for none finds whoever is of the authority."""
+    files = secrets(pems, (CERTIFICATE, "a.example"), (AUTHORITY, "ca"))
+    with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
+        its = pool("p", as_member(found), tls=PoolTls(enabled=True, ca_container_ref="ca"))
+        one = replace(secure(ListenerTls(container_ref="a.example"), its), timeouts=Timeouts(member_connect=1000))
+        with running(rows_of(view([one], [its])), files):
+            assert status == status_of(pems, one.proxy_port, asked)
+        assert {passed} == {*found.names}
+
+
+def status_of(pems: Mapping[str, str], port: int, name: str) -> int:
+    """For who asks for a server of this name; an empty one: for none."""
+    with_name = context(pems)
+    with_name.check_hostname = False
+    with (
+        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        with_name.wrap_socket(plain, server_hostname=name or None) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        return int(client.recv(4096).split()[1])
+
+
+def test_members_of_a_listener_without_tls_are_asked_for_no_name(pems: Mapping[str, str]) -> None:
+    """The client has said none, and what it says in HTTP is not what a certificate is looked at for."""
+    with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
+        its = pool("p", as_member(found), tls=PoolTls(enabled=True))
+        one = listener("l", free_port(), its)
+        with running(rows_of(view([one], [its]))):
+            assert 200 == ask(one.proxy_port, host="127.0.0.1")[0]
+        assert [None] == found.names
+
+
 def test_certificates_come_are_renewed_and_go_while_it_runs(pems: Mapping[str, str]) -> None:
     one = secure(ListenerTls(container_ref="a.example", sni_container_refs=("b.example",)))
     more = replace(one, tls=ListenerTls(container_ref="a.example", sni_container_refs=("b.example", "c.example")))

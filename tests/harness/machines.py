@@ -23,6 +23,8 @@ class Machine:
     name: str
     port: int
     seen: list[dict[str, str]] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    """That it was asked for in TLS (SNI), by connection."""
 
 
 @contextmanager
@@ -56,6 +58,7 @@ def machine(
         if tls:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(tls)
+            context.sni_callback = lambda _, name, __: it.names.append(name)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         it = Machine(name, server.server_address[1])
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

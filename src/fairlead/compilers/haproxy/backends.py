@@ -70,7 +70,7 @@ def backend_rows(
     yield Backend(name=name, process=proxy_name(view, place_of(balancer)), lines=lines, secrets=member_secrets(pool))
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
     greetings = _TLS_GREETING if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else _GREETING
-    options = (*greetings.get(pool.protocol, ()), *tls.member_words(balancer, pool, inside=inside))
+    options = (*greetings.get(pool.protocol, ()), *tls.member_words(balancer, listener, pool, inside=inside))
     down = view.down.get(balancer.id, frozenset())
     ports = {member.id: targets(member.port, (listener.port,))[0] for member in pool.members}
     failed = {each for each, port in ports.items() if each in down or (each, port) in down}

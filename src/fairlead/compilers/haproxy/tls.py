@@ -118,9 +118,11 @@ def certificates(listener: Listener) -> Iterator[Certificate]:
         yield Certificate(frontend=listener.id, reference=reference, is_default=place == 0)
 
 
-def member_words(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> Line:
-    """Without an authority members are not asked who they are, as in Octavia. What is spoken inside is agreed by who
-    speaks it: with ALPN a member would be told of HTTP/2 that a client never said. Raises Unsupported."""
+def member_words(balancer: LoadBalancer, listener: Listener, pool: Pool, *, inside: bool) -> Line:
+    """Without an authority members are not asked who they are, as in Octavia. With one they have to be of it, and of
+    the name that the client has asked for, if that is passed on: HAProxy then looks for it in the certificate. What is
+    spoken inside is agreed by who speaks it: with ALPN a member would be told of HTTP/2 that a client never said.
+    Raises Unsupported."""
     said = pool.tls
     if said is None or not said.enabled:
         return ()
@@ -132,6 +134,7 @@ def member_words(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> Line:
         *(("verify", "none") if authority is None else ("verify", "required")),
         *(() if authority is None else _trusted(authority, said.crl_container_ref)),
         *(() if own is None else ("crt", own)),
+        *(("sni", "ssl_fc_sni") if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else ()),
         *_ciphers(said),
         *(("alpn", ",".join(said.alpn_protocols)) if inside and said.alpn_protocols else ()),
     )
