@@ -41,7 +41,7 @@ https://web.example/; done
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     (folder / "ca.pem").write_text(CA.pem)
-    for name, issued in (("friend", FRIEND), ("gone", GONE), ("member", MEMBER)):
+    for name, issued in (("friend", FRIEND), ("gone", GONE), ("member", MEMBER), ("named", WEB)):
         (folder / f"{name}.pem").write_text(issued.whole)
     return folder
 
@@ -239,10 +239,10 @@ def leads(site: Site, keys: Path, balancer: Balancer, name: str) -> str | None:
 
 
 @contextmanager
-def ending_tls(site: Site, keys: Path) -> Iterator[None]:
-    """Both members, at SECURE. Whoever comes has to show a certificate."""
+def ending_tls(site: Site, keys: Path, name: str = "member") -> Iterator[None]:
+    """Both members, at SECURE, with the certificate in this file. Whoever comes has to show one too."""
     asks = f"-Verify 1 -verify_return_error -CAfile {keys}/ca.pem"
-    served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/member.pem -key {keys}/member.pem {asks}"
+    served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/{name}.pem -key {keys}/{name}.pem {asks}"
     commands = [site.lab.command(each, served.split()) for each in ("oak", "elm")]
     running = [subprocess.Popen(each.argv, env=each.full_environment(), stdin=subprocess.DEVNULL) for each in commands]
     try:
@@ -254,12 +254,11 @@ def ending_tls(site: Site, keys: Path) -> Iterator[None]:
 
 
 def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
-    with (
-        ending_tls(site, keys),
-        secure(
-            site, SECURE, {"tls_enabled": True, "ca_tls_container_ref": "ca.pem", "tls_container_ref": "other.p12"}
-        ) as balancer,
-    ):
+    """And of the name that the client has asked for."""
+    more = {"tls_enabled": True, "ca_tls_container_ref": "ca.pem", "tls_container_ref": "other.p12"}
+    with ending_tls(site, keys), secure(site, SECURE, more) as balancer:
+        until(PATIENCE, "members have another name", lambda: code(site, keys, balancer.vip) == "503")
+    with ending_tls(site, keys, "named"), secure(site, SECURE, more) as balancer:
         serves(site, keys, balancer)
         stranger = Authority("stranger")
         put(site, keys, "ca2.pem", stranger.pem)
