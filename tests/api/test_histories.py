@@ -1,0 +1,156 @@
+"""Random operations of several clients at two servers, while members of their etcd are killed and frozen.
+
+All that was answered has to fit into one order (`harness/histories.py`): nothing that was acknowledged is lost, nobody
+reads what is older than what was there when they asked, and an address is claimed once. Bounded in time and operations;
+the seed is said when it fails, and `HISTORIES_SEED` takes it.
+"""
+
+import asyncio
+import math
+import os
+import signal
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter
+
+import httpx
+import pytest
+
+from api.test_several_servers import LBS, Server, play
+from harness.etcd import MEMBERS, Etcd, started
+from harness.histories import UNKNOWN, Operation, contradictions
+
+SEED = int(os.environ.get("HISTORIES_SEED", "0")) or Random().randrange(10**6)
+STEPS = int(os.environ.get("HISTORIES_STEPS", "6"))
+"""Of who kills and freezes: some two seconds each."""
+CLIENTS, ADDRESSES = 4, [f"10.0.0.{number}" for number in (50, 51, 52)]
+WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
+"""What an answer to a change says of the load balancer: it is not there; its last change is not in OVN yet."""
+PAUSE = 0.02
+"""Seconds, at most, between a client's answer and its next question."""
+
+
+def claim(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
+    """Of one address: nothing, or the name and description of the load balancer that has it. Names are used once."""
+    action, value = operation.action, operation.value
+    name = state[0] if isinstance(state, tuple) else None
+    if action == "create":
+        return ((value, ""),) if state is None else ()
+    if action == "refused":
+        return (state,) if state is not None else ()
+    if action == "read":
+        return (state,) if state == value else ()
+    if action == "gone":
+        return (state,) if name != value else ()
+    if action == "on its way":
+        return (state,) if name == value else ()
+    if action == "delete":
+        return (None,) if name == value else ()
+    assert isinstance(value, tuple)
+    return (value,) if name == value[0] else ()
+
+
+@dataclass
+class Town:
+    servers: tuple[Server, ...]
+    subnet: str
+    random: Random
+    history: list[Operation] = field(default_factory=list)
+    ended: bool = False
+    number: int = 0
+
+    async def client(self) -> None:
+        while not self.ended:
+            server, address = self.random.choice(self.servers), self.random.choice(ADDRESSES)
+            await self.random.choice((self.create, self.change, self.delete, self.read))(server, address)
+            await asyncio.sleep(self.random.random() * PAUSE)
+
+    async def create(self, server: Server, address: str) -> None:
+        self.number += 1
+        name, asked = f"lb{self.number}", perf_counter()
+        body = {"vip_subnet_id": self.subnet, "vip_address": address, "name": name}
+        answer = await server.ask("POST", LBS, {"loadbalancer": body})
+        assert answer.status_code in (201, 409, 503), answer.text
+        self.note(address, "refused" if answer.status_code == 409 else "create", name, asked, answer)
+
+    async def read(self, server: Server, address: str) -> tuple[str, str] | None:
+        """The id and the name of who has it."""
+        asked = perf_counter()
+        answer = await server.ask("GET", f"{LBS}?vip_address={address}")
+        if answer.status_code == 503:
+            return None
+        found = answer.json()["loadbalancers"]
+        assert len(found) < 2, f"{address} is claimed twice"
+        value = (found[0]["name"], found[0]["description"]) if found else None
+        self.note(address, "read", value, asked, answer)
+        return (found[0]["id"], found[0]["name"]) if found else None
+
+    async def change(self, server: Server, address: str) -> None:
+        if (known := await self.read(self.random.choice(self.servers), address)) is None:
+            return
+        self.number += 1
+        text, asked = f"text {self.number}", perf_counter()
+        answer = await server.ask("PUT", f"{LBS}/{known[0]}", {"loadbalancer": {"description": text}})
+        if (why := WITHOUT_EFFECT.get(answer.status_code)) is not None:
+            self.note(address, why, known[1], asked, answer)
+            return
+        assert answer.status_code in (200, 503), answer.text
+        self.note(address, "change", (known[1], text), asked, answer)
+
+    async def delete(self, server: Server, address: str) -> None:
+        if (known := await self.read(self.random.choice(self.servers), address)) is None:
+            return
+        asked = perf_counter()
+        answer = await server.ask("DELETE", f"{LBS}/{known[0]}")
+        assert answer.status_code in (204, 503, *WITHOUT_EFFECT), answer.text
+        self.note(address, WITHOUT_EFFECT.get(answer.status_code, "delete"), known[1], asked, answer)
+
+    def note(self, address: str, action: str, value: Hashable, asked: float, answer: httpx.Response) -> None:
+        """What was answered with 503 may have been done."""
+        answered = UNKNOWN if answer.status_code == 503 else perf_counter()
+        self.history.append(Operation(key=address, action=action, value=value, asked=asked, answered=answered))
+
+
+async def disturb(town: Town, etcd: Etcd) -> None:
+    """One member at a time: two of three go on."""
+    for _ in range(STEPS):
+        member, length = town.random.randrange(MEMBERS), town.random.uniform(0.1, 1.5)
+        how = town.random.choice((signal.SIGSTOP, signal.SIGKILL))
+        etcd.signal(member, how)
+        await asyncio.sleep(length)
+        if how is signal.SIGKILL:
+            etcd.start(member)
+        else:
+            etcd.signal(member, signal.SIGCONT)
+        await asyncio.to_thread(etcd.wait)
+
+
+@pytest.fixture
+def etcd() -> Iterator[Etcd]:
+    with started() as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+def test_all_that_clients_of_two_servers_were_answered_fits_into_one_order(etcd: Etcd):
+    async def story(one: Server, two: Server) -> None:
+        balancer = await one.build()
+        town = Town((one, two), balancer["vip_subnet_id"], Random(SEED))
+        clients = [asyncio.ensure_future(town.client()) for _ in range(CLIENTS)]
+        try:
+            await disturb(town, etcd)
+        finally:
+            town.ended = True
+            await asyncio.gather(*clients)
+        for address in ADDRESSES:
+            for server in (one, two):
+                await town.read(server, address)
+        known = [each for each in town.history if not math.isinf(each.answered)]
+        assert len(known) > 20 * STEPS, f"only {len(known)} were answered, with seed {SEED}"
+        assert contradictions(town.history, None, claim) == [], f"with seed {SEED}"
+        for server in (one, two):
+            await server.place.rest()
+        assert one.place.driver.rows == two.place.driver.rows
+
+    play(f"{etcd.url}/histories", story)

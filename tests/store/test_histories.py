@@ -1,0 +1,75 @@
+"""The judge of histories: it accepts what can have been, and finds what cannot."""
+
+from collections.abc import Hashable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.histories import UNKNOWN, Operation, contradictions
+
+
+def register(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
+    """A value that is written and read."""
+    if operation.action == "write":
+        return (operation.value,)
+    return (state,) if state == operation.value else ()
+
+
+def of(*operations: tuple[str, int, float, float]) -> list[str]:
+    """Action, value, asked, answered."""
+    history = [Operation(key="x", action=a, value=v, asked=b, answered=e) for a, v, b, e in operations]
+    return contradictions(history, 0, register)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [("read", 0, 0, 1)],
+        [("write", 1, 0, 1), ("read", 1, 2, 3)],
+        [("write", 1, 0, 9), ("read", 0, 1, 2), ("read", 1, 3, 4)],  # it was done between the two
+        [("write", 1, 0, 9), ("write", 2, 0, 9), ("read", 2, 10, 11), ("read", 2, 12, 13)],
+        [("write", 1, 0, UNKNOWN), ("read", 0, 1, 2)],  # never, or later
+        [("write", 1, 0, UNKNOWN), ("read", 0, 1, 2), ("read", 1, 3, 4)],
+        [("write", 1, 0, UNKNOWN), ("write", 2, 5, 6), ("read", 2, 7, 8), ("read", 1, 9, 10)],
+    ],
+)
+def test_what_can_have_been(history: list[tuple[str, int, float, float]]):
+    assert of(*history) == []
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [("read", 1, 0, 1)],
+        [("write", 1, 0, 1), ("read", 0, 2, 3)],  # old
+        [("write", 1, 0, 9), ("read", 1, 1, 2), ("read", 0, 3, 4)],  # back
+        [("write", 1, 0, 1), ("write", 2, 2, 3), ("read", 1, 4, 5)],  # lost
+        [("write", 1, 0, UNKNOWN), ("read", 1, 1, 2), ("read", 0, 3, 4)],
+        [("write", 1, 0, 9), ("write", 2, 0, 9), ("read", 1, 10, 11), ("read", 2, 12, 13)],
+        [("write", 1, 5, UNKNOWN), ("read", 1, 0, 1)],  # before it was asked for
+    ],
+)
+def test_what_cannot_have_been(history: list[tuple[str, int, float, float]]):
+    assert of(*history) == ["x"]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.floats(0, 1)), max_size=30),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_was_done_one_after_the_other_is_accepted_however_it_overlapped(drawn, random):  # type: ignore[no-untyped-def]
+    """Each is done at a moment of its own, and was asked for before it and answered after it."""
+    state, history = 0, []
+    for moment, (writes, before, after) in enumerate(drawn):
+        state = moment + 1 if writes else state
+        answered = UNKNOWN if writes and random.random() < 0.2 else moment + 5 * after
+        history.append(("write" if writes else "read", state, moment - 5 * before, answered))
+    assert of(*history) == []
+
+
+def test_keys_are_judged_alone():
+    right = Operation(key="a", action="read", value=0, asked=0, answered=1)
+    wrong = Operation(key="b", action="read", value=7, asked=0, answered=1)
+    assert contradictions([wrong, right], 0, register) == ["b"]
