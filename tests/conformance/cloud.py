@@ -151,7 +151,7 @@ def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
         lab = stack.enter_context(node()) if proxied else None
         server = stack.enter_context(machine(folder, options | (options_of(lab, proxied) if lab else {})))
         if lab is not None:
-            start_agent(lab, server.url, folder)
+            stack.callback(start_agent(lab, server.url, folder).stop)
         else:
             _tell_that_it_counts(server.url)
         yield server.url

@@ -39,8 +39,8 @@ def options_of(lab: Lab, providers: str) -> dict[str, str]:
     }
 
 
-def start_agent(lab: Lab, fairlead: str, folder: Path) -> None:
-    """Returns when it is heard; it ends with the lab."""
+def start_agent(lab: Lab, fairlead: str, folder: Path) -> agents.Agent:
+    """Returns when it is heard."""
     password = folder / "agent-password"
     password.touch(mode=0o600)
     password.write_text(PASSWORD)
@@ -49,8 +49,9 @@ def start_agent(lab: Lab, fairlead: str, folder: Path) -> None:
         "FAIRLEAD_AGENT_PASSWORD_FILE": str(password),
     }
     [chassis] = (each.name for each in lab.record.chassis)
-    agents.start_one(lab.layout, fairlead, chassis, who)
+    agent = agents.start_one(lab.layout, fairlead, chassis, who)
     until(lambda: _is_heard(fairlead), HEARD_SECONDS)
+    return agent
 
 
 def _is_heard(fairlead: str) -> bool:
