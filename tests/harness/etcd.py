@@ -55,7 +55,11 @@ class Etcd:
             )
 
     def signal(self, member: int, number: signal.Signals) -> None:
-        self._running[member].send_signal(number)
+        """Returns when one that is to stand still does, and one that is killed is gone."""
+        process = self._running[member]
+        process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         if number is signal.SIGKILL:
             self._running.pop(member).wait()
 
