@@ -53,7 +53,9 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
-    started = {each.chassis: each for each in agents.start(site.lab.layout, site.url, heartbeat=HEARTBEAT)}
+    started = {
+        each.chassis: each for each in agents.start(site.lab.layout, site.url, agents.settings(heartbeat=HEARTBEAT))
+    }
     yield started
     for each in started.values():
         each.stop()

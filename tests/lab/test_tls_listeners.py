@@ -69,7 +69,7 @@ def site(lab: Lab, keys: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nodes(site: Site) -> Iterator[None]:
-    started = agents.start(site.lab.layout, site.url, renewal=1)
+    started = agents.start(site.lab.layout, site.url, agents.settings(renewal=1))
     yield
     for agent in started:
         agent.stop()

@@ -93,9 +93,12 @@ def test_who_has_no_proxy_yet_waits_for_a_node_that_can_have_one(node: str, want
 
 
 @pytest.mark.parametrize(("node", "wanted"), [(WELL, ONLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
-def test_where_no_machine_is_nobody_is_to_serve(node: str, wanted: OperatingStatus):
+@pytest.mark.parametrize("guest", ["", "port vm2 net1 10.0.0.12 of=another-project"])
+def test_where_the_project_has_no_machine_nobody_is_to_serve(node: str, wanted: OperatingStatus, guest: str):
+    """A port that a stranger makes on a shared network changes no status of others."""
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("proxy", "port")))
-    assert standing({"one": node}, {}, text)[0] is wanted
+    first, rest = text.strip().split("\n", 1)
+    assert standing({"one": node}, {}, "\n".join(filter(None, (first, guest, rest))))[0] is wanted
 
 
 def test_what_leads_to_no_proxy_has_nothing_to_do_with_them():

@@ -38,12 +38,8 @@ class Agent:
         self.process.wait(timeout=END_SECONDS)
 
 
-def start(layout: Layout, url: str, **known: int) -> list[Agent]:
-    """On every chassis, telling the server of this address. Those of before are ended; what they counted stays.
-
-    `known` is what `settings` takes.
-    """
-    more = settings(**known)
+def start(layout: Layout, url: str, more: Mapping[str, str] = NOTHING) -> list[Agent]:
+    """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
     return [start_one(layout, url, node.name, more) for node in records.read_lab(layout).chassis]
 
 

@@ -195,7 +195,9 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Grouped("network_ports", lambda port: [port.network_id]),
             Held("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
-            Grouped("network_machines", lambda port: [port.network_id] if port.use is PortUse.MACHINE else []),
+            Grouped(
+                "machines", lambda port: [(port.network_id, port.project_id)] if port.use is PortUse.MACHINE else []
+            ),
             Grouped("network_proxies", lambda port: [port.network_id] if place_of_port(port) else []),
             Grouped("place_proxies", lambda port: [place_of_port(port)]),
             Addresses("taken", _addresses),

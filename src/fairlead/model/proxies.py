@@ -137,8 +137,9 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
 
     DEGRADED while some node says that it cannot serve, ERROR when nobody serves and nobody will: each node that should
     is dead, has no agent that is heard, or says that it cannot; or others refuse the ports. OFFLINE is what nobody
-    serves yet: a proxy that was just given its place, or its listener, needs a moment. Where no machine is on the
-    network nobody is to serve, and it is ONLINE: a proxy comes to the node of the first one.
+    serves yet: a proxy that was just given its place, or its listener, needs a moment. Where the project has no
+    machine on the network nobody is to serve, and it is ONLINE: a proxy comes to the node of the first one. Whether
+    guests of others are there changes nothing: nobody makes another project's status.
     """
     ports = proxy_ports(snapshot, place_of(balancer))
     failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer, listener)}
@@ -149,7 +150,7 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
     hosts = [proxy_chassis(port) for port in ports if port.id not in failing] if ports else [*snapshot.agents]
     if not any(_may_serve(snapshot, host) for host in hosts):
         return OperatingStatus.ERROR
-    is_wanted = ports or balancer.vip.network_id in snapshot.network_machines
+    is_wanted = ports or (balancer.vip.network_id, balancer.project_id) in snapshot.machines
     return OperatingStatus.OFFLINE if is_wanted else OperatingStatus.ONLINE
 
 

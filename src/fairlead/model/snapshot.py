@@ -128,8 +128,8 @@ class Snapshot:
     called: Map[str, str] = Map()
     """The name that others gave a row of theirs -> the id of the network, router or port that it is (`foreign.py`)."""
     network_ports: Map[str, Ids] = Map()
-    network_machines: Map[str, Ids] = Map()
-    """Network -> the ports on it that are machines', or anybody's who has no use that is known."""
+    machines: Map[tuple[str, str], Ids] = Map()
+    """(network, project) -> the ports of the project there that are machines', or have no use that is known."""
     network_proxies: Map[str, Ids] = Map()
     """Network -> the ports of proxies on it, whomever these serve."""
     place_proxies: Map[ProxyPlace, Ids] = Map()

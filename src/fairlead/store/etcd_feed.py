@@ -25,8 +25,6 @@ KEPT, KEPT_BYTES = 1000, 8 * 2**20
 """Transactions, and bytes of their documents, that are kept for who asks what was written since."""
 IN_TIME = 0.25
 """Seconds in which a stream brings what is written, or it is not waited for any longer and begun anew."""
-
-
 LEFT_ALONE = 1.0
 """Seconds for which a stream that was begun anew is."""
 

@@ -80,12 +80,16 @@ class SqliteStore:
     async def open(cls, path: Path) -> Self:
         """Raises StoreUnavailable when the file cannot be opened or was written by a newer version."""
         store = cls(path)
-        try:
-            await store._run(store._open)
-        except BaseException:
-            await store.close()
-            raise
+        await store._begin(store._open)
         return store
+
+    async def _begin(self, work: Callable[[], None]) -> None:
+        """Who cannot begin leaves nothing open."""
+        try:
+            await self._run(work)
+        except BaseException:
+            await self.close()
+            raise
 
     async def head(self) -> int:
         return await self._look(lambda looker: int(looker.execute("SELECT revision FROM head").fetchone()[0]))

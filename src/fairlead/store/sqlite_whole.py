@@ -24,12 +24,7 @@ class SqliteWhole(SqliteStore):
     async def find(cls, path: Path) -> Self:
         """Raises Absent, StoreUnavailable."""
         store = cls(path)
-        try:
-            await store._run(store._check_there)
-            await store._run(store._open)
-        except BaseException:
-            await store.close()
-            raise
+        await store._begin(store._open_there)
         return store
 
     async def state(self) -> State:
@@ -123,10 +118,11 @@ class SqliteWhole(SqliteStore):
                 self._sql.execute("ROLLBACK")
             raise
 
-    def _check_there(self) -> None:
+    def _open_there(self) -> None:
         """Raises Absent."""
         if not self._path.is_file():
             raise Absent(f"{self._path}: there is no such file")
+        self._open()
 
     def _open(self) -> None:
         """Made by root it belongs to whom the folder belongs to, as which a server runs."""

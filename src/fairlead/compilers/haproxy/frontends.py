@@ -83,11 +83,8 @@ def _enabled(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
 def _lines(listener: Listener, addresses: tuple[IPAddress, ...]) -> Iterator[Line]:
     """Who may come in, and how."""
     yield "mode", "http" if listener.protocol in INSIDE else "tcp"
-    if listener.protocol in INSIDE:
-        yield (
-            "option",
-            "idle-close-on-response",
-        )  # who is replaced closes no connection on which a request may be coming
+    if listener.protocol in INSIDE:  # who is replaced closes no connection on which a request may be coming
+        yield "option", "idle-close-on-response"
     for address in addresses:
         yield "bind", render_endpoint(address, listener.proxy_port), *tls.bind_words(listener)
     yield "timeout", "client", str(listener.timeouts.client_data)
