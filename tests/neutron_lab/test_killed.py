@@ -21,7 +21,7 @@ from lab.northbound import Northbound, breaking
 from lab.servers import Server, until
 from neutron_lab.cloud import Cloud
 from neutron_lab.rows import Rows, differences, read, without, without_ours, without_revisions
-from octavia_plugin.cloud import SETTLED, Agreement, is_agent
+from octavia_plugin.cloud import SETTLED, Agreement, content_of, is_agent
 from octavia_plugin.test_killed import AGAIN, BALANCERS, PAUSES, RETRY, Tenant
 
 pytestmark = pytest.mark.neutron
@@ -42,9 +42,7 @@ class Place(Agreement):
         return self.stack.server
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        answer = self.client.request(method, f"/v2/lbaas/{path}", json=body)
-        assert answer.status_code < 300, answer.text
-        return answer.json() if answer.content else None
+        return content_of(self.client.request(method, f"/v2/lbaas/{path}", json=body))
 
     def log(self, name: str) -> str:
         return self.stack.octavia.log(name)[-4000:]

@@ -116,13 +116,25 @@ class Database:
         return process
 
 
+class Gone(AssertionError):
+    """What is asked about is not there."""
+
+
+def content_of(answer: httpx.Response) -> Any:
+    """Raises Gone."""
+    if answer.status_code == 404:
+        raise Gone(answer.text)
+    assert answer.status_code < 300, answer.text
+    return answer.json() if answer.content else None
+
+
 class Agreement:
     """What Octavia says beside what Fairlead says."""
 
     fairlead: Server
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Octavia's API; what it answers."""
+        """Octavia's API; what it answers. Raises Gone."""
         raise NotImplementedError
 
     def log(self, name: str) -> str:
@@ -136,6 +148,13 @@ class Agreement:
         members = [each for pool in pools for each in self.ask("GET", f"pools/{pool['id']}/members")["members"]]
         every = (*balancers, *listeners, *pools, *monitors, *members)
         return {each["id"]: (each["provisioning_status"], each["operating_status"]) for each in every}
+
+    def _at_one_moment(self) -> dict[str, tuple[str, str]] | None:
+        """None where something went between two questions."""
+        try:
+            return self.everything()
+        except Gone:
+            return None
 
     def truth(self) -> dict[str, tuple[str, str]]:
         """The same of all that Fairlead has."""
@@ -152,8 +171,12 @@ class Agreement:
         """Until nothing waits, and Octavia says what Fairlead says."""
         deadline = monotonic() + seconds
         while True:
-            found, truth = self.everything(), self.truth()
-            if found == truth and not any(each.startswith("PENDING") for each, _ in found.values()):
+            found, truth = self._at_one_moment(), self.truth()
+            if (
+                found is not None
+                and found == truth
+                and not any(each.startswith("PENDING") for each, _ in found.values())
+            ):
                 return found
             assert monotonic() < deadline, f"Octavia: {found}\nFairlead: {truth}\n{self.log('agent')}"
             sleep(0.2)
@@ -218,9 +241,7 @@ class Cloud(Agreement):
             yield
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        answer = self.octavia.request(method, f"/v2/lbaas/{path}", json=body)
-        assert answer.status_code < 300, answer.text
-        return answer.json() if answer.content else None
+        return content_of(self.octavia.request(method, f"/v2/lbaas/{path}", json=body))
 
     def wait(self, what: Any, seconds: float = SETTLED) -> None:
         until(what, seconds)
