@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from immutables import Map
 
 from fairlead.api.loop_lag import LoopLag
+from fairlead.garbage import frozen
 from fairlead.model.chassis import Chassis
 from fairlead.model.enrolment import IssuedCertificate, Node
 from fairlead.model.facts import CHASSIS
@@ -32,7 +33,6 @@ from fairlead.model.writing import Changes
 from fairlead.node.channel import Channel, Slice
 from fairlead.node.connection import Remote
 from fairlead.node.identity import _request, _trusting, _write, read_identity
-from fairlead.server.process import _frozen
 from harness.nodes import Deployed, deployed
 
 BALANCERS = 100
@@ -102,7 +102,7 @@ async def serve(agents: int, changes: int) -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         async with deployed(Path(folder)) as stage:
             await furnish(stage, agents)
-            stack.enter_context(_frozen())
+            stack.enter_context(frozen())
             lag = LoopLag()
             beating = asyncio.create_task(lag.beat())
             channel, before = stage.services.nodes.channel, await asyncio.to_thread(memory)

@@ -27,6 +27,7 @@ import re
 import statistics
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -185,8 +186,9 @@ def compare(bench: Bench, version: int) -> Iterator[dict[str, Any]]:
 class Changing:
     """Makes one change after the other, and counts the processes that it has seen."""
 
-    def __init__(self, bench: Bench, balancer: Any, more: str) -> None:
-        """`more` is a machine that comes and goes."""
+    def __init__(self, bench: Bench, balancer: Any, more: str, rate: int) -> None:
+        """`more` is a machine that comes and goes; `rate` the most changes a second, 0 for as fast as they are made."""
+        self._pause = 1 / rate if rate else 0.0
         self._api, self._site, self._balancer, self._more = bench.site.cloud.load_balancer, bench.site, balancer, more
         of = {"load_balancer_id": balancer.id}
         [self._listener] = [each for each in self._api.listeners(**of) if each.name == "HTTP"]
@@ -200,7 +202,9 @@ class Changing:
         self.look()
 
     def run(self, ended: threading.Event) -> None:
-        while not ended.is_set():
+        due = time.monotonic()
+        while not ended.wait(max(0.0, due - time.monotonic())):
+            due = max(due, time.monotonic()) + self._pause
             self.made += 1
             if self.made % RELOADED_EVERY == 0:
                 self._api.update_listener(self._listener, timeout_client_data=50_000 + self.made)
@@ -241,8 +245,11 @@ class Round:
     """Seconds of processors, by program."""
 
 
-def change(bench: Bench, most: int) -> Iterator[dict[str, Any]]:
-    changing = {"own": Changing(bench, bench.balancer, "more"), "other": Changing(bench, bench.other, "more2")}
+def change(bench: Bench, most: int, rate: int) -> Iterator[dict[str, Any]]:
+    changing = {
+        "own": Changing(bench, bench.balancer, "more", rate),
+        "other": Changing(bench, bench.other, "more2", rate),
+    }
     first = {way: len(each.processes) for way, each in changing.items()}
     rounds: dict[int, list[dict[str, Round]]] = {version: [] for version in VERSIONS}
     with ThreadPoolExecutor(1) as threads:
@@ -324,7 +331,7 @@ def main() -> int:
             for version in VERSIONS if options.rounds else ():
                 for found in compare(bench, version):
                     print(json.dumps(found), flush=True)
-            for found in change(bench, options.changes):
+            for found in change(bench, options.changes, options.rate):
                 print(json.dumps(found), flush=True)
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -337,6 +344,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8, help="interleaved rounds of each way (8)")
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement (3)")
     parser.add_argument("--changes", type=int, default=1000, help="of the listener of HTTP (1000)")
+    parser.add_argument("--rate", type=int, default=0, help="of changes, a second; 0 for one after the other (0)")
     return parser.parse_args()
 
 

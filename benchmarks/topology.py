@@ -31,9 +31,9 @@ from fairlead.drivers.ovn.topology import DATABASE, TopologyReader, TopologySett
 from fairlead.drivers.ovsdb.client import Client, Settings, Timing
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
+from fairlead.garbage import frozen
 from fairlead.model.facts import Fact
 from fairlead.model.steps import Steps
-from fairlead.server.process import _frozen
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.neutron import Net, Rtr, words
@@ -53,7 +53,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with northbound() as remote:
         asyncio.run(fill(remote, arguments.networks))
-        with _frozen():
+        with frozen():
             found = asyncio.run(measure(remote, arguments.networks))
     print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
     return 0

@@ -3,7 +3,8 @@
     python scripts/mutate.py            all of them, a line each; exit code 1 if one survives
     python scripts/mutate.py NAME ...   only these
 
-Each mutant is a copy of the source in a temporary folder with one piece of text replaced.
+Each mutant is one piece of a source's text replaced: in a fork of a process that has all tests and modules; where only
+an import would make the difference, in a copy of the sources in a temporary folder.
 """
 
 import os
@@ -13,7 +14,11 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import pytest
+from planting import Forks, planted
 
 ROOT = Path(__file__).parent.parent
 TOGETHER = 2
@@ -22,6 +27,18 @@ FOREVER = 900
 """Seconds: the stories take twenty on a machine that does nothing else, and this is done beside everything else."""
 
 
+HOSTS = (
+    "tests/native/test_stories.py",
+    "tests/native/test_explaining.py",
+    "tests/native/test_peers.py",
+    "tests/native/test_returns.py",
+    "tests/changes/test_behind.py",
+    "tests/changes/test_hosts.py",
+    "tests/changes/test_moved_slots.py",
+    "tests/model/test_host_proxies.py",
+    "tests/model/test_own_addresses.py",
+)
+"""Of plain hosts that serve announced VIPs."""
 STORIES = ("tests/toy", "tests/cases", "tests/haproxy/test_stories.py")
 
 
@@ -36,15 +53,223 @@ class Mutant:
 
 
 MUTANTS = (
+    Mutant(
+        "a drained host gets what is new",
+        "compilers/native/compiler.py",
+        "host is not None and host.draining}",
+        "False}",
+        HOSTS,
+    ),
+    Mutant(
+        "a host that is back breaks what others got meanwhile",
+        "compilers/native/compiler.py",
+        "host is not None and host.returning_until is not None}",
+        "False}",
+        HOSTS,
+    ),
+    Mutant(
+        "a member that is up again breaks what others got meanwhile",
+        "compilers/native/compiler.py",
+        "back | view.returned.get(balancer.id, frozenset())",
+        "back",
+        HOSTS,
+    ),
+    Mutant(
+        "what no host serves is online",
+        "model/standing.py",
+        "return host is not None and host.name in snapshot.agents",
+        "return True",
+        ("tests/model/test_balancer_status.py",),
+    ),
+    Mutant(
+        "nobody knows that a host is silent",
+        "model/standing.py",
+        "host is None or is_heard(snapshot, host.name) for",
+        "True for",
+        ("tests/model/test_balancer_status.py",),
+    ),
+    Mutant("who is up again is remembered for ever", "node/returns.py", "if until > now}", "}", HOSTS),
+    Mutant(
+        "a host that is drained loses what was begun",
+        "compilers/native/compiler.py",
+        ", **_moved(slots, now)}",
+        "}",
+        HOSTS,
+    ),
+    Mutant(
+        "on hosts who is down serves",
+        "compilers/native/compiler.py",
+        "view.down.get(balancer.id, frozenset()) | nowhere",
+        "nowhere",
+        HOSTS,
+    ),
+    Mutant("a lost host serves", "compilers/native/compiler.py", " and host.name not in view.lost_hosts", "", HOSTS),
+    Mutant(
+        "on hosts slots that moved are forgotten",
+        "compilers/native/compiler.py",
+        "if had is not None and isinstance(now, Here):",
+        "if False:",
+        HOSTS,
+    ),
+    Mutant(
+        "every host asks who had a slot before",
+        "compilers/native/compiler.py",
+        " and isinstance(now, Here):",
+        ":",
+        HOSTS,
+    ),
+    Mutant("hosts let everybody in", "compilers/native/compiler.py", "    if not allowed:", "    if True:", HOSTS),
+    Mutant(
+        "hosts let in addresses of another IP version",
+        "compilers/native/compiler.py",
+        "for each in allowed if each.version == version)",
+        "for each in allowed)",
+        HOSTS,
+    ),
+    Mutant("every host announces", "compilers/native/compiler.py", "held=is_held", "held=True", HOSTS),
+    Mutant(
+        "a drained proxy's packets end nowhere",
+        "compilers/native/compiler.py",
+        "taken=has_proxy and not is_held",
+        "taken=False",
+        HOSTS,
+    ),
+    Mutant(
+        "a drained proxy gets new connections",
+        "model/host_proxies.py",
+        "staying = tuple(sorted(host.name for host in found if not host.draining)) or names",
+        "staying = names",
+        HOSTS,
+    ),
+    Mutant(
+        "a proxy serves whatever it says",
+        "model/host_proxies.py",
+        "if proxy is not None and number in proxy.serving]",
+        "if proxy is not None]",
+        HOSTS,
+    ),
+    Mutant(
+        "a host that is drained changes no proxies' slots",
+        "model/dependents.py",
+        "        yield from on_hosts(after.snapshot)\n",
+        "        yield from ()\n",
+        HOSTS,
+    ),
+    Mutant(
+        "the first proxied load balancer brings no process",
+        "model/dependents.py",
+        "if is_on_hosts(snapshot, place) and (place in old.proxied) != (place in new.proxied):",
+        "if False:",
+        HOSTS,
+    ),
+    Mutant(
+        "clients that a proxy remembers come to any",
+        "model/host_proxies.py",
+        "return any(each is not None and each.type in _REMEMBERED for each in persistence)",
+        "return False",
+        HOSTS,
+    ),
+    Mutant(
+        "a host has a way to itself",
+        "compilers/native/compiler.py",
+        "    elif (address := way_to",
+        "    if (address := way_to",
+        HOSTS,
+    ),
+    Mutant(
+        "services lead to all addresses of a host itself",
+        "model/behind.py",
+        "for each in host.addresses if host_of(snapshot, each) is not None)",
+        "for each in host.addresses)",
+        HOSTS,
+    ),
+    Mutant(
+        "members are where a host is itself",
+        "model/behind.py",
+        "return host if address in members_on(snapshot, host) else None",
+        "return host",
+        HOSTS,
+    ),
+    Mutant(
+        "no members run on hosts",
+        "model/behind.py",
+        "return host if address in members_on(snapshot, host) else None",
+        "return None",
+        HOSTS,
+    ),
+    Mutant(
+        "proxies lead to hosts themselves",
+        "compilers/haproxy/backends.py",
+        "failed |= nowhere(view, balancer, pool.members)",
+        "pass",
+        HOSTS,
+    ),
+    Mutant(
+        "a host's own addresses concern nobody",
+        "model/host_news.py",
+        "for address in before ^ after}",
+        "for address in before & after}",
+        HOSTS,
+    ),
+    Mutant(
+        "a host says what is behind others",
+        "model/behind.py",
+        "if behind is not None and behind[0].name == name)",
+        "if behind is not None)",
+        HOSTS,
+    ),
+    Mutant(
+        "a flow by its source has another slot",
+        "compilers/native/explaining.py",
+        "source_slot(flow.client[0], service.vip) if service.by_source else _slot(flow)",
+        "_slot(flow)",
+        HOSTS,
+    ),
+    Mutant(
+        "members behind hosts for others",
+        "model/behind.py",
+        "if found is not None and found[1].project_id in (None, balancer.project_id) else",
+        "if found is not None else",
+        HOSTS,
+    ),
+    Mutant(
+        "a slot of another IP version moved",
+        "model/moved_slots.py",
+        " and moved.before.version == version and",
+        " and",
+        HOSTS,
+    ),
+    Mutant("a slot remembers for ever", "model/moved_slots.py", "moved.until > when.now and ", "", HOSTS),
+    Mutant(
+        "a host that is gone is asked for what it had",
+        "model/kinds.py",
+        "there | {each.before for each in balancer.moved}",
+        "there",
+        HOSTS,
+    ),
+    Mutant(
+        "members are probed anywhere",
+        "changes/members_behind.py",
+        "yield probed, True",
+        "yield member.address, True",
+        HOSTS,
+    ),
+    Mutant(
+        "hosts are changed and nobody hears of it",
+        "model/dependents.py",
+        "host.draining, host.returning_until is not None",
+        "False, False",
+        HOSTS,
+    ),
     Mutant("no deletes", "dataplane/rows.py", "if key not in desired}", "if False}"),
     Mutant("no updates", "dataplane/rows.py", "if key in applied and applied[key] != desired[key]", "if False"),
-    Mutant("no creates", "dataplane/rows.py", "for key in sorted(desired) if key not in applied", "for key in ()"),
+    Mutant("no creates", "dataplane/rows.py", "for key in keys if key not in applied", "for key in ()"),
     Mutant("no retry", "reconciler/queue.py", "heapq.heappush(self._due, (due, str(owner), owner))", "pass"),
     Mutant(
         "stale belief after a failure",
-        "reconciler/loop.py",
-        "            self._memory.believed.pop(owner, None)\n            self._remember_failure(owner, error)",
-        "            self._remember_failure(owner, error)",
+        "reconciler/outcomes.py",
+        "        self._memory.believed.pop(owner, None)\n        self.remember_failure(owner, error)",
+        "        self.remember_failure(owner, error)",
     ),
     Mutant(
         "orphans forgotten at resync",
@@ -53,8 +278,15 @@ MUTANTS = (
         "for owner in owners",
     ),
     Mutant(
+        "owners that were refused together are forgotten",
+        "reconciler/outcomes.py",
+        "        self._queue.again(owners, self._clock())",
+        "        pass",
+        (*HOSTS, "tests/reconciler/test_together.py"),
+    ),
+    Mutant(
         "belief kept across an apply that went through",
-        "reconciler/loop.py",
+        "reconciler/outcomes.py",
         "            self._memory.believed[owner] = desired",
         "            self._memory.believed.setdefault(owner, desired)",
     ),
@@ -661,8 +893,8 @@ MUTANTS = (
     Mutant(
         "a node that fails is not told",
         "model/balancer_status.py",
-        "OperatingStatus.DEGRADED if self.applied.failing else OperatingStatus.ONLINE",
-        "OperatingStatus.ONLINE",
+        "works = not self.applied.failing and self.is_heard()",
+        "works = self.is_heard()",
     ),
     Mutant(
         "rows of others are called as ours are",
@@ -692,8 +924,8 @@ MUTANTS = (
     Mutant(
         "a cover probes by the port that reaches its own node alone",
         "node/probing.py",
-        "covers=each.endpoint.port_id not in node.ports",
-        "covers=False",
+        " and each.endpoint.port_id not in node.ports",
+        " and False",
         ("tests/node/test_probing.py",),
     ),
     Mutant(
@@ -788,17 +1020,57 @@ MUTANTS = (
         "return",
         ("tests/model/test_covering.py",),
     ),
+    Mutant(
+        "readers are content with a look that began before they came",
+        "store/looks.py",
+        "self._running, self._next = self._next, None",
+        "self._running = self._next",
+        ("tests/store/test_looks.py",),
+    ),
+    Mutant(
+        "one project's changes are always first",
+        "store/fair_semaphore.py",
+        "self._lines.move_to_end(key)",
+        "pass",
+        ("tests/store/test_fair_semaphore.py",),
+    ),
+    Mutant(
+        "what others deleted stays with a server that is far behind",
+        "store/model.py",
+        "gone = set(self.snapshot.generations)",
+        "gone = set()",
+        ("tests/store/test_store.py",),
+    ),
+    Mutant(
+        "the feed of a file begins late and says nothing",
+        "store/sqlite.py",
+        "if head > after and min(batches, default=head + 1) != after + 1:",
+        "if False:",
+        ("tests/store/test_store.py",),
+    ),
+    Mutant(
+        "a revision from before a copy is that of a document that is not there",
+        "store/shifted.py",
+        "if revision > self._more else NOBODYS",
+        "if revision > self._more else ABSENT",
+        ("tests/store/test_shifted.py",),
+    ),
+    Mutant(
+        "comparisons take no room from what etcd writes",
+        "store/etcd_requests.py",
+        "max(beside, TOP)",
+        "max(0, TOP)",
+        ("tests/store/test_etcd_requests.py",),
+    ),
 )
 
 
 def survives(mutant: Mutant) -> bool:
+    """With a copy of all sources and a pytest of its own: for what only an import does."""
     with tempfile.TemporaryDirectory(prefix="fairlead-mutant-") as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src")
         target = Path(folder) / "src" / "fairlead" / mutant.file
-        text = target.read_text()
-        if text.count(mutant.before) != 1:
-            raise SystemExit(f"{mutant.name}: its text is found {text.count(mutant.before)} times in {mutant.file}")
-        target.write_text(text.replace(mutant.before, mutant.after))
+        target.write_text(target.read_text().replace(mutant.before, mutant.after))
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *mutant.tests]
         environment = {**os.environ, "PYTHONPATH": str(Path(folder) / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
@@ -808,16 +1080,51 @@ def survives(mutant: Mutant) -> bool:
     return run.returncode == 0
 
 
+def module_of(mutant: Mutant) -> str:
+    return "fairlead." + mutant.file.removesuffix(".py").replace("/", ".")
+
+
 def main(names: list[str]) -> int:
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    alive = 0
+    chosen = {mutant.name: mutant for mutant in MUTANTS if not names or mutant.name in names}
+    for name, mutant in chosen.items():
+        count = (ROOT / "src" / "fairlead" / mutant.file).read_text().count(mutant.before)
+        if count != 1:
+            raise SystemExit(f"{name}: its text is found {count} times in {mutant.file}")
+    alive: list[str] = []
+    again: list[str] = []
+    told = 0
+
+    def tell(name: str, *, lives: bool) -> None:
+        nonlocal told
+        told += 1
+        if lives:
+            alive.append(name)
+        print(f"[{told}/{len(chosen)}] {'SURVIVED' if lives else 'killed  '} {name}", flush=True)
+
+    def ended(name: str, noticed: bool | None) -> None:
+        if noticed:
+            tell(name, lives=False)
+        else:  # it cannot be planted so, or is one of what is computed while modules are imported
+            again.append(name)
+
+    forks = Forks(
+        {name: partial(planted, module_of(each), each.before, each.after) for name, each in chosen.items()},
+        {name: each.tests for name, each in chosen.items()},
+        ended,
+        TOGETHER,
+        FOREVER,
+    )
+    folders = sorted({tests for each in chosen.values() for tests in each.tests})
+    collected = pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *folders], [forks])
+    if collected not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+        return 1
     with ThreadPoolExecutor(TOGETHER) as pool:
-        for number, (mutant, lives) in enumerate(zip(chosen, pool.map(survives, chosen), strict=True), 1):
-            alive += lives
-            print(f"[{number}/{len(chosen)}] {'SURVIVED' if lives else 'killed  '} {mutant.name}", flush=True)
-    print(f"{len(chosen) - alive} of {len(chosen)} killed")
+        for name, lives in zip(again, pool.map(lambda name: survives(chosen[name]), again), strict=True):
+            tell(name, lives=lives)
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} killed")
     return 1 if alive else 0
 
 
 if __name__ == "__main__":
+    os.chdir(ROOT)
     sys.exit(main(sys.argv[1:]))

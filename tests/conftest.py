@@ -22,6 +22,8 @@ LONGEST_FIRST = (
     "test_server",
     "test_gateway",
     "test_doors",
+    "test_image",
+    "test_three_hosts",
 )
 """Files that take a minute or several: whoever begins with one of them at the end keeps all others waiting."""
 
@@ -30,6 +32,13 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(Path(item.path).stem, len(places)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test was tried once more: whoever passes then may still have found a defect."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"tried again: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
 
 
 def pytest_collection_finish() -> None:

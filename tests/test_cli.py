@@ -37,6 +37,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         ("lxd", "token"),
         ("octavia",),
         ("octavia", "sync"),
+        ("alive",),
         ("pool",),
         ("pool", "set"),
         ("pool", "show"),
@@ -95,6 +96,8 @@ def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str],
 
 
 CHANGE = {"create": ["Row a"], "update": [["Row b 1", "Row b 2"]], "delete": ["Row c"]}
+UNHEARD = {1: [], 2: ["h2"], 3: [f"h{number}" for number in range(2, 7)]}
+"""Port of a client -> the hosts on the way of its flow that do not hear of changes."""
 ANSWERS: dict[str, object] = {
     "/operator/plan": {"plan": {"network/n": {**CHANGE, "dataplanes": {"ovn": CHANGE}}}},
     "/operator/owners/web": {
@@ -106,6 +109,26 @@ ANSWERS: dict[str, object] = {
             "leaf": {"chassis": {"chassis1": {"applied": 7, "error": None}}},
         },
     },
+    "/operator/owners/api": {
+        "owner": "loadbalancer/2", "name": "", "generation": 7, "applied": 7, "error": None,
+        "status": "ACTIVE", "down": {}, "unknown": {}, "desired": {}, "actual": {},
+        "dataplanes": {"native": {"left_out": 3, "nodes": {
+            "h1": {"rows": {"a": "Row a", "b": "Row b"}, "agent": "heard", "error": None},
+            "h2": {"rows": {"a": "Row c"}, "agent": "silent", "error": None},
+            "h3": {"rows": {}, "agent": "none", "error": None},
+        }}},
+    },
+    "/operator/owners/api?chassis=h1": {
+        "owner": "loadbalancer/2", "name": "", "generation": 7, "applied": 7, "error": None,
+        "status": "ACTIVE", "down": {}, "unknown": {}, "desired": {}, "actual": {},
+        "dataplanes": {"native": {"left_out": 0, "nodes": {
+            "h1": {"rows": {"a": "Row a"}, "agent": "heard", "error": "refused"}}}},
+    },
+    **{f"/operator/flow?client=10.0.0.9%3A{port}&to=10.0.0.10%3A80&protocol=tcp": {
+        "load_balancer": {"id": "1", "name": "web"}, "listener": {"id": "2", "name": ""}, "slot": 5, "admitted": True,
+        "endpoint": "10.1.0.7:80", "proxy": False, "member": None, "chassis": "h1", "before": None, "unheard": unheard,
+    } for port, unheard in UNHEARD.items()},
+    "/operator/chassis/h1/rows": {"dataplanes": {"native": {"host/h2": {"w": "Way 2"}, "loadbalancer/2": {"a": "A"}}}},
     "/1.0/certificates": {"metadata": {"metadata": {"secret": "s", "fingerprint": "f", "addresses": ["h:1"],
                                                     "expiresAt": "2026-01-01T00:00:00Z"}}},
     "/1.0/operations?recursion=1": {"metadata": {"running": [
@@ -165,6 +188,42 @@ def test_what_is_not_as_it_should_be_is_told_by_dataplane(capsys: pytest.Capture
     assert (code, out) == (0, "3 owners differed and are being mended (ovn: 1, toy: 2)\n")
 
 
+def test_rows_of_plain_hosts_are_told_by_host(capsys: pytest.CaptureFixture[str], operator: str):
+    code, out, _ = run(capsys, "show", "api", "--url", operator)
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "loadbalancer/2  ACTIVE  generation 7, applied 7",
+            "  native on h1",
+            "    Row a",
+            "    Row b",
+            "  native on h2, its agent is silent",
+            "    Row c",
+            "  native on h3, no agent",
+            "  native on 3 more: --host NAME",
+        ],
+    )
+    code, out, _ = run(capsys, "show", "api", "--host", "h1", "--url", operator)
+    assert (code, out.splitlines()[1:]) == (3, ["  native on h1, refused", "    Row a"])
+    code, out, _ = run(capsys, "show", "api", "--host", "h1", "--json", "--url", operator)
+    assert (code, json.loads(out)["dataplanes"]["native"]["left_out"]) == (3, 0)
+    code, out, _ = run(capsys, "plan", "--host", "h1", "--url", operator)
+    assert (code, out) == (0, "host/h2 in native on h1\n    Way 2\nloadbalancer/2 in native on h1\n    A\n")
+    told = json.loads(run(capsys, "plan", "--host", "h1", "--json", "--url", operator)[1])
+    assert told["native"]["host/h2"] == {"w": "Way 2"}
+
+
+def test_an_agent_that_was_told_nothing_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    code, _, err = run(capsys, "agent", "--plan")
+    assert (code, "agent.host is not set" in err) == (1, True)
+    monkeypatch.setenv("FAIRLEAD_AGENT_HOST", "h1")
+    monkeypatch.setenv("FAIRLEAD_AGENT_STATE", str(tmp_path / "agent.json"))
+    code, _, err = run(capsys, "agent", "--plan")
+    assert (code, err.splitlines()[-1].startswith("fairlead: no server has told h1 anything")) == (1, True)
+
+
 def test_who_may_come_in_by_lxds_api(capsys: pytest.CaptureFixture[str], operator: str):
     code, out, _ = run(capsys, "lxd", "token", "laptop", "--project", "shop", "--url", operator)
     assert code == 0
@@ -194,3 +253,35 @@ def test_a_switch_that_is_not_there_is_named(
     monkeypatch.setenv("FAIRLEAD_AGENT_BRIDGE", "br-nowhere")
     code, out, err = run(capsys, "agent", "--once")
     assert (code, out, "ovs-ofctl" in err) == (1, "", True)
+
+
+@pytest.mark.parametrize("words", [(), ("10.0.0.9:40000",), ("--to", "10.0.0.10:80"), ("a", "b", "--from", "c")])
+def test_a_trace_is_of_a_port_or_of_a_flow(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]):
+    code, out, err = run(capsys, "trace", *words)
+    assert (code, out) == (1, "")
+    assert "ADDRESS:PORT" in err
+
+
+@pytest.mark.parametrize(
+    ("port", "doubt"),
+    [
+        (1, ""),
+        (
+            2,
+            "; this is not sure: the agent of host h2 is not heard, and the kernel there may lead as before",
+        ),
+        (
+            3,
+            "; this is not sure: the agents of hosts h2, h3, h4 and 2 more are not heard, and the kernel there may"
+            " lead as before",
+        ),
+    ],
+)
+def test_a_trace_says_which_hosts_may_not_know_of_it(
+    capsys: pytest.CaptureFixture[str], operator: str, port: int, doubt: str
+):
+    flow = f"10.0.0.9:{port}", "10.0.0.10:80"
+    code, out, _ = run(capsys, "trace", *flow, "--url", operator)
+    assert (code, out) == (0, f"slot 5 of load balancer web: member 10.1.0.7:80 behind host h1{doubt}\n")
+    code, out, _ = run(capsys, "trace", *flow, "--json", "--url", operator)
+    assert (code, json.loads(out)["unheard"]) == (0, UNHEARD[port])

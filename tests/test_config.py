@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import fairlead
 from fairlead.config import BadConfiguration, check_secrets, is_local, read_configuration, render_template
 from fairlead.model.quota import ProbeLimits
-from fairlead.options import SECTIONS, Configuration
+from fairlead.options import SECTIONS, Configuration, ServerOptions
 
 
 def test_the_template_is_a_file_that_works(tmp_path: Path):
@@ -230,6 +231,44 @@ def test_secrets_that_everybody_can_open_are_refused(tmp_path: Path, mode: int):
         check_secrets(configuration)
     path.chmod(0o640)
     check_secrets(configuration)
+
+
+SECRETS = (
+    "agent.identity",
+    "agent.password_file",
+    "keystone.password_file",
+    "lxd.key",
+    "nodes.authority",
+    "ovn.private_key",
+    "server.password_file",
+    "server.tls_key",
+    "store.key",
+    "store.password_file",
+)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_each_secret_file_is_refused_if_everybody_can_open_it(tmp_path: Path, name: str):
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    section, _, option = name.partition(".")
+    server = replace(ServerOptions(), authentication="http_basic")
+    given = replace(Configuration(), server=server)
+    configuration = replace(given, **{section: replace(getattr(given, section), **{option: str(path)})})
+    check_secrets(configuration)
+    path.chmod(0o644)
+    with pytest.raises(BadConfiguration, match=f"{name}: {path}: everybody .*mode 0644"):
+        check_secrets(configuration)
+
+
+def test_an_option_that_sounds_secret_is_one():
+    named = {
+        f"{section}.{option.name}"
+        for section, options in SECTIONS.items()
+        for option in fields(options)
+        if option.name.endswith(("key", "password_file", "authority", "identity"))
+    }
+    assert named == set(SECRETS)
 
 
 def test_keys_are_in_a_folder_into_which_not_everybody_writes(tmp_path: Path):

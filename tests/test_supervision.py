@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,13 @@ def test_it_is_given_twice_in_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path
         monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
         monkeypatch.setenv("WATCHDOG_USEC", "100000")
         assert 2 <= asyncio.run(run()) <= 7
+
+
+@pytest.mark.parametrize("name", ["agent", "server"])
+def test_systemd_begins_it_again_at_once_however_often_it_ends(name: str):
+    """While none runs, no change reaches a host. By default systemd gives up after five starts in ten seconds."""
+    unit = ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(Path(__file__).parents[1] / "packaging" / "systemd" / f"fairlead-{name}.service")
+    known = unit["Service"].get("Restart"), unit["Service"].get("RestartSec"), unit["Unit"].get("StartLimitIntervalSec")
+    assert known == ("always", "1", "0")

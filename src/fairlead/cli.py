@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead import __version__
 from fairlead.client import Server, ServerError, is_url
+from fairlead.rows_command import DIFFERENT, print_plan
 
 if TYPE_CHECKING:  # where Octavia runs there is not all that these need
     from fairlead.options import Configuration
 
-DIFFERENT = 3
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 
   fairlead server            serve the APIs and keep OVN as they say
   fairlead agent             on a compute node: count for statistics, announce Local IPs
+  fairlead alive             whether this machine's server answers
   fairlead plan              what would change in OVN now; writes nothing
   fairlead show web          rows of one owner beside what OVN has
   fairlead resync            believe nothing, look at every owner again
@@ -72,9 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
+    from fairlead.alive_command import add_parser as add_alive
     from fairlead.chassis_command import add_parser as add_chassis
     from fairlead.lab.command import add_parser as add_lab
     from fairlead.lxd_command import add_parser as add_lxd
+    from fairlead.rows_command import add_parsers as add_rows
     from fairlead.store_command import add_parser as add_store
     from fairlead.tenant_cli import add_parsers as add_tenants
 
@@ -85,6 +88,8 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_server(commands)
     _add_agent(commands)
+    add_alive(commands, _add_configuration_file)
+    add_rows(commands, _add_server_address, _ask)
     _add_operator_commands(commands)
     _add_trace(commands)
     add_chassis(commands, _add_server_address, _ask)
@@ -119,7 +124,20 @@ def _add_agent(commands: Any) -> None:
         help="the file with a token of `fairlead chassis enroll`, - for standard input: get this"
         " node's certificate, and end",
     )
-    agent.add_argument("--once", action="store_true", help="print what the switch has counted, as JSON; tell nobody")
+    agent.add_argument("--once", action="store_true", help="print what this node has counted, as JSON; tell nobody")
+    agent.add_argument(
+        "--plan",
+        action="store_true",
+        help="on a plain host: what would change in its kernel now, by what a server told last; writes nothing. Exit"
+        " code 3 when anything would",
+    )
+    agent.add_argument("--json", action="store_true", help="with --plan: for programs")
+    agent.add_argument(
+        "--remove",
+        action="store_true",
+        help="on a plain host whose agent has ended: take away all that it left, proxies where agent.host is set"
+        " as it was, and end; the host is as it was before",
+    )
     agent.set_defaults(run=_agent)
 
 
@@ -139,21 +157,12 @@ def _add_configuration_file(command: Any) -> None:
 
 
 def _add_operator_commands(commands: Any) -> None:
-    differs = "Exit code 3 when OVN differs from what it should have."
-    plan = commands.add_parser("plan", help="what would change in OVN now; writes nothing", epilog=differs)
-    plan.set_defaults(run=_plan)
-    show = commands.add_parser("show", help="rows of one owner beside what OVN has", epilog=differs)
-    show.add_argument(
-        "owner",
-        help="name or id of a load balancer, Local IP, network, router or port, or kind/id as in loadbalancer/3fc8...",
-    )
-    show.set_defaults(run=_show)
     resync = commands.add_parser("resync", help="believe nothing, look at every owner again, and mend what differs")
     resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
     resync.set_defaults(run=_resync)
     health = commands.add_parser("health", help="who is probed, by whom, and what is known of each member")
     health.set_defaults(run=_health)
-    for command in (plan, show, resync, health):
+    for command in (resync, health):
         _add_server_address(command)
 
 
@@ -177,14 +186,20 @@ and a last line that says which load balancer, listener and members it leads to,
   fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10:80
   fairlead trace --from web-client --to [fd00::10]:53 --protocol udp --json
   fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10 --protocol icmp
+
+Or where a flow to a VIP goes that plain hosts announce: a server says whose slot it has, and no packet is looked at.
+
+  fairlead trace 10.0.0.9:40000 203.0.113.5:443
+  fairlead trace [2001:db8::9]:40000 [2001:db8:f::5]:53 --protocol udp
 """,
         epilog="Of several members ovn-trace follows one, whichever; Open vSwitch chooses by a hash of the real packet."
         "\nExit code 3 when the packet does not arrive. Needs ovn-trace (Debian's ovn-common) and OVN's databases.",
     )
     trace.add_argument(
-        "--from", dest="sender", required=True, metavar="PORT", help="the port that sends: its id in OVN, or its name"
+        "flow", nargs="*", metavar="ADDRESS:PORT", help="the client's, and the VIP's that hosts announce"
     )
-    trace.add_argument("--to", required=True, metavar="ADDRESS:PORT", help="where to; for icmp an address alone")
+    trace.add_argument("--from", dest="sender", metavar="PORT", help="the port that sends: its id in OVN, or its name")
+    trace.add_argument("--to", metavar="ADDRESS:PORT", help="where to; for icmp an address alone")
     trace.add_argument("--protocol", choices=("tcp", "udp", "sctp", "icmp"), default="tcp", help="(tcp)")
     trace.add_argument("--source", metavar="ADDRESS", help="the sender's address, if it has several or OVN knows none")
     trace.add_argument("--via", metavar="ADDRESS", help="the sender's gateway, if its switch has several routers")
@@ -238,10 +253,12 @@ def run_server(configuration: "Configuration") -> int:
 
 def _agent(arguments: argparse.Namespace) -> int:
     from fairlead.config import check_secrets, read_configuration
+    from fairlead.drivers.interface import DriverError
     from fairlead.drivers.ovn.vswitch import SwitchError
     from fairlead.logs import start_logging
     from fairlead.node import process
     from fairlead.node.identity import NoIdentity
+    from fairlead.node.planning import Untold, plan_host
 
     configuration = read_configuration(arguments.config, os.environ)
     check_secrets(configuration)
@@ -253,11 +270,15 @@ def _agent(arguments: argparse.Namespace) -> int:
         return _enroll(arguments.enroll, Path(options.identity))
     start_logging(configuration.log.level, configuration.log.format)
     try:
-        if arguments.once:
+        if arguments.remove:
+            asyncio.run(process.remove(options))
+        elif arguments.once:
             print(json.dumps(asyncio.run(process.read_once(options)), indent=2))
+        elif arguments.plan:
+            return print_plan(asyncio.run(plan_host(options)), as_json=arguments.json)
         else:
             asyncio.run(process.serve(options))
-    except (SwitchError, NoIdentity, OSError) as error:
+    except (SwitchError, NoIdentity, Untold, DriverError, OSError) as error:
         raise Failure(str(error)) from None
     return 0
 
@@ -304,58 +325,6 @@ def _config(_: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(arguments: argparse.Namespace) -> int:
-    plan = _ask(arguments, "GET", "/operator/plan")["plan"]
-    if arguments.json:
-        print(json.dumps(plan, indent=2))
-    else:
-        plans = ((owner, each.get("dataplanes", {"its dataplane": each})) for owner, each in plan.items())
-        for owner, dataplane, change in ((owner, *item) for owner, each in plans for item in each.items()):
-            print(f"{owner} in {dataplane}")
-            for word, sign in (("create", "+"), ("delete", "-")):
-                print("".join(f"  {sign} {row}\n" for row in change[word]), end="")
-            print("".join(f"  ~ {before}\n  > {after}\n" for before, after in change["update"]), end="")
-        print(f"{len(plan)} owners differ" if plan else "nothing to do", file=sys.stderr)
-    return DIFFERENT if plan else 0
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    shown = _ask(arguments, "GET", f"/operator/owners/{urllib.parse.quote(arguments.owner)}")
-    if arguments.json:
-        print(json.dumps(shown, indent=2))
-        return 0 if shown["desired"] == shown["actual"] else DIFFERENT
-    owner = f"{shown['owner']} '{shown['name']}'" if shown["name"] else shown["owner"]
-    print(f"{owner}  {shown['status']}  generation {shown['generation']}, applied {shown['applied']}")
-    if shown["error"]:
-        print(f"  {shown['error']}")
-    for member, why in shown["down"].items():
-        print(f"  down: member {member}: {why}")
-    for member, why in shown.get("unknown", {}).items():  # not said by older servers
-        print(f"  unknown: member {member}: {why}")
-    for name, dataplane in shown.get("dataplanes", {}).items():
-        _show_dataplane(name, dataplane)
-    return 0 if shown["desired"] == shown["actual"] else DIFFERENT
-
-
-def _show_dataplane(name: str, dataplane: Any) -> None:
-    for chassis, arrived in dataplane.get("chassis", {}).items():
-        print(f"  {name} on {chassis}: applied {arrived['applied']}{_why(arrived)}")
-    if "chassis" in dataplane:
-        return
-    print(f"  {name}: applied {dataplane['applied']}{_why(dataplane)}")
-    desired, actual = dataplane["desired"], dataplane["actual"]
-    for key in sorted({*desired, *actual}):
-        if desired.get(key) == actual.get(key):
-            print(f"    {desired[key]}")
-            continue
-        print(f"  + {desired[key]}" if key in desired else "", end="\n" if key in desired else "")
-        print(f"  - {actual[key]}" if key in actual else "", end="\n" if key in actual else "")
-
-
-def _why(arrived: Any) -> str:
-    return f", {arrived['error']}" if arrived["error"] else ""
-
-
 def _resync(arguments: argparse.Namespace) -> int:
     answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
     where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer.get("dataplanes", {}).items())
@@ -373,6 +342,29 @@ def _health(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
+    if arguments.flow:
+        return _trace_flow(arguments)
+    if arguments.sender is None or arguments.to is None:
+        raise Failure("say --from PORT --to ADDRESS:PORT, or two ADDRESS:PORT: the client's and the VIP's")
+    return _trace_packet(arguments)
+
+
+def _trace_flow(arguments: argparse.Namespace) -> int:
+    from fairlead.tracing import describe_led
+
+    if len(arguments.flow) != 2 or arguments.sender or arguments.to:
+        raise Failure("say two ADDRESS:PORT, the client's and the VIP's, without --from and --to")
+    client, to = arguments.flow
+    asked = urllib.parse.urlencode({"client": client, "to": to, "protocol": arguments.protocol})
+    led = _ask(arguments, "GET", f"/operator/flow?{asked}")
+    if arguments.json:
+        print(json.dumps(led, indent=2))
+    else:
+        print(describe_led(led))
+    return 0 if led["endpoint"] and led["admitted"] else DIFFERENT
+
+
+def _trace_packet(arguments: argparse.Namespace) -> int:
     from fairlead import tracing
     from fairlead.config import BadConfiguration, read_configuration
     from fairlead.dataplane.ovn_trace import Echo, Untraceable

@@ -94,16 +94,7 @@ def is_local(listen: str) -> bool:
 
 def check_secrets(configuration: Configuration) -> None:
     """What nobody but this program may read, and what only it may change. Raises BadConfiguration."""
-    server, agent, ovn = configuration.server, configuration.agent, configuration.ovn
-    for name, path in (
-        ("server.password_file", server.password_file if server.authentication != "none" else ""),
-        ("keystone.password_file", configuration.keystone.password_file),
-        ("server.tls_key", server.tls_key),
-        ("lxd.key", configuration.lxd.key),
-        ("nodes.authority", configuration.nodes.authority),
-        ("ovn.private_key", ovn.private_key),
-        ("agent.password_file", agent.password_file),
-    ):
+    for name, path in _secret_files(configuration):
         if path and (mode := _mode(path)) & OTHERS:
             raise BadConfiguration(
                 f"{name}: {path}: everybody on this machine can open it (mode {mode:04o}); chmod 600"
@@ -113,6 +104,17 @@ def check_secrets(configuration: Configuration) -> None:
         raise BadConfiguration(f"keys.directory: {folder}: no such folder")
     if folder and (mode := _mode(folder)) & stat.S_IWOTH:
         raise BadConfiguration(f"keys.directory: {folder}: everybody can write into it (mode {mode:04o}); chmod 750")
+
+
+def _secret_files(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """Their options and names, of those that are read."""
+    unread = "server.password_file" if configuration.server.authentication == "none" else ""
+    for section in SECTIONS:
+        options = getattr(configuration, section)
+        for option in fields(options):
+            name = f"{section}.{option.name}"
+            if option.metadata.get("is_secret") and name != unread:
+                yield name, getattr(options, option.name)
 
 
 def _mode(path: str) -> int:
@@ -188,6 +190,7 @@ def _is_known(variable: str) -> bool:
         "FAIRLEAD_REMOTE",
         "FAIRLEAD_LAB",
         "FAIRLEAD_LAB_DIR",
+        "FAIRLEAD_LAB_FRR",
         "FAIRLEAD_LAB_ROOT",
     )
     return variable in own or any(variable == known for _, _, known in _variables())

@@ -29,6 +29,11 @@ def _option(default: Any, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})
 
 
+def _secret(default: str, meaning: str) -> Any:
+    """A file that nobody but this program may read."""
+    return field(default=default, metadata={"meaning": meaning, "is_secret": True})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Where the APIs listen and who may call."""
@@ -40,14 +45,14 @@ class ServerOptions:
         "none",
         "none (everybody is administrator; loopback and unix sockets only), http_basic, or keystone (see there).",
     )
-    password_file: str = _option(
+    password_file: str = _secret(
         "",
         "For http_basic, and with keystone for agents and operators: lines of user:bcrypt hash:project:role,role; roles"
         " are admin, member, reader, and for load balancers Octavia's own, such as load-balancer_observer. That of an"
         " agent ends in service:chassis,chassis.",
     )
     tls_certificate: str = _option("", "PEM file: serve https. Passwords and tokens are readable without.")
-    tls_key: str = _option("", "PEM file of its private key.")
+    tls_key: str = _secret("", "PEM file of its private key.")
     client_ca: str = _option(
         "",
         "PEM file: who shows a certificate of this authority is the user of the password file that its common name"
@@ -93,7 +98,7 @@ class KeystoneOptions:
     ca: str = _option("", "PEM file that vouches for its certificate; the system's own authorities without.")
     public_url: str = _option("", "Where callers who bring no token are sent (WWW-Authenticate). Empty: url.")
     user: str = _option("fairlead", "Who asks Keystone; the role is service, in any project.")
-    password_file: str = _option("", "The file that has that user's password and nothing else.")
+    password_file: str = _secret("", "The file that has that user's password and nothing else.")
     project: str = _option("service", "The project of that user, by name.")
     user_domain: str = _option("Default", "Its name; that of the user.")
     project_domain: str = _option("Default", "Its name; that of the project.")
@@ -132,7 +137,7 @@ class LxdOptions:
     certificate: str = _option(
         "", "PEM file, the server's own. Empty: one is made, signed by itself, and kept beside the store."
     )
-    key: str = _option("", "PEM file of its private key.")
+    key: str = _secret("", "PEM file of its private key.")
     addresses: str = _option(
         "",
         "HOST:PORT with commas: where clients reach lxd.listen, as tokens say it. Empty: lxd.listen; and if that is"
@@ -158,7 +163,7 @@ class NodesOptions:
     addresses: str = _option(
         "", "https://HOST:PORT with commas: where agents reach the servers, as tokens say it. Empty: nodes.listen."
     )
-    authority: str = _option(
+    authority: str = _secret(
         "",
         "PEM file, the certificate and the key of the deployment's authority for nodes (0600), the same one on each"
         " server. Empty: it is made, and kept beside the store.",
@@ -197,11 +202,11 @@ class StoreOptions:
     certificate: str = _option(
         "", "PEM file: this server's own for etcd; etcd may know it as a user by its common name."
     )
-    key: str = _option("", "PEM file of its private key.")
+    key: str = _secret("", "PEM file of its private key.")
     user: str = _option(
         "", "The user of etcd, where it knows its users by passwords. Best one that may use PREFIX alone."
     )
-    password_file: str = _option("", "The file that has that user's password and nothing else.")
+    password_file: str = _secret("", "The file that has that user's password and nothing else.")
 
     @property
     def access(self) -> Access:
@@ -236,7 +241,7 @@ class OvnOptions:
         "unix:/var/run/ovn/ovnsb_db.sock",
         "The same. What health monitors see, and which ports are plugged in, is read there; nothing is written.",
     )
-    private_key: str = _option("", "For ssl: our private key, PEM.")
+    private_key: str = _secret("", "For ssl: our private key, PEM.")
     certificate: str = _option("", "For ssl: our certificate, PEM.")
     ca: str = _option("", "For ssl: the certificate authority of the database, PEM.")
     mark: str = _option(
@@ -250,7 +255,8 @@ class OvnOptions:
     parting: int = _option(
         3600,
         f"Seconds, 0 to {LONGEST_PARTING}, for which OVN goes on translating what a removed member answers to clients"
-        " outside: then what is left of their connections ends.",
+        " outside: then what is left of their connections ends. For as long plain hosts lead what was begun to who had"
+        " it before.",
     )
 
     probe_interval: int = _option(
@@ -395,20 +401,28 @@ class AgentOptions:
         "Who tells, where a server asks; the role is service, for this node's chassis. Over http the password can be"
         " read on the way.",
     )
-    password_file: str = _option("", "The file that has the password and nothing else.")
+    password_file: str = _secret("", "The file that has the password and nothing else.")
     ca: str = _option("", "PEM file that vouches for the servers' certificates; the system's own without.")
-    identity: str = _option(
+    identity: str = _secret(
         "/var/lib/fairlead/agent-identity.pem",
         "The file (0600) with this node's key and certificate, of `fairlead agent --enroll`. Where it is there the"
         " servers are those of the token's deployment, and no user is needed.",
     )
     heartbeat: int = _option(
-        5, "Seconds: so often it says that it lives. One that leaves out three is stale: others probe what is here."
+        5,
+        "Seconds: so often it says that it lives. One that leaves out three is stale: others probe what is here, but"
+        " not members behind a plain host.",
     )
     interval: int = _option(10, "Seconds from look to look. What was counted between a look and a change is lost.")
     state: str = _option(
         "/var/lib/fairlead/agent.json",
         "The file in which the sums outlive a restart; what was announced is in another one beside it.",
+    )
+    host: str = _option(
+        "",
+        "On a plain Linux host, without Open vSwitch: what `fairlead chassis host` calls it. It serves what announced"
+        " networks have, and of the options below it reads those of HAProxy (proxies, renewal, haproxy) and"
+        " most_connections alone.",
     )
     bridge: str = _option("br-int", "The integration bridge.")
     run_dir: str = _option("/var/run/openvswitch", "Where the sockets of Open vSwitch are.")
@@ -424,7 +438,7 @@ class AgentOptions:
     )
     haproxy: str = _option("/usr/sbin/haproxy", "HAProxy, 2.6 or newer; the user haproxy runs it.")
     most_connections: int = _option(
-        200_000, "With more tracked at once those open are not counted: the switch stands still while it lists them."
+        200_000, "With more tracked at once those open are not counted: a switch stands still while it lists them."
     )
 
     @property

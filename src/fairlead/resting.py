@@ -10,6 +10,19 @@ LONGEST = 0.005
 _T = TypeVar("_T")
 
 
+class Rests:
+    """For short works that are many."""
+
+    def __init__(self) -> None:
+        self._due = perf_counter() + LONGEST
+
+    async def rest(self) -> None:
+        """The event loop has its turn, if it has had none for a while."""
+        if perf_counter() >= self._due:
+            await asyncio.sleep(0)
+            self._due = perf_counter() + LONGEST
+
+
 async def in_steps(work: Generator[None, None, _T]) -> _T:
     """What the work returns; the event loop has its turn between."""
     rest = perf_counter() + LONGEST

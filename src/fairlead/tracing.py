@@ -4,7 +4,7 @@ It asks OVN's databases and its own ovn-trace. So it works on any OVN, also wher
 while no server runs. The server is asked for names only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from fairlead.model.addresses import IPAddress, parse_address
 PROTOCOLS: Mapping[str, Any] = {"tcp": Tcp, "udp": Udp, "sctp": Sctp}
 ARRIVES = frozenset({Outcome.ANSWERED, Outcome.BALANCED, Outcome.DELIVERED})
 LBAAS = "/load-balancer/v2.0/lbaas"
+MOST_NAMED = 3
+"""Hosts in one sentence."""
 
 
 def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
@@ -154,3 +156,30 @@ def encode(answer: Answer, names: Names) -> dict[str, object]:
         "microflow": answer.microflow,
         "trace": answer.trace,
     }
+
+
+def describe_led(led: Any) -> str:
+    """Where a flow to a VIP goes that hosts announce, as the server says it (`api/operator_flows.py`)."""
+    return f"{_describe_slot(led)}{_describe_unheard(led.get('unheard', ()))}"
+
+
+def _describe_slot(led: Any) -> str:
+    where = f"slot {led['slot']} of load balancer {led['load_balancer']['name'] or led['load_balancer']['id']}"
+    if not led["admitted"]:
+        return f"{where}: no answer, the client is not among those of its listener"
+    if led["endpoint"] is None:
+        return f"{where}: refused, nobody serves"
+    name = f" ({led['member']['name']})" if led["member"] and led["member"]["name"] else ""
+    before = f"; what began before goes on to host {led['before']}" if led["before"] else ""
+    if led["proxy"]:
+        return f"{where}: the proxy of host {led['chassis']}, which chooses the member{before}"
+    return f"{where}: member {led['endpoint']}{name} behind host {led['chassis']}{before}"
+
+
+def _describe_unheard(hosts: Sequence[str]) -> str:
+    if not hosts:
+        return ""
+    left_out = len(hosts) - MOST_NAMED
+    named = f"{', '.join(hosts[:MOST_NAMED])}{f' and {left_out} more' if left_out > 0 else ''}"
+    who = f"agent of host {named} is" if len(hosts) == 1 else f"agents of hosts {named} are"
+    return f"; this is not sure: the {who} not heard, and the kernel there may lead as before"

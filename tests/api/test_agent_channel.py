@@ -11,8 +11,9 @@ import pytest
 from immutables import Map
 
 from fairlead.api import agent_channel
-from fairlead.api.agent_channel import Channel, Watch
+from fairlead.api.agent_channel import Channel
 from fairlead.api.agent_lines import Slice, read_line
+from fairlead.api.agent_listener import Watch
 from fairlead.api.agent_texts import PIECE
 from fairlead.api.loop_lag import LONG
 from fairlead.model.addresses import parse_address
@@ -94,14 +95,14 @@ class Scene:
 def same(told: Snapshot, wanted: Snapshot) -> None:
     for kind in KINDS:
         assert dict(told.documents(kind)) == dict(wanted.documents(kind)), map_name(kind)
-    for name in ("generations", "down", "online", "chassis", "covered", "revision"):
+    for name in ("generations", "down", "online", "chassis", "covered", "revision", "parting_seconds"):
         assert getattr(told, name) == getattr(wanted, name), name
 
 
 @asynccontextmanager
 async def scene(folder: Path, *names: str) -> AsyncIterator[Scene]:
     store = await SqliteStore.open(folder / "store.db")
-    model = await Model.load(store, check=lambda snapshot, owner: None)
+    model = await Model.load(store, check=lambda snapshot, owner: None, empty=Snapshot(parting_seconds=60))
     channel = Channel(model, "epoch", frame=bytes)
     listeners = {name: Listener(channel, Slice(name)) for name in names}
     try:
@@ -234,3 +235,58 @@ def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_chan
 
     with as_in_a_server():
         asyncio.run(story())
+
+
+POOL = "network pool announced 203.0.113.0/24 2001:db8:5::/64\n"
+ONE = "host one 1 10.20.0.21 fd00::21 10.1.0.0/24 fd00:1::/64\n"
+TWO = "host two 2 10.20.0.22 10.1.1.0/24\n"
+SHOP = "shop vip=203.0.113.10,2001:db8:5::10 on=pool tcp:443=a/10.1.0.11:80,b/[fd00:1::11]:80\n"
+BOTH = {"host/one", "host/two", "network/pool", "loadbalancer/shop"}
+STEPS = {
+    "an announced network": (POOL, {}),
+    "a host": (POOL + ONE, {"one": {"host/one", "network/pool"}}),
+    "a load balancer": (POOL + ONE + SHOP, {"one": {"host/one", "network/pool", "loadbalancer/shop"}}),
+    "another host": (POOL + ONE + TWO + SHOP, {"one": BOTH, "two": BOTH}),
+    "one drained": (POOL + ONE.rstrip() + " draining\n" + TWO + SHOP, {"one": BOTH, "two": BOTH}),
+    "one gone": (POOL + TWO + SHOP, {"two": {"host/two", "network/pool", "loadbalancer/shop"}}),
+    "no load balancer": (POOL + TWO, {"two": {"host/two", "network/pool"}}),
+    "no network": (TWO, {"two": {"host/two"}}),
+    "none": ("", {}),
+}
+
+
+def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody_else_is(tmp_path: Path):
+    """As an operator declares them and takes them back, step by step and in one go; none of them is known to OVN."""
+
+    async def story() -> None:
+        async with scene(tmp_path, "one", "two", "three") as stage:
+            for listener in stage.listeners.values():
+                listener.listen()
+            for name in [*STEPS, "one drained", "none", "one gone", "none"]:
+                text, told = STEPS[name]
+                wanted = documents(text)
+                gone = [owner for owner in stage.model.snapshot.generations if owner not in wanted]
+                await stage.put(*wanted.values(), deletes=tuple(gone))
+                await stage.settle()
+                for who, listener in stage.listeners.items():
+                    wanted_there = slice_of(stage.model.snapshot, who).generations
+                    assert listener.slice.snapshot.generations == wanted_there, (name, who)
+                    assert set(map(str, wanted_there)) == told.get(who, set()), (name, who)
+            assert {listener.lists for listener in stage.listeners.values()} == {1}
+            assert Owner(Kind.LOAD_BALANCER, "shop") not in stage.listeners["three"].concerned
+
+    asyncio.run(story())
+
+
+def test_a_host_that_is_drained_concerns_the_load_balancers_behind_it(tmp_path: Path):
+    async def story() -> None:
+        async with scene(tmp_path, "two") as stage:
+            await stage.put(*documents(POOL + ONE + TWO + SHOP).values())
+            listener = stage.listeners["two"]
+            listener.listen()
+            listener.concerned.clear()
+            await stage.put(replace(stage.model.snapshot.hosts["one"], draining=True))
+            await stage.check()
+            assert listener.concerned == [Owner(Kind.HOST, "one"), Owner(Kind.LOAD_BALANCER, "shop")]
+
+    asyncio.run(story())

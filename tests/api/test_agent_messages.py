@@ -6,8 +6,9 @@ import pytest
 
 from fairlead.api.agent_messages import QUESTION, REPORT, read_services, render_question, render_report
 from fairlead.model.addresses import parse_address
+from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import CountedService, CountingPlace, Datapath, Figures, Zone, parse_place
+from fairlead.model.statistics import CountedService, CountingPlace, Datapath, Zone, parse_place
 
 PLACES: list[tuple[CountingPlace, str]] = [
     (Datapath(1), "datapath:1"),

@@ -266,7 +266,6 @@ def test_while_ovn_cannot_be_asked_nothing_is_said(play):
         ({"wait": -1}, "wait: Value should be greater or equal to 0"),
         ({"wait": LONGEST_WAIT + 1}, "wait: Value should be lower or equal to 60"),
         ({"digest": "x" * 65}, "digest: Value should have a maximum character requirement of 64"),
-        ({"more": 1}, "Unknown attribute: more"),
     ],
 )
 def test_what_is_wrong_is_named(play, body: Any, words: str):

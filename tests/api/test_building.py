@@ -13,7 +13,7 @@ from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError
 from fairlead.api.openapi import Operation
 from fairlead.changes.identity import Identity
-from fairlead.store.interface import StoreUnavailable
+from fairlead.store.interface import Overtaken, StoreUnavailable
 
 
 def only_admin(who: Identity) -> None:
@@ -45,6 +45,7 @@ def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"}), **ma
     [
         (ApiError(418, "tea"), 418, "tea"),
         (StoreUnavailable("the disk is full"), 503, "nothing was written: the disk is full"),
+        (Overtaken("others wrote first"), 409, "Nothing was written: others wrote first"),
         (HTTPException(405, "no", {"Allow": "PUT"}), 405, "no"),
         (ValueError("a secret"), 500, "The server made a mistake"),
     ],
@@ -57,7 +58,8 @@ def test_whatever_is_raised_leaves_in_the_format_of_the_door(raised: Exception, 
 
 
 def test_what_could_not_be_stored_may_be_tried_again_and_headers_of_a_refusal_stay():
-    assert ask(StoreUnavailable("it is away")).headers["retry-after"] == "1"
+    for error in (StoreUnavailable("it is away"), Overtaken("others wrote first")):
+        assert ask(error).headers["retry-after"] == "1"
     assert ask(HTTPException(405, "no", {"Allow": "PUT"})).headers["allow"] == "PUT"
 
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from api.test_several_servers import LBS, Server, play
+from harness.claims import claim
 from harness.etcd import MEMBERS, Etcd, started
 from harness.histories import UNKNOWN, Operation, contradictions
 
@@ -29,26 +30,6 @@ WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
 """What an answer to a change says of the load balancer: it is not there; its last change is not in OVN yet."""
 PAUSE = 0.02
 """Seconds, at most, between a client's answer and its next question."""
-
-
-def claim(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
-    """Of one address: nothing, or the name and description of the load balancer that has it. Names are used once."""
-    action, value = operation.action, operation.value
-    name = state[0] if isinstance(state, tuple) else None
-    if action == "create":
-        return ((value, ""),) if state is None else ()
-    if action == "refused":
-        return (state,) if state is not None else ()
-    if action == "read":
-        return (state,) if state == value else ()
-    if action == "gone":
-        return (state,) if name != value else ()
-    if action == "on its way":
-        return (state,) if name == value else ()
-    if action == "delete":
-        return (None,) if name == value else ()
-    assert isinstance(value, tuple)
-    return (value,) if name == value[0] else ()
 
 
 @dataclass

@@ -17,6 +17,7 @@ from fairlead.api.app import make_app
 from fairlead.api.auth import anybody
 from fairlead.api.network import make_door
 from fairlead.store import etcd_calls, looks
+from fairlead.store.interface import StoreUnavailable
 from harness.api import Inside, inside, kept_by
 from harness.etcd import Etcd, started
 
@@ -208,3 +209,24 @@ def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypatch: py
         assert (await two.ask("GET", f"{LBS}/{balancer['id']}")).json()["loadbalancer"]["name"] == "again"
 
     play(f"{etcd.url}/servers{next(_NUMBERS)}", story)
+
+
+def test_who_failed_to_look_looks_again_though_nobody_asks(url: str, monkeypatch: pytest.MonkeyPatch):
+    """A proxy in front of servers leaves out one that is not ready. Whoever follows the store has met no failure."""
+    monkeypatch.setattr("fairlead.api.metrics.STORE_PATIENCE", 0.0)
+
+    async def story(one: Server, two: Server) -> None:
+        await two.build()
+        with monkeypatch.context() as away:
+            away.setattr(two.place.store, "head", _away)
+            assert (await two.ask("GET", LBS)).status_code == 503
+        assert (await two.ask("GET", "/readyz")).status_code == 503
+        async with asyncio.timeout(10):
+            while (await two.ask("GET", "/readyz")).status_code != 200:  # noqa: ASYNC110 - as monitoring does
+                await asyncio.sleep(0.05)
+
+    play(url, story)
+
+
+async def _away() -> int:
+    raise StoreUnavailable("an election takes its time")

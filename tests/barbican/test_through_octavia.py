@@ -73,7 +73,7 @@ class Place:
         return self.call("POST", self.octavia + LISTENERS, {"listener": said})
 
 
-def _configuration(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
+def configuration(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
     """Octavia's user is who asks Keystone, and who reads Barbican; by its password it gives us load balancers."""
     own, users = folder / "own-password", folder / "passwords"
     for each in (own, users):
@@ -102,7 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     ovn = Databases(*(f"unix:{folder}/{name}.sock" for name in ("nb", "sb")))
     with keystone(folder) as cloud, barbican(folder, cloud) as secrets:
         cloud.employ("octavia")
-        with machine(folder, _configuration(cloud, secrets, folder)) as server:
+        with machine(folder, configuration(cloud, secrets, folder)) as server:
             networking = f"{server.url}/network"
             with octavia(folder / "octavia", ovn, cloud, networking, server.url, "plugged in", MORE) as service:
                 service.await_answer()

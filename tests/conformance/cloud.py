@@ -35,7 +35,7 @@ lock_path = {folder}
 
 [identity]
 uri_v3 = {address}/v3
-region = one
+region = {region}
 
 [auth]
 use_dynamic_credentials = true
@@ -109,14 +109,18 @@ def write_configuration(
     providers: tuple[str, ...] = DESCRIBED,
     tls: bool = True,
     interval: float = 0.1,
+    region: str = "one",
+    password: str = PASSWORD,
 ) -> None:
     """`everything`: the provider can do all that there is in Octavia's API, and 501 is a failure. `public` is an
     external network. The last of the providers is used. `tls`: certificates are found in what plays Barbican.
-    `interval`: seconds between two looks at what is on its way."""
+    `interval`: seconds between two looks at what is on its way. `region` and `password` are Keystone's, and its
+    administrator's."""
     values = {
         "folder": folder,
         "address": address,
-        "password": PASSWORD,
+        "password": password,
+        "region": region,
         "provider": providers[-1].partition(":")[0],
         "providers": ",".join(providers),
         "rbac": rbac,

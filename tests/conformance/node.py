@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from conformance.keystone import ADMINISTRATOR, PASSWORD, PROJECTS, user_name
+from conformance.keystone import PASSWORD, PROJECTS, user_name
 from fairlead.lab import Lab, agents, take_down
 from lab.conftest import NAME, require_lab
 from lab.servers import until
@@ -16,6 +16,7 @@ WITH_PROXIES = "ovn=ovn,fairlead=fairlead"
 PROXIES_ALONE = "fairlead=fairlead"
 """For an Octavia, which gives all to the default provider, `fairlead`."""
 HEARD_SECONDS = 60
+ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 
 
 @contextmanager
@@ -39,21 +40,18 @@ def options_of(lab: Lab, providers: str) -> dict[str, str]:
     }
 
 
-def start_agent(lab: Lab, fairlead: str, folder: Path) -> agents.Agent:
+def start_agent(lab: Lab, fairlead: str, folder: Path, user: str = ADMIN, password: str = PASSWORD) -> agents.Agent:
     """Returns when it is heard."""
-    password = folder / "agent-password"
-    password.touch(mode=0o600)
-    password.write_text(PASSWORD)
-    who = {
-        "FAIRLEAD_AGENT_USER": user_name(PROJECTS[0], frozenset({"admin"})),
-        "FAIRLEAD_AGENT_PASSWORD_FILE": str(password),
-    }
+    file = folder / "agent-password"
+    file.touch(mode=0o600)
+    file.write_text(password)
+    who = {"FAIRLEAD_AGENT_USER": user, "FAIRLEAD_AGENT_PASSWORD_FILE": str(file)}
     [chassis] = (each.name for each in lab.record.chassis)
-    agent = agents.start_one(lab.layout, fairlead, chassis, who)
-    until(lambda: _is_heard(fairlead), HEARD_SECONDS)
+    agent = agents.start_one(lab.layout, fairlead, chassis, who | agents.settings(renewal=1))
+
+    def is_heard() -> bool:
+        answer = httpx.get(f"{fairlead}/operator/chassis", auth=(user, password)).raise_for_status()
+        return bool(answer.json()["chassis"][0]["agent"])
+
+    until(is_heard, HEARD_SECONDS)
     return agent
-
-
-def _is_heard(fairlead: str) -> bool:
-    [found] = httpx.get(f"{fairlead}/operator/chassis", headers=ADMINISTRATOR).raise_for_status().json()["chassis"]
-    return found["agent"] is not None

@@ -112,3 +112,13 @@ def test_one_change_that_needs_a_reload_is_enough() -> None:
 def test_what_the_socket_would_take_for_another_command_needs_a_reload() -> None:
     assert texts(rows(replace(SERVER, options=("ciphers", "a;b"))), {}) is None
     assert texts(rows(replace(SERVER, options=("ciphers", "a b"))), {}) is None
+
+
+@pytest.mark.parametrize("changed", [{"mtu": 1300}, {"addresses": ("10.0.0.61/24",)}])
+def test_of_a_place_that_changes_under_it_a_process_need_not_be_told(changed: dict[str, object]) -> None:
+    assert texts(rows(replace(PROCESS, **changed)), rows(PROCESS)) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changed", [{"connections": 2}, {"threads": 2}, {"port": "other"}, {"mac": "other"}])
+def test_how_many_it_takes_and_another_device_are_another_process(changed: dict[str, object]) -> None:
+    assert texts(rows(replace(PROCESS, **changed)), rows(PROCESS)) is None  # type: ignore[arg-type]

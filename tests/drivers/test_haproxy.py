@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,32 @@ async def test_who_is_replaced_closes_no_idle_connection_before_its_next_answer(
             await asyncio.to_thread(client.recv, 1)
         client.settimeout(5)
         assert b"connection: close" in await asyncio.to_thread(asked, client)
+
+
+@at_work
+async def test_the_next_process_takes_the_sockets_of_both_versions_over(site: Site, machines: tuple[int, int]):
+    """Who waits in the queue of a socket that is closed is reset."""
+    port = free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(port, member("m1", machines[0])))
+    first, before = site.pid, sockets_at(port)
+    site.pace(0)
+    await site.put(WEB, rows(port, member("m1", machines[0]), more=[listener("two", free_port(), pool("web"))]))
+    await until(lambda: not Path(f"/proc/{first}/fd").exists())
+    assert site.pid != first
+    assert set(before) == {"tcp", "tcp6"}
+    assert sockets_at(port) == before
+
+
+def sockets_at(port: int) -> dict[str, list[str]]:
+    """The inodes of those that listen there, by the table of proc(5) that has them."""
+    found = dict[str, list[str]]()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                found.setdefault(table, []).append(fields[9])
+    return found
 
 
 def asked(client: socket.socket) -> bytes:

@@ -11,8 +11,8 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import began_of, is_running
+from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import ListenerProtocol, PoolProtocol
-from fairlead.model.statistics import Figures
 from fairlead.node.counting import Tally
 from harness.haproxy_site import NET, NETWORK, Site, at_work, until
 from harness.ports import free_port

@@ -5,7 +5,9 @@ import shutil
 import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,40 @@ async def test_a_listener_that_is_served_goes_not_for_want_of_a_new_key(
     await site.put(WEB, rows(machines[0], secure(port, "new")))
     assert NEW.pem == await asyncio.to_thread(shown, port)
     assert len(files(site)) == 1  # that of the other one is gone
+
+
+@at_work
+async def test_another_default_key_is_another_process_and_no_lost_connection_and_one_beside_it_is_told(
+    site: Site, lender: Lender, machines: tuple[int, int]
+):
+    """So it is with Barbican, where a renewed certificate is another reference."""
+    port = free_port()
+    lender.has["new"] = NEW
+    await site.put(NET, NETWORK)
+    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    first = site.pid
+    await site.put(WEB, rows(machines[0], secure(port, "old", "new")))
+    assert site.pid == first
+    with closing(connected(port)) as client:
+        assert "m1" == await asyncio.to_thread(asked, client)
+        site.pace(0)
+        await site.put(WEB, rows(machines[0], secure(port, "new")))
+        assert NEW.pem == await asyncio.to_thread(shown, port)
+        assert site.pid != first
+        assert "m1" == await asyncio.to_thread(asked, client)
+    assert None not in site.said
+
+
+def connected(port: int) -> HTTPSConnection:
+    client = HTTPSConnection("127.0.0.1", port, timeout=5, context=ssl._create_unverified_context())
+    client.connect()
+    client.auto_open = 0  # it is the connection that is asked about
+    return client
+
+
+def asked(client: HTTPSConnection) -> str:
+    client.request("GET", "/")
+    return client.getresponse().read().decode()
 
 
 @at_work

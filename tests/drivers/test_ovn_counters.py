@@ -3,12 +3,12 @@
 
 import asyncio
 from collections import Counter
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
 
 from fairlead.drivers.ovn.counters import (
-    Count,
     Switch,
     SwitchSettings,
     parse_connections,
@@ -19,6 +19,7 @@ from fairlead.drivers.ovn.counters import (
 from fairlead.drivers.ovn.vswitch import SwitchError, Tools
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.readings import Count
 from fairlead.model.statistics import CountedService, parse_place
 
 FLOWS = """\
@@ -167,3 +168,21 @@ def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Path):
     tool(tmp_path, "ovs-ofctl", "true")
     tool(tmp_path, "ovs-appctl", 'test "$1" = dpctl/ct-get-nconns && echo 11')
     assert asyncio.run(switch.read()) == {}
+
+
+def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is asked at 0, and answers at 5 of a flow that it has had for 10.731 s by then; and the next time at once."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "flows").write_text(FLOWS)
+    tool(tmp_path, "ovs-ofctl", f'test "$5" = ip,ct_state=+new+trk && cat {tmp_path}/flows || true')
+    tool(tmp_path, "ovs-appctl", "echo 11")
+    settings = SwitchSettings(bridge="br-int", most_connections=10)
+    looks = []
+    for times in ([0.0, 5.0], [5.0, 5.0]):
+        clock = chain(times, repeat(times[-1]))
+        looks.append(asyncio.run(Switch(settings, Tools(tmp_path), lambda clock=clock: next(clock)).read()))
+    asked = service("datapath:1", "tcp", "10.0.0.94", 80)
+    late, at_once = (each[asked].counts["connections"] for each in looks)
+    assert (late.slack, at_once.created - late.created) == (5.0, 5.0)
+    assert at_once.goes_on(late)
+    assert late.goes_on(at_once)

@@ -8,13 +8,16 @@ import pytest
 from fuzz.machine import SCHEMA, SERVER, Machine, machine
 from fuzz.world import World
 
+NAMES = "fairlead=fairlead,ovn=ovn,native=native"
+"""Of providers, and what each leads to."""
+
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if not (SERVER.exists() and SCHEMA.exists()):
         reason = f"needs {SERVER} and {SCHEMA} (packages ovn-common, openvswitch)"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    with machine(tmp_path_factory.mktemp("fuzz")) as started:
+    with machine(tmp_path_factory.mktemp("fuzz"), {"FAIRLEAD_PROVIDERS_NAMES": NAMES}) as started:
         yield started
 
 

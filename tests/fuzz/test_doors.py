@@ -27,7 +27,7 @@ from fuzz.world import REFUSED, World
 from harness.values import NETWORKS
 
 pytestmark = pytest.mark.fuzz
-CALLS = {"network": 1200, "load-balancer": 1200, "1.0": 600, "operator": 60, "agent": 120, "plugin": 300}
+CALLS = {"network": 1200, "load-balancer": 1200, "1.0": 600, "operator": 300, "agent": 120, "plugin": 300}
 """Of each door."""
 LONG = int(os.environ.get("FUZZ_CALLS", "0"))
 OFTEN = {"post": 12, "put": 9, "patch": 9, "get": 3, "delete": 5}
@@ -36,6 +36,8 @@ DESCRIBED = 0.7
 """How often a body for LXD's door is one that can be had."""
 ENDLESS = "/chassis/{chassis}/slice"
 """The end of the path of what is answered as long as the caller listens."""
+FLOW = "/flow"
+"""The path of what says where a flow goes, which is asked with words that go together."""
 REFRESH = 10
 """Calls after which it is looked again at what there is."""
 SLOWEST = 10.0
@@ -56,6 +58,8 @@ def operations(server: Machine, door: str) -> list[Any]:
 def _weight(operation: Any) -> int:
     if not _can_be_had(operation) or REFUSED in operation.path:
         return 1
+    if operation.path == FLOW:
+        return OFTEN["put"]
     plain = operation.method == "get" and "{" not in operation.path and not list(operation.query)
     return OFTEN[operation.method] // (3 if plain or "/tags" in operation.path else 1)  # there are many of these
 
@@ -117,6 +121,8 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
     mode = GenerationMode.POSITIVE if random.random() < 0.8 else GenerationMode.NEGATIVE
     case: Case = data.draw(operation.as_strategy(generation_mode=mode))
     case.path_parameters = world.path(operation.path, case.path_parameters or {}, random)
+    if operation.path == FLOW and mode is GenerationMode.POSITIVE:
+        case.query = world.flow(random)
     if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
         leaves = operation.path.endswith("remove_router_interface")
         body = _thinned(operation, case.body, random)

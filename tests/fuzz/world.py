@@ -79,12 +79,16 @@ KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
 FEWEST = 3
 """Load balancers that there should be."""
+HOSTS = [f"host{number}" for number in range(1, 7)]
+"""Plain hosts, some of which are declared. What is behind the first one, members are."""
 
 
 class World:
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
         self.ids: Mapping[str, list[str]] = {}
+        self.announced: list[str] = []
+        """VIPs that hosts announce, each with a port at which somebody listens."""
         self.members: list[tuple[str, str]] = []
         """(pool, member)"""
         self.associations: list[tuple[str, str]] = []
@@ -115,6 +119,9 @@ class World:
             "nexthop": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
             "tags": lambda random: random.sample(TAGS, random.randrange(len(TAGS) + 1)),
             "chassis": lambda random: CHASSIS,
+            "number": lambda random: random.choice([None, None, random.randrange(1, 4096)]),
+            "addresses": _host_addresses,
+            "prefixes": _host_prefixes,
             "loadbalancer": self._tree,
         }
 
@@ -173,7 +180,26 @@ class World:
         outside = self._post("network", name="outside", **wire)["id"]
         self._post("subnet", network_id=outside, cidr="203.0.113.0/24", ip_version=4)
         self._post("router", name="gate", external_gateway_info={"network_id": outside})
+        self._announce()
         self.refresh()
+
+    def _announce(self) -> None:
+        """A VIP of both IP versions that a plain host serves."""
+        told = {"addresses": ["192.0.2.1"], "prefixes": [{"cidr": "10.254.0.0/24"}]}
+        self._client.put(f"/operator/hosts/{HOSTS[0]}", json=told).raise_for_status()
+        pool = self._post("network", name="pool", **{"provider:network_type": "announced"})["id"]
+        subnets = [
+            self._post("subnet", network_id=pool, cidr=cidr, ip_version=version)["id"]
+            for cidr, version in (("198.51.100.0/24", 4), ("2001:db8:f::/64", 6))
+        ]
+        member = {"address": "10.254.0.9", "protocol_port": 80}
+        app = {"name": "app", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": [member]}
+        front = {"protocol": "TCP", "protocol_port": 443, "default_pool": app}
+        more = [{"subnet_id": subnets[1]}]
+        wanted = {"provider": "native", "vip_subnet_id": subnets[0], "additional_vips": more, "listeners": [front]}
+        made = self._post("loadbalancer", **wanted)
+        found = made["vip_address"], f"[{made['additional_vips'][0]['ip_address']}]"
+        self.announced = [f"{vip}:443" for vip in found]
 
     def revive(self, random: Random) -> None:
         """Load balancers and Local IPs again where all have been deleted: about none there is little to say."""
@@ -223,6 +249,8 @@ class World:
             known["project_id"] = self._one("quota", random)
         if "{chassis}" in template:
             known["chassis"] = CHASSIS
+        if "{host}" in template:
+            known["host"] = random.choice(HOSTS)
         if "{network}" in template:
             with_subnets = "{network}/" in template and self.cidrs
             known["network"] = random.choice(self.cidrs)[0] if with_subnets else self._one("network", random)
@@ -233,6 +261,18 @@ class World:
         if template.endswith("remove_router_interface") and self.interfaces:
             known["id"] = random.choice(sorted(self.interfaces))
         return {name: known.get(name) or value for name, value in drawn.items()}
+
+    def flow(self, random: Random) -> dict[str, str]:
+        """One that leads to a VIP that hosts announce, or past it."""
+        to = random.choice(self.announced)
+        port = random.randrange(1, 65536)
+        client = f"[2001:db8:1::{port:x}]:{port}" if "[" in to else f"198.51.100.{port % 256}:{port}"
+        asked = {"client": client, "to": to, "protocol": random.choice(["tcp", "tcp", "udp", "sctp"])}
+        odd = {
+            "client": random.choice(["", "x" * 5000, "10.0.0.1:0", "[::1]:99999"]),
+            "to": random.choice(["::", client]),
+        }
+        return {name: odd.get(name, said) if random.random() < KEEP_ODD else said for name, said in asked.items()}
 
     def leaving(self, router: str) -> Any:
         """A body that takes an interface from the router."""
@@ -323,3 +363,15 @@ class World:
                 for name, more in (("bare", {}), ("watched", {"healthmonitor": MONITOR}))
             ],
         }
+
+
+def _host_addresses(random: Random) -> list[str]:
+    number = random.randrange(1, 40)
+    return [f"192.0.2.{number}", *([f"2001:db8:2::{number:x}"] if random.random() < 0.3 else [])]
+
+
+def _host_prefixes(random: Random) -> list[dict[str, Any]]:
+    """Some too many, now and then."""
+    count = random.choice([0, 1, 2, 2, 64, 65])
+    first, whose = random.randrange(60), random.choice([None, None, "fuzz"])
+    return [{"cidr": f"10.253.{first + each}.0/24", "project_id": whose} for each in range(count)]

@@ -1,12 +1,15 @@
 """Each text in what a tenant may ask of a proxy, found by looking through the model: so that none is forgotten.
 
-A second line, a NUL, a quote: with it the whole is refused, or HAProxy is told nothing of it.
+A second line, a NUL, a quote: with it the whole is refused, or HAProxy takes it for the text that it is.
 """
 
+import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +21,7 @@ from fairlead.compilers.haproxy.tls import ALPN, VERSIONS
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Process
 from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, files, read_sections
+from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.secrets import secrets_of
 from fairlead.model.l7 import (
     L7Action,
@@ -46,7 +50,9 @@ from fairlead.model.secrets import Role
 from haproxy.test_typed import CIPHERS
 from harness.certificates import Authority
 from harness.language import COMMON
-from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, view, written
+from harness.machines import ask
+from harness.ports import free_port
+from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, running, view, written
 from harness.values import FEW
 
 Path_: TypeAlias = tuple[str | int, ...]
@@ -59,10 +65,13 @@ ACTIONS: tuple[L7Action, ...] = (
 )
 
 
-def rule(kind: L7RuleType) -> L7Rule:
+def rule(kind: L7RuleType, place: int = 0, how: L7Comparison = L7Comparison.STARTS_WITH) -> L7Rule:
     number = kind is L7RuleType.SSL_VERIFY_RESULT
-    value, how = "1" if number else "v", L7Comparison.EQUAL_TO if number else L7Comparison.STARTS_WITH
-    return L7Rule(id=f"r-{kind}", type=kind, compare_type=how, key="k", value=value, **NOTED)
+    value, how = "1" if number else "v", L7Comparison.EQUAL_TO if number else how
+    return L7Rule(id=f"r{place}-{kind}-{how}", type=kind, compare_type=how, key="k", value=value, **NOTED)
+
+
+RULES = (*map(rule, L7RuleType), rule(L7RuleType.PATH, how=L7Comparison.REGEX))
 
 
 def whole() -> tuple[Listener, Pool]:
@@ -85,7 +94,7 @@ def whole() -> tuple[Listener, Pool]:
         health_monitor=monitor,
     )
     policies = (
-        L7Policy(id=f"l{place}", action=action, rules=tuple(map(rule, () if place else L7RuleType)), **NOTED)
+        L7Policy(id=f"l{place}", action=action, rules=(rule(L7RuleType.PATH, place),) if place else RULES, **NOTED)
         for place, action in enumerate(ACTIONS)
     )
     tls = ListenerTls(
@@ -125,7 +134,14 @@ def put(value: Any, path: Path_, text: str) -> Any:
 
 
 FIELDS = sorted(set(texts(whole())), key=str)
-WRONG = ["a\n    http-request use-service lua.evil", "a\0evil", "a\revil", "evil' lua.evil '${evil}%[evil]"]
+PLAIN = "plain77"
+WRONG = [
+    *("a\n    http-request use-service lua.evil", "a\0evil", "a\revil", "a\n\nfrontend evil\n    bind :1"),
+    *("evil' lua.evil '${evil}%[evil]", "${HOME}' if TRUE", "evil\\' #", "evil\\", "# evil", "-f /etc/passwd"),
+    *("evil%[env(HOME)]%%", ",evil)", "'#${evil}%[evil]", "\té\u2028evil"),
+]
+FORMS = {"alone": "{1}", "behind": "{0}{1}", "quoted": '"{0}{1}"'}
+"""How a text is put to the one that is right there."""
 
 
 def test_all_that_matters_is_among_them() -> None:
@@ -139,25 +155,79 @@ def test_all_that_matters_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_text_in_any_field_is_refused_or_in_no_file(text: str) -> None:
-    """Or it is one word among the same directives: a path may have a quote."""
-    plain = keywords(whole())
-    for path in FIELDS:
-        changed = put(whole(), path, text)
-        try:
-            found = keywords(changed)
-        except Unsupported:
-            continue
-        assert [each for each in found if each not in plain] == [], path
+def test_a_text_in_any_field_is_refused_or_means_itself_alone(text: str) -> None:
+    """All else is as with a plain one in its place: the same directives, of the same words, in the same sections."""
+    for path in somewhere():
+        for form in FORMS:
+            found = directives(path, form, text)
+            assert found is None or found == directives(path, form, PLAIN), (path, form)
 
 
-def keywords(asked: tuple[Listener, Pool]) -> list[str]:
-    """The first word of each directive."""
+@pytest.mark.parametrize("text", WRONG)
+def test_a_text_that_no_file_has_changes_none(text: str) -> None:
+    assert configuration(whole()) == configuration(changed(nowhere(), "alone", text))
+
+
+def test_texts_that_a_configuration_has() -> None:
+    """So nothing above is the same because it is not there."""
+    plain = [path for path in FIELDS if "<it>" in str([directives(path, form, PLAIN) for form in FORMS])]
+    assert {"id", "url", "prefix", "key", "value", "cookie_name"} == {str(path[-1]) for path in plain}
+    types = {at(whole(), path[:-1]).type for path in plain if path[-1] == "value"}
+    assert set(L7RuleType) - {L7RuleType.SSL_CONN_HAS_CERT, L7RuleType.SSL_VERIFY_RESULT} == types
+
+
+@cache
+def nowhere() -> tuple[Path_, ...]:
+    """Where whatever is said changes nothing."""
+    return tuple(path for path in FIELDS if all(is_passed_over(path, text) for text in (PLAIN, WRONG[0])))
+
+
+def is_passed_over(path: Path_, text: str) -> bool:
+    with suppress(Unsupported):
+        return configuration(whole()) == configuration(changed((path,), "alone", text))
+    return False
+
+
+@cache
+def somewhere() -> tuple[Path_, ...]:
+    return tuple(path for path in FIELDS if path not in nowhere())
+
+
+@cache
+def directives(path: Path_, form: str, text: str) -> list[tuple[str, ...]] | None:
+    """Each with its section before it, and without the text itself; None where it is refused."""
+    try:
+        found = configuration(changed((path,), form, text))
+    except Unsupported:
+        return None
+    sections = [[shown(line, text) for line in section] for section in read_sections(found)]
+    return sorted((*section[0], *line) for section in sections for line in section)
+
+
+def changed(paths: tuple[Path_, ...], form: str, text: str) -> tuple[Listener, Pool]:
+    asked = whole()
+    for path in paths:
+        asked = put(asked, path, FORMS[form].format(at(asked, path), text))
+    return asked
+
+
+def at(value: Any, path: Path_) -> Any:
+    for each in path:
+        value = value[each] if isinstance(each, int) else getattr(value, each)
+    return value
+
+
+def shown(line: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """A reference to a secret is a digest, and quotes around a value are none of it."""
+    words = [word.replace(text.replace("%", "%%"), "<it>").replace(text, "<it>") for word in line]
+    return tuple(re.sub("[0-9a-f]{32}", "<digest>", word).replace('"', "") for word in words)
+
+
+def configuration(asked: tuple[Listener, Pool]) -> str:
     one, its = asked
     rows = rows_of(view([one], [its]))
     process = next(row for row in rows.values() if isinstance(row, Process))
-    text = files(process, rows.values(), Sockets(control="control", peers="peers"))[CONFIGURATION]
-    return sorted({line[0] for section in read_sections(text) for line in section})
+    return files(process, rows.values(), Sockets(control="control", peers="peers"))[CONFIGURATION]
 
 
 CA = Authority()
@@ -165,6 +235,78 @@ SHOWN = CA.issue("web.example")
 PEMS = {Role.CERTIFICATE: SHOWN.whole, Role.AUTHORITY: CA.pem, Role.REVOCATIONS: CA.revoke()}
 EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 """Each example is a process."""
+
+
+@needs_haproxy
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", WRONG)
+def test_haproxy_takes_what_is_let_through(text: str, form: str) -> None:
+    """In all fields at once that take it, but for those by which one part leads to another."""
+    taken = [path for path in somewhere() if directives(path, form, text) is not None]
+    one, its = changed(tuple(path for path in taken if not str(path[-1]).endswith("id")), form, text)
+    assert refused(rows_of(view([one], [its]))) == ""
+
+
+def refused(rows: Rows) -> str:
+    """With the files that it names."""
+    with tempfile.TemporaryDirectory() as folder:
+        for secret in secrets_of(rows.values()):
+            path = Path(folder, secret.path)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(PEMS[secret.role])
+        written(rows, Path(folder))
+        return refusal(Path(folder))
+
+
+MEANT = [
+    *("'", "\\", "\\'", "'#", "'if'TRUE", "$HOME", "${HOME}", "`id`", "#", "\\n", "\\x41", "~", "<", "@", "!", "|"),
+    *("%", "%%", "%ci", "%41", "%[src]", "{", "}", "[", "(", "*", "^", "&a=b", "-i", "-f", "--", "if", "lua.evil"),
+    "x" * 300,
+]
+"""Of characters that a header may have, and a URL."""
+COMPARED = {L7RuleType.PATH: ("", "/"), L7RuleType.HEADER: ("k", ""), L7RuleType.COOKIE: ("k", "")}
+"""Type of a rule -> its key, and what is before the text."""
+
+
+@needs_haproxy
+@pytest.mark.client
+def test_to_a_running_haproxy_a_text_means_itself() -> None:
+    """Byte by byte: where clients are sent to, and what a rule looks for."""
+    ports = {text: free_port() for text in (*MEANT, '"', ";", ",")}
+    with running(rows_of(view([meant(f"l{at}", port, text) for at, (text, port) in enumerate(ports.items())], []))):
+        for text, port in ports.items():
+            assert f"http://x/{text}" == location(port, "/url")
+            assert f"http://x/{text}/prefix/it" == location(port, "/prefix/it")
+        for text in MEANT:
+            assert ["http://PATH/", "http://HEADER/", "http://COOKIE/"] == [
+                "http://PATH/" if "#" in text else location(ports[text], f"/{text}"),  # HAProxy refuses such a request
+                location(ports[text], "/", k=text),
+                location(ports[text], "/", Cookie=f"k={text}"),
+            ]
+
+
+def meant(name: str, port: int, text: str) -> Listener:
+    actions = (
+        ("/url", RedirectToUrl(url=f"http://x/{text}")),
+        ("/prefix", RedirectPrefix(prefix=f"http://x/{text}")),
+    )
+    looked_for = [
+        (
+            replace(rule(kind, how=L7Comparison.EQUAL_TO), key=key, value=before + text),
+            RedirectToUrl(url=f"http://{kind}/"),
+        )
+        for kind, (key, before) in COMPARED.items()
+    ]
+    asked = [(replace(rule(L7RuleType.PATH), value=path), action) for path, action in actions]
+    policies = [
+        L7Policy(id=f"p{place}", action=action, rules=(replace(its, id=f"r{place}"),), **NOTED)
+        for place, (its, action) in enumerate([*asked, *looked_for])
+    ]
+    return listener(name, port, l7policies=tuple(policies))
+
+
+def location(port: int, path: str, **headers: str) -> str | None:
+    return ask(port, path, **headers)[2].getheader("Location")
 
 
 REFERENCES = st.text(max_size=9, alphabet=st.characters(exclude_categories=["Cs"]))
@@ -183,17 +325,10 @@ def several(known: Any) -> Any:
 def test_haproxy_takes_whatever_tls_of_a_listener_is_let_through(
     ciphers: str, versions: tuple[str, ...], alpn: tuple[str, ...], reference: str
 ) -> None:
-    """With the files that it names."""
     one, its = whole()
     named = ListenerTls(container_ref=f"r{reference}", ciphers=ciphers, versions=versions, alpn_protocols=alpn)
     try:
         rows = rows_of(view([replace(one, tls=named)], [replace(its, tls=None)]))
     except Unsupported:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        for secret in secrets_of(rows.values()):
-            path = Path(folder, secret.path)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(PEMS[secret.role])
-        written(rows, Path(folder))
-        assert refusal(Path(folder)) == ""
+    assert refused(rows) == ""

@@ -1,16 +1,24 @@
-"""Regular expressions that are let through are such as HAProxy's library takes."""
+"""Regular expressions that are let through are such as HAProxy's library takes, and looks for in bounded time."""
 
+import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairlead.compilers.haproxy.expressions import check_expression
+from fairlead.compilers.haproxy.expressions import bounded, check_expression
 from fairlead.dataplane.haproxy_words import Unwritable, render_line
-from harness.proxied import needs_haproxy, refusal
+from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToUrl
+from fairlead.model.loadbalancer import Listener
+from fairlead.model.sizes import RULES
+from harness.language import COMMON
+from harness.machines import ask
+from harness.ports import free_port
+from harness.proxied import Running, listener, needs_haproxy, refusal, rows_of, running, view
 from harness.values import FEW
 
 PIECES = st.sampled_from(
@@ -43,7 +51,17 @@ BAD = [
     "((a{99}){99}){99}{9}{9}",
     r"\Q",
     "(?#",
+    r"(a)\1",
 ]
+SLOW = [
+    "^/(a+)+$",
+    "^/(a|a)*$",
+    "a*a*a*a*a*(?:b|c)$",
+    "(?!.*[bc]).*[hi]",
+    r"(?:(?!\w*[!?]|\w*[#:]|\w*[,;]|\w*[<>])\w)+[!?]",
+    f"(?:{'|'.join(f'a*[{end}]' for end in 'bcdefghijklmnopqrstuvwxyz')}|a)*[!?]",
+]
+"""By each, or by a few of them, HAProxy was stopped for longer than its watchdog lets it, which then ends it."""
 
 
 @pytest.mark.parametrize("text", GOOD)
@@ -57,18 +75,78 @@ def test_what_one_of_them_does_not_know_is_refused(text: str) -> None:
         check_expression(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (r"(a)\1", "that refers to a group (HAProxy remembers none)"),
+        ("(?P<n>a)(?P=n)", "that refers to a group (HAProxy remembers none)"),
+        ("((a{99}){99}){99}{9}{9}", "with more than 4 braces, which count repetitions"),
+        ("a{99999}", "that repeats something more than 999 times"),
+        (r"a\\Z\z", "with what PCRE2 and Python do not read alike"),
+        (r"\Qa", "with what PCRE2 and Python do not read alike"),
+    ],
+)
+def test_it_is_said_why(text: str, why: str) -> None:
+    with pytest.raises(Unwritable) as refused:
+        check_expression(text)
+    assert str(refused.value) == f"a regular expression {why}"
+
+
 @needs_haproxy
 @settings(FEW, max_examples=2, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(PIECES, min_size=1, max_size=7).map("".join), min_size=60, max_size=60))
 def test_haproxy_takes_whatever_is_let_through(texts: list[str]) -> None:
     passed = [text for text in (*texts, *GOOD) if _passes(text)]
-    lines = [render_line(("acl", "x", "path", "-m", "reg", "--", text)) for text in passed]
+    lines = [render_line(("acl", "x", "path", "-m", "reg", "--", bounded(text))) for text in passed]
     with tempfile.TemporaryDirectory() as name:
         text = "\n    ".join(
             ["frontend f", "mode http", "bind 127.0.0.1:2000", "timeout client 1s", *lines, "http-request deny if x"]
         )
         (Path(name) / "haproxy.cfg").write_text(f"defaults\n{text}\n")
         assert ("", passed) == (refusal(Path(name)), passed)
+
+
+@needs_haproxy
+@pytest.mark.client
+def test_a_request_takes_little_whatever_expressions_it_meets() -> None:
+    """Without a bound the process ends at the first of them. Inverted rules, so that each is looked at."""
+    rules = [_rule(f"r{place}", text, invert=True) for place, text in enumerate(SLOW * (RULES // len(SLOW)))]
+    paths = ["/" + "a" * length + "-" for length in (40, 3_000, 15_000)]
+    with running(rows_of(view([one := _listener(*rules)], []))) as proxy:
+        assert [302] * len(paths) == [ask(one.proxy_port, path)[0] for path in paths]
+        assert _processor_seconds(proxy) < 3
+        assert proxy.process.poll() is None
+
+
+@needs_haproxy
+@pytest.mark.client
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("^/.*?x$", "/" + "a" * 15_000 + "x"),
+        (r"\.(jpg|png)$", "/" + "a.b/" * 3_700 + ".png"),
+        ("^(/[a-z0-9-]+)*/?$", "/" + "ab-1/" * 500),
+        ("^/(?:[a-z]+=[a-z]*&?)+$", "/" + "ab=c&" * 500),
+    ],
+)
+def test_what_is_long_is_found(text: str, path: str) -> None:
+    with running(rows_of(view([one := _listener(_rule("r", text))], []))):
+        assert (302, 503) == (ask(one.proxy_port, path)[0], ask(one.proxy_port, path + "!")[0])
+
+
+def _rule(name: str, text: str, **known: Any) -> L7Rule:
+    kind = {"type": L7RuleType.PATH, "compare_type": L7Comparison.REGEX}
+    return L7Rule(id=name, value=text, **kind, **known, **COMMON)
+
+
+def _listener(*rules: L7Rule) -> Listener:
+    policy = L7Policy(id="l", action=RedirectToUrl(url="http://x/"), rules=rules, **COMMON)
+    return listener("l", free_port(), l7policies=(policy,))
+
+
+def _processor_seconds(proxy: Running) -> float:
+    fields = Path(f"/proc/{proxy.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _passes(text: str) -> bool:

@@ -1,10 +1,18 @@
 """L7 policies, by real requests through a real HAProxy."""
 
-from dataclasses import replace
-from typing import Any
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache
+from http.client import HTTPSConnection
+from typing import Any, TypeAlias
 
 import pytest
 
+from fairlead.changes.l7_checks import COMPARISONS, check_rule
+from fairlead.drivers.haproxy.secrets import secrets_of
 from fairlead.model.l7 import (
     L7Action,
     L7Comparison,
@@ -16,7 +24,10 @@ from fairlead.model.l7 import (
     RedirectToUrl,
     Reject,
 )
+from fairlead.model.loadbalancer import ClientAuthentication, Listener, ListenerProtocol, ListenerTls
+from fairlead.model.secrets import Role
 from fairlead.model.sizes import POLICIES, RULES
+from harness.certificates import Authority, Issued
 from harness.language import COMMON
 from harness.machines import as_member, ask, machine, machines, served
 from harness.ports import free_port
@@ -33,44 +44,178 @@ def policy(name: str, action: L7Action, *rules: L7Rule, **known: Any) -> L7Polic
     return L7Policy(id=name, action=action, rules=rules, **{**known, **COMMON})
 
 
-MATCHES = [
-    (L7RuleType.PATH, L7Comparison.EQUAL_TO, "/a", {}, {"path": "/a?b"}, {"path": "/ab"}),
-    (L7RuleType.PATH, L7Comparison.STARTS_WITH, "/a", {}, {"path": "/ab"}, {"path": "/b/a"}),
-    (L7RuleType.PATH, L7Comparison.ENDS_WITH, "z", {}, {"path": "/a/z"}, {"path": "/z/a"}),
-    (L7RuleType.PATH, L7Comparison.CONTAINS, "%[src]'$", {}, {"path": "/a%[src]'$b"}, {"path": "/127.0.0.1"}),
-    (L7RuleType.PATH, L7Comparison.REGEX, r"^/v\d+/(a|b)#?$", {}, {"path": "/v12/b"}, {"path": "/v12/c"}),
-    (L7RuleType.FILE_TYPE, L7Comparison.EQUAL_TO, "jpg", {}, {"path": "/a/b.jpg?c=d"}, {"path": "/jpg"}),
-    (L7RuleType.FILE_TYPE, L7Comparison.EQUAL_TO, "tar.gz", {}, {"path": "/b.tar.gz"}, {"path": "/b.tar"}),
-    (L7RuleType.FILE_TYPE, L7Comparison.REGEX, "^(jpg|png)$", {}, {"path": "/x.y/b.png"}, {"path": "/x.png/b"}),
-    (L7RuleType.HOST_NAME, L7Comparison.EQUAL_TO, "a.example", {}, {"Host": "A.Example:8080"}, {"Host": "b.a.example"}),
-    (L7RuleType.HOST_NAME, L7Comparison.ENDS_WITH, ".example", {}, {"Host": "a.example"}, {"Host": "example"}),
-    (L7RuleType.HEADER, L7Comparison.EQUAL_TO, "-f", {"key": "X-A"}, {"X_A": "-f"}, {"X_B": "-f"}),
-    (L7RuleType.HEADER, L7Comparison.EQUAL_TO, '"a, b"', {"key": "X-A"}, {"X_A": "a, b"}, {"X_A": "a"}),
-    (L7RuleType.HEADER, L7Comparison.CONTAINS, "if", {"key": "X-A"}, {"X_A": "gift"}, {"X_A": "gi ft"}),
-    (L7RuleType.COOKIE, L7Comparison.EQUAL_TO, "1", {"key": "c"}, {"Cookie": "a=2; c=1"}, {"Cookie": "cc=1"}),
+Request: TypeAlias = Mapping[str, str]
+"""A path and headers; one with a `client` comes in TLS, and shows that client's certificate unless it has no name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    value: str
+    hit: Request
+    miss: Request
+    key: str | None = None
+
+
+def headers(value: str, hit: str, miss: str, name: str = "X_A") -> Case:
+    return Case(value=value, hit={name: hit}, miss={name: miss}, key="X-A")
+
+
+def paths(value: str, hit: str, miss: str) -> Case:
+    return Case(value=value, hit={"path": hit}, miss={"path": miss})
+
+
+def hosts(value: str, hit: str, miss: str) -> Case:
+    return Case(value=value, hit={"Host": hit}, miss={"Host": miss})
+
+
+def cookies(value: str, hit: str, miss: str) -> Case:
+    return Case(value=value, hit={"Cookie": hit}, miss={"Cookie": miss}, key="c")
+
+
+def clients(value: str, hit: str, miss: str) -> Case:
+    return Case(value=value, hit={"client": hit}, miss={"client": miss}, key="CN")
+
+
+COOKIE, HEADER, HOST, PATH = L7RuleType.COOKIE, L7RuleType.HEADER, L7RuleType.HOST_NAME, L7RuleType.PATH
+TYPE, FIELD = L7RuleType.FILE_TYPE, L7RuleType.SSL_DN_FIELD
+SHOWS, VERIFIED = L7RuleType.SSL_CONN_HAS_CERT, L7RuleType.SSL_VERIFY_RESULT
+CONTAINS, ENDS, EQUAL = L7Comparison.CONTAINS, L7Comparison.ENDS_WITH, L7Comparison.EQUAL_TO
+REGEX, STARTS = L7Comparison.REGEX, L7Comparison.STARTS_WITH
+CLIENTS = ("friend of ours", "Friend of ours", "friend")
+CASES: Mapping[tuple[L7RuleType, L7Comparison], Sequence[Case]] = {
+    (PATH, EQUAL): [paths("/a", "/a?b", "/ab"), paths("/a", "/a", "/A"), paths('"/a"', "/a", "/b")],
+    (PATH, STARTS): [paths("/a", "/ab", "/b/a")],
+    (PATH, ENDS): [paths("z", "/a/z", "/z/a"), paths("z", "/z?a", "/a?z")],
+    (PATH, CONTAINS): [paths("%[src]'$", "/a%[src]'$b", "/127.0.0.1"), paths("b", "/abc", "/ac?b")],
+    (PATH, REGEX): [paths(r"^/v\d+/(a|b)#?$", "/v12/b", "/v12/c"), paths("b+", "/abbc", "/ac?b")],
+    (TYPE, EQUAL): [
+        paths("jpg", "/a/b.jpg?c=d", "/jpg"),
+        paths(".jpg", "/b.c.jpg", "/b.jpg.c"),
+        paths("tar.gz", "/b.tar.gz", "/b.tar"),
+    ],
+    (TYPE, REGEX): [paths("^(jpg|png)$", "/x.y/b.png", "/x.png/b"), paths("p", "/a.png", "/p.css")],
+    (HOST, EQUAL): [hosts("a.example", "A.Example:8080", "b.a.example"), hosts("a.example:80", "a.example:80", "a")],
+    (HOST, STARTS): [hosts("a.", "A.example:8080", "b.a.example")],
+    (HOST, ENDS): [hosts(".example", "a.EXAMPLE", "example"), hosts(".example", "a.example:8080", "a.example.org")],
+    (HOST, CONTAINS): [hosts(".Exam", "a.example:80", "example")],
+    (HOST, REGEX): [hosts(r"^[ab]\.example$", "B.example:8080", "c.example"), hosts("^A$", "a", "ab")],
+    (HEADER, EQUAL): [
+        headers("-f", "-f", "f"),
+        Case(value="-f", hit={"X_A": "-f"}, miss={"X_B": "-f"}, key="x-a"),
+        headers('"a, b"', "a, b", "a"),
+        headers("b", "a, b", "ab"),
+    ],
+    (HEADER, STARTS): [headers("b", "a, bc", "ab"), headers('"a, b"', "a, bc", "b, a")],
+    (HEADER, ENDS): [headers("b", "ab, c", "ba"), headers('"a, b"', "c, a, b", "a, bc")],
+    (HEADER, CONTAINS): [headers("if", "gift", "gi ft"), headers('", b"', "a, bc", "ab")],
+    (HEADER, REGEX): [headers("^(a|b), c$", "b, c", "c, b"), headers("^c$", "b, c", "C")],
+    (COOKIE, EQUAL): [cookies("1", "a=2; c=1", "cc=1"), cookies("1", "c=1", "c=11"), cookies("1", "c=2; c=1", "C=1")],
+    (COOKIE, STARTS): [cookies("ab", "c=abc", "c=cab; d=ab")],
+    (COOKIE, ENDS): [cookies("ab", "c=cab; d=e", "c=abc")],
+    (COOKIE, CONTAINS): [cookies("b", "c=abc", "c=ac; d=b")],
+    (COOKIE, REGEX): [cookies("^a+$", "b=c; c=aa", "c=aab")],
+    (SHOWS, EQUAL): [replace(clients("True", "friend", ""), key=None)],
+    (VERIFIED, EQUAL): [
+        Case(value="0", hit={"client": "friend"}, miss={}),
+        Case(value="0", hit={"client": ""}, miss={}),
+        Case(value="000", hit={"client": "friend"}, miss={}),
+    ],
+    (FIELD, EQUAL): [clients(CLIENTS[0], CLIENTS[0], CLIENTS[1]), clients("friend", "friend", "")],
+    (FIELD, STARTS): [clients("friend ", CLIENTS[0], "friend")],
+    (FIELD, ENDS): [clients("nd", "friend", CLIENTS[0])],
+    (FIELD, CONTAINS): [clients("d o", CLIENTS[0], "friend")],
+    (FIELD, REGEX): [clients("^friend( of .*)?s$", CLIENTS[0], CLIENTS[1])],
+}
+TRIED = [
+    (kind, how, place, inverted)
+    for (kind, how), cases in CASES.items()
+    for place in range(len(cases))
+    for inverted in (False, True)
 ]
+AUTHORITY = Authority()
 
 
-def test_every_type_and_comparison_of_rules() -> None:
-    """One listener with a policy for each: the answer says which applied."""
-    policies = [
-        policy(f"l{place}", RedirectToUrl(url=f"http://x/{place}"), rule(f"r{place}", kind, how, value, **known))
-        for place, (kind, how, value, known, _, _) in enumerate(MATCHES)
-    ]
-    acted: list[tuple[L7Policy, dict[str, str], dict[str, str]]] = []
-    for inverted in (False, True):
-        for place, (*_, hit, miss) in enumerate(MATCHES):
-            rules = tuple(replace(each, invert=inverted) for each in policies[place].rules)
-            acted.append((replace(policies[place], rules=rules), miss if inverted else hit, hit if inverted else miss))
-    ports = [free_port() for _ in acted]
-    listeners = [
-        replace(listener(f"l{place}", port), l7policies=(its,))
-        for place, (port, (its, _, _)) in enumerate(zip(ports, acted, strict=True))
-    ]
-    with running(rows_of(view(listeners, []))):
-        for port, (asked, hit, miss) in zip(ports, acted, strict=True):
-            assert (asked.rules[0], 302) == (asked.rules[0], ask(port, **hit)[0])
-            assert (asked.rules[0], 503) == (asked.rules[0], ask(port, **miss)[0])
+def test_there_is_a_case_of_every_type_and_comparison_that_the_rules_allow() -> None:
+    allowed = {(kind, how) for kind, comparisons in COMPARISONS.items() for how in comparisons}
+    assert (set(L7RuleType), allowed) == (COMPARISONS.keys(), CASES.keys())
+    for kind, how in CASES:
+        for its in case_rules(kind, how):
+            check_rule(its)
+
+
+def case_rules(kind: L7RuleType, how: L7Comparison) -> list[L7Rule]:
+    return [rule("r", kind, how, case.value, key=case.key) for case in CASES[kind, how]]
+
+
+Ports: TypeAlias = Mapping[tuple[Any, ...], int]
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[Ports]:
+    """What was tried, and whether in TLS -> the port of a listener with one policy, that redirects who matches."""
+    found = {(*tried, secure): free_port() for tried in TRIED for secure in (False, True)}
+    listeners = [case_listener(f"l{place}", port, *tried) for place, (tried, port) in enumerate(found.items())]
+    pems = {Role.CERTIFICATE: AUTHORITY.issue("web.example").whole, Role.AUTHORITY: AUTHORITY.pem}
+    rows = rows_of(view(listeners, []))
+    with running(rows, {secret.path: pems[secret.role] for secret in secrets_of(rows.values())}):
+        yield found
+
+
+def case_listener(
+    name: str, port: int, kind: L7RuleType, how: L7Comparison, place: int, inverted: bool, secure: bool
+) -> Listener:
+    its = replace(case_rules(kind, how)[place], id=f"r-{name}", invert=inverted)
+    plain = listener(name, port, l7policies=(policy(f"p-{name}", RedirectToUrl(url="http://x/"), its),))
+    tls = ListenerTls(
+        container_ref="shown", client_authentication=ClientAuthentication.OPTIONAL, client_ca_container_ref="ca"
+    )
+    return replace(plain, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls) if secure else plain
+
+
+@pytest.mark.parametrize(("kind", "how", "place", "inverted"), TRIED)
+def test_a_rule_matches_what_its_name_says(
+    ports: Ports, kind: L7RuleType, how: L7Comparison, place: int, inverted: bool
+) -> None:
+    case = CASES[kind, how][place]
+    hit, miss = (status(ports, (kind, how, place, inverted), asked) for asked in (case.hit, case.miss))
+    assert ((503, 302) if inverted else (302, 503)) == (hit, miss)
+
+
+def status(ports: Ports, tried: tuple[Any, ...], asked: Request) -> int:
+    if "client" not in asked:
+        return ask(ports[*tried, False], **asked)[0]
+    return status_in_tls(ports[*tried, True], certificate_of(asked["client"]))
+
+
+def status_in_tls(port: int, context: ssl.SSLContext) -> int:
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=5, context=context)) as connection:
+        connection.request("GET", "/")
+        return connection.getresponse().status
+
+
+@cache
+def certificate_of(client: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=AUTHORITY.pem)
+    context.check_hostname = False
+    if client:
+        show(context, AUTHORITY.issue("friend", subject=client))
+    return context
+
+
+def show(context: ssl.SSLContext, issued: Issued) -> None:
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(issued.whole)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def test_a_client_of_nobodys_certificate_comes_to_no_rule(ports: Ports) -> None:
+    """As at Octavia's own proxies: the handshake fails, so no result of a verification but 0 ever comes to a rule."""
+    context = ssl.create_default_context(cadata=AUTHORITY.pem)
+    context.check_hostname = False
+    show(context, Authority("another").issue("friend"))
+    with pytest.raises(OSError):
+        status_in_tls(ports[SHOWS, EQUAL, 0, False, True], context)
 
 
 def path_is(name: str, value: str, **known: Any) -> L7Rule:

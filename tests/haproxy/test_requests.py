@@ -2,12 +2,14 @@
 
 import re
 import socket
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
 
 import pytest
 
+from fairlead.compilers.haproxy import frontends
 from fairlead.dataplane.haproxy_commands import commands
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.model.addresses import parse_network
@@ -158,6 +160,64 @@ def test_who_is_not_allowed_is_cut_off() -> None:
             assert "m1" == ask(one.proxy_port, host="::1")[1]
             with pytest.raises((OSError, HTTPException)):
                 ask(one.proxy_port)
+
+
+@pytest.mark.parametrize("client_data", [0, 50_000])
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_headers_that_come_a_byte_at_a_time_hold_no_connection(
+    first: bytes, client_data: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was asked on it before, and however long it may be idle."""
+    monkeypatch.setattr(frontends, "HEADERS", 1_000)
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = listener("l", free_port(), its, timeouts=Timeouts(client_data=client_data))
+        with served(one, its), socket.create_connection(("127.0.0.1", one.proxy_port), 5) as client:
+            client.sendall(first)
+            assert bool(first) == _read(client, 0.3).endswith(b"m1")
+            client.sendall(b"GET / HTTP/1.1\r\nX-A: ")
+            began, answer = time.monotonic(), b""
+            while not answer:
+                assert time.monotonic() - began < 3
+                client.sendall(b"a")
+                answer = _read(client, 0.1)
+            assert b" 408 " in answer.partition(b"\r\n")[0]
+
+
+def test_who_connects_before_they_have_something_to_ask_is_not_told_that_they_were_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Browsers do, and took the answer for that of the request that they sent then."""
+    monkeypatch.setattr(frontends, "HEADERS", 300)
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = listener("l", free_port(), its)
+        with served(one, its), socket.create_connection(("127.0.0.1", one.proxy_port), 5) as client:
+            assert _read(client, 5) == b""
+
+
+@pytest.mark.parametrize("client_data", [0, 50_000])
+def test_who_has_sent_a_request_may_be_idle_for_longer_than_headers_may_take(
+    client_data: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontends, "HEADERS", 500)
+    with machine("m1") as found:
+        its = pool("p", as_member(found))
+        one = listener("l", free_port(), its, timeouts=Timeouts(client_data=client_data))
+        with served(one, its), socket.create_connection(("127.0.0.1", one.proxy_port), 5) as client:
+            for _ in range(2):
+                client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert _read(client, 1.5).endswith(b"m1")
+
+
+def _read(client: socket.socket, seconds: float) -> bytes:
+    """What comes until nothing has come for so long, or the connection has ended."""
+    client.settimeout(seconds)
+    answer = b""
+    with suppress(TimeoutError):
+        while more := client.recv(4096):
+            answer += more
+    return answer
 
 
 # TCP, PROXY protocol

@@ -19,6 +19,7 @@ from fairlead.api.wire import BoundedHttp
 from fairlead.model.owner import Owner
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes
+from fairlead.reconciler.loop import Reconciler
 from fairlead.store.model import Model
 from harness.api import inside
 from harness.served import make_whole
@@ -32,6 +33,7 @@ class Served:
     model: Model
     url: str
     acceptor: Acceptor | None
+    reconciler: Reconciler
 
     async def put(self, *documents: object, deletes: tuple[Owner, ...] = ()) -> None:
         await self.model.write(lambda _: Changes(puts=documents, deletes=deletes))  # type: ignore[arg-type]
@@ -47,12 +49,16 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, authenticate: Authenticate = anybody, **own: Any) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, authenticate: Authenticate = anybody, url: str = "", port: int = 0, **own: Any
+) -> AsyncIterator[Served]:
+    """`url` is of a store that others may have too."""
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240
-    async with inside(make_door, folder, "/network", lambda snapshot, owner: {}) as place:
+    async with inside(make_door, folder, "/network", lambda snapshot, owner: {}, url=url) as place:
         services, app = make_whole(place, authenticate, **own)
         listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # where another server was before
+        listener.bind(("127.0.0.1", port))
         settings = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, ws="none")
         server = uvicorn.Server(settings)
         settings.load()
@@ -64,7 +70,8 @@ async def serving(folder: Path, authenticate: Authenticate = anybody, **own: Any
         acceptor.start()
         tasks = [asyncio.create_task(services.nodes.channel.run()), asyncio.create_task(services.nodes.look())]
         try:
-            yield Served(services, place.model, f"http://127.0.0.1:{listener.getsockname()[1]}", acceptor)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield Served(services, place.model, address, acceptor, place.reconciler)
         finally:
             for task in tasks:
                 task.cancel()

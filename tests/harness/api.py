@@ -20,7 +20,7 @@ from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.ovn import OVN
-from fairlead.dataplane.interface import Compile, in_one_step
+from fairlead.dataplane.interface import Compile, Place, in_one_step
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
@@ -115,9 +115,15 @@ class Inside:
         return answer.json() if answer.content else None
 
 
-def kept_by(reconciler: Reconciler, condition: Condition = Condition(connected=True, writes=True)) -> Dataplanes:  # noqa: B008 - a value
-    """The dataplanes of a server that has this one alone."""
-    return Dataplanes(Snapshot, [Central(reconciler=reconciler, condition=lambda: condition)])
+def kept_by(
+    reconciler: Reconciler,
+    condition: Condition = Condition(connected=True, writes=True),  # noqa: B008 - a value
+    names: providers.Names | None = None,
+) -> Dataplanes:
+    """The dataplanes of a server that has this one alone, and those of nodes to which these names lead."""
+    known = providers.dataplanes_of(names) if names is not None else ()
+    nodes = [each for each in known if each.place is Place.NODE]
+    return Dataplanes(Snapshot, [Central(reconciler=reconciler, condition=lambda: condition)], nodes)
 
 
 @asynccontextmanager
@@ -137,6 +143,7 @@ async def inside(
     reconciler = Reconciler(dataplane=dataplane, driver=driver, snapshot=lambda: model.snapshot, clock=lambda: 0.0)
     model.subscribe(reconciler.mark)
     place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver, services=None)  # type: ignore[arg-type]
+    place.node_counts = NodeCounts(stored=lambda: model.snapshot.silent_nodes)
     place.services = services = Services(
         model=model,
         applied=reconciler.applied,

@@ -2,15 +2,17 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from fairlead.api import lxd, network, octavia
+from fairlead.api import lxd, network, octavia, operator
 from fairlead.api.auth import Authenticate, anybody
 from fairlead.api.openapi import DOCUMENT
-from harness.api import inside
+from fairlead.dataplane.interface import Compile
+from harness.api import PLAIN, Deployment, compile_owner, inside, kept_by
 from harness.documented import Documented, documented
 from harness.served import make_whole
 
@@ -18,20 +20,35 @@ from harness.served import make_whole
 class Caller:
     """Calls the whole application; an answer is what the document says, short if it is an error, and never ours."""
 
-    def __init__(self, folder: Path, authenticate: Authenticate = anybody, url: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        authenticate: Authenticate = anybody,
+        url: str = "",
+        compile_owner: Compile = compile_owner,
+        deployment: Deployment = PLAIN,
+    ) -> None:
+        self._deployed = {"compile_owner": compile_owner, "deployment": deployment, "url": url}
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self._documents: dict[str, Documented] = {}
-        self._runner.run(self._open(folder, authenticate, url))
+        self._runner.run(self._open(folder, authenticate))
 
-    async def _open(self, folder: Path, authenticate: Authenticate, url: str) -> None:
-        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, "", url=url))
-        services, whole = make_whole(place, authenticate)
+    async def _open(self, folder: Path, authenticate: Authenticate) -> None:
+        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, "", **self._deployed))
+        services, whole = make_whole(place, authenticate, providers=place.services.providers)
         transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://door")
         )
-        doors = {"/network": network.make_door, "/load-balancer": octavia.make_door, "/1.0": lxd.make_door}
+        doors = {
+            "/network": network.make_door,
+            "/load-balancer": octavia.make_door,
+            "/1.0": lxd.make_door,
+            "/operator": partial(
+                operator.make_door, dataplanes=kept_by(place.reconciler, names=place.services.providers)
+            ),
+        }
         for path, make_door in doors.items():
             self._documents[path] = await documented(make_door(services), self.client, f"{path}{DOCUMENT}")
 

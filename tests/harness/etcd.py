@@ -63,11 +63,13 @@ class Etcd:
         if number is signal.SIGKILL:
             self._running.pop(member).wait()
 
-    def ctl(self, *arguments: str) -> str:
+    def ctl(self, *arguments: str, given: str | None = None) -> str:
+        """`given` is what it reads."""
         done = subprocess.run(
             ["etcdctl", f"--endpoints={','.join(self.hosts)}", *self._tls, *arguments],
             env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
             capture_output=True,
+            input=given,
             text=True,
             timeout=PATIENCE,
             check=False,

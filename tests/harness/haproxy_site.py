@@ -137,10 +137,10 @@ def rows(port: int, *members: Any, more: Sequence[Any] = ()) -> Rows:
 NETWORK = HAPROXY.compile(view([], []), NET)
 
 
-def get(port: int) -> str:
+def get(port: int, host: str = "127.0.0.1") -> str:
     """The name of the machine that answers; empty where nobody does."""
     try:
-        with socket.create_connection(("127.0.0.1", port), 5) as client:
+        with socket.create_connection((host, port), 5) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             answer = b"".join(iter(lambda: client.recv(4096), b""))
     except OSError:
@@ -154,6 +154,7 @@ class Asking:
     """Somebody asks again and again."""
 
     port: int
+    host: str = "127.0.0.1"
     answers: list[str] = field(default_factory=list)
     _ended: Event = field(default_factory=Event)
 
@@ -168,7 +169,7 @@ class Asking:
 
     def _ask(self) -> None:
         while not self._ended.is_set():
-            self.answers.append(get(self.port))
+            self.answers.append(get(self.port, self.host))
 
 
 async def until(check: Any, seconds: float = 20.0) -> None:

@@ -29,14 +29,17 @@
     proxy chassis1 net1 at=r1 10.0.0.60
     proxy chassis1 square of=guest 10.5.0.60
     serves chassis1 net1 2000
+    network pool announced 203.0.113.0/24 2001:db8:5::/64
+    host node1 1 10.20.0.21 fd00::21 10.1.0.0/24 fd00:1::/64=city draining
 
+A host has a number, addresses, and the prefixes that are behind it, one project's or everybody's.
 What has `by=neutron` others wrote, and with a network or a router its ports: it has no rows here, and its own row is
 called `neutron-<name>@<UUID>`.
 A listener with `proxy=PORT` leads to proxies of the VIP's network, each of which is at this port of the addresses that
 `proxy` says; `serves` are the ports at which one takes connections. With `at=r1` it is a proxy for VIPs on the gateway
 of a router (`serves chassis1 r1 2000`), with `of=bob` one of a guest's (`serves chassis1 square/bob 2000`). Load
 balancers of the provider `fairlead` may. What else may be said of such a listener, and of its policies, is in
-`harness/l7_language.py`.
+`harness/l7_language.py`. What is said of hosts that announce VIPs is in `harness/native_language.py`.
 Every document but `probes`, `covers`, `covering`, `down`, `plugged`, `zones`, `agents` and `answers` may say whose it
 is, `project=NAME`, and what its tenant calls it, `name=NAME`; what says nothing is of the project demo, and has no
 name.
@@ -77,6 +80,7 @@ from fairlead.model.foreign import (
 )
 from fairlead.model.foreign_probing import DEVICE
 from fairlead.model.health import HealthKey
+from fairlead.model.hosts import Host, HostPrefix
 from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import (
     HTTP_MONITORS,
@@ -125,6 +129,7 @@ from fairlead.model.proxies import proxy_port_id
 from fairlead.model.proxy_place import proxy_device
 from fairlead.model.snapshot import Aggregate
 from harness.l7_language import l7_listener, l7_pool, pool_protocol, with_policy
+from harness.native_language import DRAINED, MOVING, smallest_table, with_moved
 from harness.pools import with_members
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -160,12 +165,21 @@ def parse_zones(text: str) -> dict[str, frozenset[str]]:
 
 
 def parse_proxies(text: str) -> dict[str, Proxy]:
-    """Port of a proxy -> what it serves."""
+    """Port of a proxy, or name of a plain host's -> what it serves."""
+    hosts = {line.split()[1] for line in text.splitlines() if line.startswith("host ")}
     lines = (line.split() for line in text.splitlines() if line.startswith("serves "))
     return {
-        proxy_port_id(network, chassis): Proxy(serving=frozenset(map(int, ports)))
+        f"{network}/{chassis}" if chassis in hosts else proxy_port_id(network, chassis): Proxy(
+            serving=frozenset(map(int, ports))
+        )
         for _, chassis, network, *ports in lines
     }
+
+
+def parse_own_addresses(text: str) -> dict[str, frozenset[IPAddress]]:
+    """Plain host -> the addresses behind it that are its own."""
+    lines = (line.split() for line in text.splitlines() if line.startswith("owns "))
+    return {host: frozenset(map(parse_address, addresses)) for _, host, *addresses in lines}
 
 
 def parse_agents_probe(text: str) -> bool:
@@ -199,6 +213,8 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
         match kind:
             case "network":
                 made: Iterator[Aggregate] = iter([_network(*words)])
+            case "host":
+                made = iter([_host(*words)])
             case "router":
                 made = _router(documents, *words)
             case "port":
@@ -221,7 +237,7 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
                 made = iter([with_policy(_known_balancer(documents, of), words[1:], COMMON)])
             case "proxy":
                 made = iter([_proxy(documents, *words)])
-            case "plugged" | "zones" | "agents" | "answers" | "serves" | "covering":
+            case "plugged" | "zones" | "agents" | "answers" | "serves" | "owns" | "covering":
                 continue  # read by functions of their own, `parse_plugged` for one
             case _:
                 made = _balancer(documents, before, kind, words)
@@ -257,7 +273,7 @@ def _network(name: str, *words: str) -> Network:
             kind = SegmentType.VLAN if tag else SegmentType.FLAT
             segment = Segment(type=kind, physical_network=physical, id=int(tag) if tag else None)
             continue
-        if word in ("external", "shared") or word.startswith("mtu="):
+        if word in ("external", "shared", "announced") or word.startswith("mtu="):
             continue
         if word.startswith("gw="):
             gateway = None if word == "gw=none" else parse_address(word[3:])
@@ -277,8 +293,21 @@ def _network(name: str, *words: str) -> Network:
         routes=tuple(routes),
         shared="shared" in words,
         external="external" in words,
+        announced="announced" in words,
         segment=segment,
         **COMMON,
+    )
+
+
+def _host(name: str, number: str, *words: str) -> Host:
+    prefixes = (word.partition("=") for word in words if "/" in word)
+    return Host(
+        name=name,
+        number=int(number),
+        addresses=tuple(parse_address(word) for word in words if "/" not in word and word not in DRAINED),
+        prefixes=tuple(HostPrefix(cidr=parse_network(cidr), project_id=whose or None) for cidr, _, whose in prefixes),
+        draining="draining" in words,
+        returning_until=MOVING.until if "returning" in words else None,
     )
 
 
@@ -454,10 +483,12 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         **COMMON,
     )
     old = next((item for item in before.values() if isinstance(item, LoadBalancer) and item.id == name), None)
-    parts = [_listener(name, old, *found.groups()) for word in words if (found := LISTENER.match(word))]
-    yield LoadBalancer(
+    provider = options.get("provider", "ovn")
+    size = smallest_table(provider)
+    parts = [_listener(name, old, size, *found.groups()) for word in words if (found := LISTENER.match(word))]
+    balancer = LoadBalancer(
         id=name,
-        provider=options.get("provider", "ovn"),
+        provider=provider,
         vip=vip,
         additional_vips=tuple(more),
         admin_state_up="disabled" not in words,
@@ -469,6 +500,7 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,
     )
+    yield with_moved(old, balancer)
 
 
 def _described(network: str) -> Described:
@@ -490,11 +522,11 @@ def _parted(text: str) -> Parted:
 
 
 def _listener(
-    name: str, old: LoadBalancer | None, protocol: str, port: str, options: str | None, members: str | None
+    name: str, old: LoadBalancer | None, size: int, protocol: str, port: str, options: str | None, members: str | None
 ) -> tuple[Listener, Pool | None]:
     words = (options or "").split(",")
     identity = f"{name}-{protocol}-{port}"
-    pool = None if members is None else _pool(identity, old, protocol, words, members)
+    pool = None if members is None else _pool(identity, old, size, protocol, words, members)
     listener = Listener(
         id=identity,
         protocol=ListenerProtocol(protocol.upper()),
@@ -520,7 +552,7 @@ def _target(text: str | None) -> TargetPort:
     return (text and (int(text) if text.isdecimal() else _ports(text))) or None
 
 
-def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[str], members: str) -> Pool:
+def _pool(identity: str, old: LoadBalancer | None, size: int, protocol: str, words: list[str], members: str) -> Pool:
     persistence = None
     for word in words:
         if word.startswith("persist"):
@@ -541,7 +573,7 @@ def _pool(identity: str, old: LoadBalancer | None, protocol: str, words: list[st
     known = find_pool(old, pool.id) if old else None
     if known:
         pool = replace(pool, tables=known.tables, next_ordinal=known.next_ordinal, members=known.members)
-    return with_members(pool, tuple(_members(identity.split("-", maxsplit=1)[0], pool, members)))
+    return with_members(pool, tuple(_members(identity.split("-", maxsplit=1)[0], pool, members)), size)
 
 
 def _monitor(identity: str, text: str) -> HealthMonitor:

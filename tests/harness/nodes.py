@@ -26,7 +26,7 @@ from fairlead.model.writing import Changes
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NodeIdentity, enrol
 from fairlead.options import Configuration, NodesOptions, ServerOptions, StoreOptions
-from fairlead.server.listening import listen
+from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer
 from harness.agents import until
@@ -84,7 +84,8 @@ async def deployed(folder: Path) -> AsyncIterator[Deployed]:
         own = {"enrolment": nodes.enrolment, "socket_chassis": nodes.options.of_socket}
         services = replace(place.services, now=lambda: datetime.now(UTC), **own)
         apps = make_app(services, kept_by(place.reconciler), anybody)
-        works = (listen(apps, configuration, anybody, lxd, nodes), services.nodes.channel.run(), services.nodes.look())
+        secrets = Secrets(authenticate=anybody, lxd=lxd, nodes=nodes, renew_store=place.store.renew)
+        works = (listen(apps, configuration, secrets), services.nodes.channel.run(), services.nodes.look())
         tasks = [asyncio.create_task(work) for work in works]
         stage = Deployed(services, folder, f"https://{where}", nodes)
         await until(lambda: _listens(where))

@@ -5,6 +5,7 @@ from ipaddress import ip_network
 
 from fairlead.model.loadbalancer import Member, Pool
 from fairlead.model.pool_slots import with_slots
+from fairlead.model.shares import SMALLEST
 from fairlead.model.steps import at_once
 
 
@@ -19,8 +20,8 @@ def upper_half(cidr: str) -> list[dict[str, str]]:
     return [{"start": str(middle), "end": str(network.broadcast_address - 1)}]
 
 
-def with_members(pool: Pool, members: tuple[Member, ...]) -> Pool:
+def with_members(pool: Pool, members: tuple[Member, ...], smallest: int = SMALLEST) -> Pool:
     """The pool with these members, which say their ordinals themselves, and with slots as a write gives them."""
     ordinals = (member.ordinal + 1 for member in members)
     numbered = replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals]))
-    return at_once(with_slots(numbered, pool.members))
+    return at_once(with_slots(numbered, pool.members, smallest))

@@ -133,11 +133,16 @@ class Running:
         return answer.decode().strip()
 
     def reload(self) -> None:
-        """A new process takes over the sockets and the tables of the old one."""
+        """A new process takes over the sockets and the tables of the old one, which has ended then."""
+        old = self.replace()
+        until(lambda: old.poll() is not None)
+
+    def replace(self) -> subprocess.Popen[bytes]:
+        """The old process, which may go on with the connections that it has."""
         old, before = self.process, self._arguments()
         more = ["-x", f"{self.folder}/control", "-sf", str(old.pid)]
         self.process = subprocess.Popen([*before, *more])
-        until(lambda: old.poll() is not None)
+        return old
 
     def _arguments(self) -> list[str]:
         return [PROGRAM, "-db", "-q", "-f", str(self.folder / CONFIGURATION)]

@@ -71,10 +71,11 @@ def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[S
         resync_owner=place.reconciler.read_again,
         news=place.news,
         follow=place.reconciler.follow,
+        node_counts=place.node_counts,
         ports_on=lambda _: frozenset(),  # any chassis is there, and has no port
         **own,
     )
-    return services, make_app(services, kept_by(place.reconciler), authenticate).all
+    return services, make_app(services, kept_by(place.reconciler, names=own.get("providers")), authenticate).all
 
 
 def write_clouds(folder: Path, address: str) -> Path:

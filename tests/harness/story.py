@@ -20,6 +20,7 @@ from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane, Place
 from fairlead.model.abilities import Feature
+from fairlead.model.addresses import IPAddress
 from fairlead.model.chassis import Chassis
 from fairlead.model.foreign import Foreign, is_foreign
 from fairlead.model.health import HealthKey
@@ -37,6 +38,7 @@ from harness.language import (
     parse_counts_answers,
     parse_covering,
     parse_model,
+    parse_own_addresses,
     parse_plugged,
     parse_proxies,
     parse_zones,
@@ -69,6 +71,8 @@ class State:
     agents_probe: bool = False
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
     """By their ports."""
+    own_addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
+    """By their hosts."""
     counts_answers: bool = False
     covering: Mapping[str, str] = field(default_factory=dict)
     """Network -> chassis."""
@@ -95,6 +99,7 @@ class State:
         known = {"plugged": Map(self.plugged), "chassis": Map(chassis), "agents_probe": self.agents_probe}
         known |= {"counts_answers": self.counts_answers}
         known |= {"covering": Map(self.covering)}
+        known |= {"own_addresses": Map(self.own_addresses)}
         return replace(snapshot, **known, proxies=Map(self.proxies))
 
 
@@ -142,15 +147,18 @@ def read_story(path: Path, dataplanes: tuple[Dataplane, ...] = PRODUCT) -> Story
     states: list[State] = []
     for name, texts in sections.items():
         model = texts.pop(MODEL)
-        documents, down = parse_model(model, states[-1].documents if states else {})
-        plugged, chassis = parse_plugged(model), parse_chassis(model)
-        known: dict[str, Any] = {"documents": documents, "down": down, "plugged": plugged, "chassis": chassis}
-        known |= {"zones": parse_zones(model), "agents_probe": parse_agents_probe(model)}
-        known |= {"proxies": parse_proxies(model), "counts_answers": parse_counts_answers(model)}
-        known |= {"covering": parse_covering(model)}
-        state = State(name=name, model=model, expected=texts, **known)
-        states.append(state)
+        states.append(read_state(name, model, texts, states[-1].documents if states else {}))
     return Story(path=path, comment=comment, states=tuple(states), dataplanes=dataplanes)
+
+
+def read_state(name: str, model: str, expected: Mapping[Where, str], before: Documents) -> State:
+    documents, down = parse_model(model, before)
+    plugged, chassis = parse_plugged(model), parse_chassis(model)
+    known: dict[str, Any] = {"documents": documents, "down": down, "plugged": plugged, "chassis": chassis}
+    known |= {"zones": parse_zones(model), "agents_probe": parse_agents_probe(model)}
+    known |= {"proxies": parse_proxies(model), "counts_answers": parse_counts_answers(model)}
+    known |= {"covering": parse_covering(model), "own_addresses": parse_own_addresses(model)}
+    return State(name=name, model=model, expected=expected, **known)
 
 
 def write_story(story: Story) -> None:

@@ -10,10 +10,20 @@ from fairlead.dataplane.interface import CompileInSteps, Dataplane
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.affected import affected
-from fairlead.model.facts import AGENTS_PROBE, CHASSIS, COUNTS_ANSWERS, COVERING, FOREIGN, PLUGGED, PROXIES, with_facts
+from fairlead.model.facts import (
+    AGENTS_PROBE,
+    CHASSIS,
+    COUNTS_ANSWERS,
+    COVERING,
+    FOREIGN,
+    OWN_ADDRESSES,
+    PLUGGED,
+    PROXIES,
+    with_facts,
+)
 from fairlead.model.foreign import Foreign, is_foreign
 from fairlead.model.foreign_news import admitted
-from fairlead.model.owner import Kind, Owner
+from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, creation_order
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import ProvisioningStatus, Where, derive_provisioning_status
 from fairlead.model.steps import Steps
@@ -68,6 +78,7 @@ class World:
         *,
         dataplanes: tuple[Dataplane, ...] = PRODUCT,
         places: Sequence[Where] = (),
+        driver: type[FakeDriver] = FakeDriver,
     ) -> None:
         self._random = random.Random(seed)
         self._failing = seed is not None
@@ -75,7 +86,7 @@ class World:
         self.now = 0.0
         by_name = {each.name: replace(each, compile_in_steps=Remembering(each.compile_in_steps)) for each in dataplanes}
         self.sites = [
-            Site(where, by_name[where.dataplane], FakeDriver(by_name[where.dataplane].references, self._fault))
+            Site(where, by_name[where.dataplane], driver(by_name[where.dataplane].references, self._fault))
             for where in places or places_of(dataplanes, ())
         ]
         self._start()
@@ -119,7 +130,14 @@ class World:
     def mark(self, owners: Iterable[Owner]) -> None:
         dirty = list(owners)
         for site in self.sites:
-            site.reconciler.mark(dirty)
+            site.reconciler.mark(self._in_order(site.where, dirty) if site.where.chassis else dirty)
+
+    def _in_order(self, where: Where, owners: Iterable[Owner]) -> list[Owner]:
+        """As a node hears it: who is gone from its slice comes last, though others have it."""
+        view = view_of(self.snapshot, where)
+        gone = {each for each in owners if each.kind not in WITHOUT_DOCUMENTS and view.find(each) is None}
+        there = sorted({*owners} - gone, key=creation_order)
+        return [*there, *sorted(gone, key=creation_order, reverse=True)]
 
     async def rest(self) -> None:
         for _ in range(PATIENCE):
@@ -190,7 +208,7 @@ class World:
         self.snapshot = tell_health(state.told(self.snapshot), state.down)
         told = {*old.down, *state.down}
         dirty += [Owner(kind, each) for kind in (Kind.LOAD_BALANCER, Kind.LOCAL_IP) for each in told]
-        for fact in (PLUGGED, CHASSIS, PROXIES, COVERING):
+        for fact in (PLUGGED, CHASSIS, PROXIES, COVERING, OWN_ADDRESSES):
             before, after = getattr(old, fact.field), getattr(self.snapshot, fact.field)
             news = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
             dirty += fact.concerns(old, self.snapshot, news)
@@ -200,6 +218,7 @@ class World:
         if any(site.where.chassis for site in self.sites):  # their rows depend on what is plugged in there
             dirty += [Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers]
             dirty += [Owner(Kind.NETWORK, each) for each in self.snapshot.networks]
+            dirty += [Owner(Kind.HOST, each) for each in self.snapshot.hosts]
         return dirty
 
     def _start(self) -> None:
@@ -207,12 +226,15 @@ class World:
             site.reconciler = self._fresh(site)
 
     def _fresh(self, site: Site) -> Reconciler:
-        return Reconciler(
-            dataplane=site.dataplane,
-            driver=site.driver,
-            snapshot=lambda: view_of(self.snapshot, site.where),
-            clock=lambda: self.now,
-        )
+        seen: dict[str, Snapshot] = {}
+
+        def view() -> Snapshot:
+            """The same one until the model changes, as a node has it: owners are applied together by one."""
+            if seen.get("whole") is not self.snapshot:
+                seen.update(whole=self.snapshot, view=view_of(self.snapshot, site.where))
+            return seen["view"]
+
+        return Reconciler(dataplane=site.dataplane, driver=site.driver, snapshot=view, clock=lambda: self.now)
 
     def _fault(self) -> Fault:
         if not self._failing or self._random.random() >= FAILING:
@@ -244,8 +266,10 @@ def walks(states: Sequence[State]) -> dict[str, list[State]]:
     return {name: [*way, NOTHING] for name, way in ways.items()}
 
 
-async def walk(story: Story, way: Iterable[State], *, seed: int | None, restarting: bool) -> None:
-    world = World(seed, dataplanes=story.dataplanes, places=story.places)
+async def walk(
+    story: Story, way: Iterable[State], *, seed: int | None, restarting: bool, driver: type[FakeDriver]
+) -> None:
+    world = World(seed, dataplanes=story.dataplanes, places=story.places, driver=driver)
     for place, state in enumerate(way):
         if restarting:
             await world.crash(state, steps=place % 4)
@@ -254,9 +278,11 @@ async def walk(story: Story, way: Iterable[State], *, seed: int | None, restarti
     assert all(site.driver.rows == {} for site in world.sites)
 
 
-def walk_every_way(story: Story, *, seed: int | None = None, restarting: bool = False) -> None:
+def walk_every_way(
+    story: Story, *, seed: int | None = None, restarting: bool = False, driver: type[FakeDriver] = FakeDriver
+) -> None:
     for way in walks(story.states).values():
-        asyncio.run(walk(story, way, seed=seed, restarting=restarting))
+        asyncio.run(walk(story, way, seed=seed, restarting=restarting, driver=driver))
 
 
 def check_goldens(story: Story) -> None:

@@ -87,13 +87,15 @@ class Northbound(Protocol):
 
 
 @contextmanager
-def serving(lab: Northbound, folder: Path, *, port: int = 0, **environment: str) -> Iterator[Server]:
+def serving(
+    lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli", **environment: str
+) -> Iterator[Server]:
     """A server with its store in the folder; ended at the end, however it is then."""
     port, log = port or free_port(), folder / f"{len(list(folder.glob('*.log')))}.log"
     url = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fairlead.cli", "server"],
+            [sys.executable, "-m", program, "server"],
             env={
                 **os.environ,
                 "FAIRLEAD_SERVER_LISTEN": f"127.0.0.1:{port}",
@@ -113,7 +115,7 @@ def serving(lab: Northbound, folder: Path, *, port: int = 0, **environment: str)
 
 def answers(client: httpx.Client) -> bool:
     try:
-        return client.get("/").status_code in (200, 401)
+        return client.get("/").status_code in (200, 401, 503)
     except httpx.TransportError:
         return False
 

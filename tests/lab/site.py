@@ -1,5 +1,7 @@
 """What the end-to-end tests stand on: a Fairlead server beside the lab, networks made through its API, and machines."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +34,15 @@ MARKED = (
 PORT = 8080
 PATIENCE = 60
 """Seconds for what only has to come: a machine that has much else to do is no defect."""
+SAID = r"'%{http_code} %{exitcode} port=%{local_port} connected=%{time_connect} took=%{time_total} %{errormsg}\n'"
+CURL = f"curl -g -s -o /dev/null -m 5 -w {SAID}"
+"""Words of a shell, before the URL."""
+
+
+def codes(said: str) -> Counter[str]:
+    """How often each code was answered to `CURL`; of a request that failed, all that is known of it."""
+    parts = (line.split(maxsplit=2) for line in said.splitlines())
+    return Counter(code if failed == "0" else f"{code} {failed} {more}" for code, failed, more in parts)
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,12 @@ class Site:
         self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=PATIENCE)
         self.lab.wait_synced()
 
+    def await_applied(self) -> None:
+        """Until nothing waits to be written, of what depends on a change too, and every chassis has the flows."""
+        applied = re.compile(r'^fairlead_unsettled_seconds\{dataplane="ovn"\} 0\.0$', re.MULTILINE)
+        until(PATIENCE, "all is written", lambda: applied.search(httpx.get(f"{self.url}/metrics").text) is not None)
+        self.lab.wait_synced()
+
     @contextmanager
     def balancer(
         self, subnet: str, members: Sequence[str], *, protocol: str = "TCP", version: int = 4, **pool: Any
@@ -192,14 +209,20 @@ class Site:
 def open_site(lab: Lab, **environment: str) -> Site:
     quotas = {"FAIRLEAD_QUOTA_ROUTER": "100"}  # files that share a lab share its store, and leave what they made
     service = start(lab.layout, f"127.0.0.1:{free_port()}", {**quotas, **environment})
-    cloud = openstack.connection.Connection(
-        auth_type="none",
-        auth={"endpoint": service.url},
-        network_endpoint_override=f"{service.url}/network",
-        load_balancer_endpoint_override=f"{service.url}/load-balancer",
-    )
+    cloud = connect(service.url)
     lead_nobody_out(cloud)
     return Site(lab=lab, service=service, cloud=cloud, url=service.url)
+
+
+def connect(url: str, user: str = "", password: str = "") -> openstack.connection.Connection:
+    """As this user, or as anybody."""
+    who = {"username": user, "password": password} if user else {}
+    return openstack.connection.Connection(
+        auth_type="http_basic" if user else "none",
+        auth={"endpoint": url, **who},
+        network_endpoint_override=f"{url}/network",
+        load_balancer_endpoint_override=f"{url}/load-balancer",
+    )
 
 
 def lead_nobody_out(cloud: openstack.connection.Connection) -> None:

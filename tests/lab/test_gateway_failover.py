@@ -64,7 +64,7 @@ def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
     site.network("blue", "10.0.0.0/24")
     router = site.router("r1", "blue-v4")
     site.cloud.network.update_router(router, external_gateway_info={"network_id": public.id})
-    site.lab.wait_synced()
+    site.await_applied()
     home = await_active_chassis(site)
     site.machines("blue", {"m1": next(name for name in CHASSIS if name != home)}, serve=[8080])
     pids = [pid for file in site.lab.layout.node_directory(home).glob("*.pid") if (pid := read_pidfile(file))]
@@ -72,7 +72,7 @@ def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
     with site.balancer("blue-v4", ["m1"]) as balancer, site.balancer("public-v4", ["m1"]) as outside:
         port = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
         address = site.cloud.network.create_ip(floating_network_id=public.id, port_id=port).floating_ip_address
-        site.lab.wait_synced()
+        site.await_applied()
 
         def answers() -> bool:
             """By a floating IP, and by a VIP that the gateway has."""

@@ -169,7 +169,7 @@ def test_what_chassis_have_outlives_ovns_databases(site: Site):
             kill_database(site.lab, base)
             assert answers(site, "oak1", balancer.vip) == {"one"}, f"while {base} is away"
             central.run_database(site.lab.layout, site.lab.layout.node_directory(CENTRAL) / base)
-            site.lab.wait_synced()
+            site.await_applied()
             assert site.lab.status().is_healthy, "a daemon of the lab ended by itself"
             for client in ("oak1", "oak2"):
                 wait_answers(site, client, balancer.vip, {CLIENTS[client]})

@@ -17,12 +17,12 @@ import pytest
 from fairlead.drivers.haproxy.answering import LOOK, SILENT
 from fairlead.drivers.haproxy.metrics import FRESH
 from fairlead.drivers.haproxy.pace import LONGEST
-from fairlead.drivers.haproxy.process import READY
+from fairlead.drivers.haproxy.process import READY, began_of
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.service import start, stop
-from lab.site import PATIENCE, Balancer, Site, open_site
+from lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
 from lab.test_health import cut_cable, mend_cable
 
 pytestmark = [pytest.mark.lab]
@@ -82,12 +82,20 @@ def web(site: Site, version: int = 4, **pool: object) -> Iterator[Balancer]:
 
 
 def processes(site: Site) -> dict[str, int]:
-    """Chassis -> the process of its proxy, as its agent has written it down, while it lives: one that is replaced, or
-    whose load balancer has gone, may be named for a moment longer."""
-    folders = {each: site.lab.layout.directory / "fairlead" / f"agent-{each}.proxies" for each in nodes_of(site)}
-    files = {name: list(Path(folder).glob("*/pid")) for name, folder in folders.items()}
-    written = {name: int(found[0].read_text().split()[0]) for name, found in files.items() if found}
-    return {name: process for name, process in written.items() if Path(f"/proc/{process}").exists()}
+    """Chassis -> the process of its proxy, as its agent has written it down, while it lives."""
+    return {name: process for name, (_, process) in living(site).items()}
+
+
+def living(site: Site) -> dict[str, tuple[Path, int]]:
+    """Chassis -> the folder and the process of its proxy. One that is replaced, whose load balancer has gone, or that
+    was of another file in the same lab, may be named and not be there."""
+    found = {}
+    for name in nodes_of(site):
+        for path in (site.lab.layout.directory / "fairlead" / f"agent-{name}.proxies").glob("*/pid"):
+            process = int(path.read_text().split()[0])
+            if began_of(process):  # who has ended may be there until whoever started it has noticed
+                found[name] = path.parent, process
+    return found
 
 
 def nodes_of(site: Site) -> list[str]:
@@ -96,8 +104,8 @@ def nodes_of(site: Site) -> list[str]:
 
 def counted(site: Site, chassis: str) -> int:
     """The requests that the proxy there has had."""
-    [socket] = (site.lab.layout.directory / "fairlead" / f"agent-{chassis}.proxies").glob("*/sockets/control")
-    said = site.lab.exec("outside", ["python3", "-c", ASK, str(socket)])
+    folder, _ = living(site)[chassis]
+    said = site.lab.exec("outside", ["python3", "-c", ASK, str(folder / "sockets" / "control")])
     return sum(int(line["stot"]) for line in json.loads(said) if line["svname"] == "FRONTEND")
 
 
@@ -111,14 +119,18 @@ print(json.dumps(list(csv.DictReader(text.removeprefix("# ").splitlines()))))
 """
 
 
-AS_LONG = """
-left=100; for _ in $(seq 1000); do [ ! -e {ended} ] || left=$((left - 1)); [ $left != 0 ] || break
-curl -s -o /dev/null -m 5 -w '%{{http_code}}\n' http://{vip}/; done
-"""
-"""And a hundred times more."""
-AGAIN = """
-for _ in $(seq {times}); do curl -s -o /dev/null -m 5 -w '%{{http_code}}\n' http://{vip}/; done
-"""
+def as_long(vip: str, ended: Path) -> str:
+    """And a hundred times more."""
+    enough = f"[ ! -e {ended} ] || left=$((left - 1)); [ $left != 0 ] || break"
+    return f"left=100; for _ in $(seq 1000); do {enough}; {CURL} http://{vip}/; done"
+
+
+def again(vip: str, times: int) -> str:
+    return f"for _ in $(seq {times}); do {CURL} http://{vip}/; done"
+
+
+def until_ended(host: str, ended: Path) -> str:
+    return f"while [ ! -e {ended} ]; do {CURL} http://{host}/; done"
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -201,6 +213,30 @@ def test_a_proxy_that_is_killed_is_there_again_and_its_node_goes_on_meanwhile(si
         assert get(site, "near", balancer.vip)[0] == "200"
 
 
+def test_clients_of_a_node_whose_agent_and_proxy_are_killed_are_served_by_the_other(
+    site: Site, nodes: dict[str, agents.Agent]
+):
+    """Nobody is left there who could say that it serves no more, and nobody starts another one."""
+    with web(site) as balancer:
+        agent, proxy = nodes["chassis1"].process, processes(site)["chassis1"]
+        killed = time.monotonic()
+        for each in (agent.pid, proxy):
+            os.kill(each, signal.SIGKILL)
+        agent.wait()
+        try:
+            until(OTHER_PROXY_SECONDS + PATIENCE, "somebody serves", lambda: serves(site, "near", balancer.vip))
+            took = time.monotonic() - killed
+            assert {get(site, client, balancer.vip)[0] for client in CLIENTS for _ in range(8)} == {"200"}
+            assert "chassis1" not in processes(site)
+        finally:
+            nodes["chassis1"] = agents.start_one(site.lab.layout, site.url, "chassis1")
+        until(PATIENCE, "it is there again", lambda: processes(site).get("chassis1", proxy) != proxy)
+        before = counted(site, "chassis1")
+        until(PATIENCE, "it serves", lambda: serves(site, "near", balancer.vip) and counted(site, "chassis1") > before)
+    print(f"served again after {took:.2f} s")
+    assert took < OTHER_PROXY_SECONDS + 1  # and one request that asked in vain
+
+
 def test_a_proxy_that_stands_still_is_led_past_and_then_replaced(site: Site):
     """It takes connections all the while: only that nobody answers says that it stands still."""
     with web(site) as balancer:
@@ -228,19 +264,13 @@ def test_members_come_and_go_without_a_failed_request(site: Site):
     with web(site) as balancer:
         first = processes(site)
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(site.lab.exec, "near", ["sh", "-c", AGAIN.format(vip=balancer.vip, times=300)])
+            asking = threads.submit(site.lab.exec, "near", ["sh", "-c", again(balancer.vip, 300)])
             for weight in (0, 5, 1, 0, 3, 1):
                 site.set_member(balancer, "w1", weight=weight)
             site.cloud.load_balancer.update_listener(balancer.listener, connection_limit=1000)
             until(PATIENCE, "a new process takes its place", lambda: processes(site) != first)
             assert not asking.done()
-            codes = Counter(asking.result().split())
-        assert codes == {"200": 300}
-
-
-UNTIL = """
-while [ ! -e {path} ]; do curl -s -o /dev/null -m 5 -w '%{{http_code}}\n' http://{host}/; done
-"""
+            assert codes(asking.result()) == {"200": 300}
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -252,7 +282,7 @@ def test_a_burst_of_changes_is_few_processes_and_no_failed_request(site: Site, t
             set(processes(site).items()),
             tmp_path / "end",
         )
-        words = ["sh", "-c", UNTIL.format(path=end, host=host)]
+        words = ["sh", "-c", until_ended(host, end)]
         asking = threads.submit(site.lab.exec, "near", words, timeout=300)
         try:
             began, limit = time.monotonic(), 0
@@ -269,13 +299,13 @@ def test_a_burst_of_changes_is_few_processes_and_no_failed_request(site: Site, t
             until(READY, "in a process", lambda: all(serves(site, each, balancer.vip) for each in CLIENTS))
         finally:
             end.touch()
-        codes = Counter(asking.result().split())
+        found = codes(asking.result())
     pids |= set(processes(site).items())
     print(
-        f"200 changes in {took:.1f} s, {len(pids) - 2} processes on 2 nodes, the last one after {waited:.1f} s; {codes}"
+        f"200 changes in {took:.1f} s, {len(pids) - 2} processes on 2 nodes, the last one after {waited:.1f} s; {found}"
     )
     assert len(pids) <= 2 * (7 + took / LONGEST)
-    assert set(codes) == {"200"}
+    assert set(found) == {"200"}
 
 
 def configured(site: Site) -> list[str]:
@@ -433,13 +463,13 @@ def test_a_server_that_begins_anew_takes_no_proxy_away(site: Site, tmp_path: Pat
     """It knows of none before agents have told it; nobody probes a member here, for whom it would wait too."""
     ended = tmp_path / "ended"
     with web(site) as balancer, ThreadPoolExecutor(1) as threads:
-        asking = threads.submit(site.lab.exec, "near", ["sh", "-c", AS_LONG.format(vip=balancer.vip, ended=ended)])
-        again = start(site.lab.layout, site.url.removeprefix("http://"), OPTIONS)
+        asking = threads.submit(site.lab.exec, "near", ["sh", "-c", as_long(balancer.vip, ended)])
+        other = start(site.lab.layout, site.url.removeprefix("http://"), OPTIONS)
         until(PATIENCE, "OVN is looked at", lambda: httpx.get(f"{site.url}/readyz").status_code == 200)
         site.set_member(balancer, "w1", weight=7)
         assert not asking.done()
         ended.touch()
-        codes = Counter(asking.result().split())
-    stop(site.lab.layout, again)
-    assert {*codes} == {"200"}
-    assert codes["200"] > 100
+        found = codes(asking.result())
+    stop(site.lab.layout, other)
+    assert {*found} == {"200"}
+    assert found["200"] > 100

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.drivers.haproxy.process import began_of
 from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
@@ -210,9 +211,10 @@ def outage(ticks: list[Tick]) -> float:
 
 
 def proxies(site: Site) -> list[tuple[str, int]]:
-    """(chassis, process) of each proxy."""
+    """(chassis, process) of each proxy that lives: networks of other files in the same lab had some, too."""
     folders = site.lab.layout.directory / "fairlead"
-    return [
+    written = [
         (path.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"), int(path.read_text().split()[0]))
         for path in folders.glob("agent-*.proxies/*/pid")
     ]
+    return [(chassis, process) for chassis, process in written if began_of(process)]

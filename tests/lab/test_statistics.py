@@ -130,7 +130,7 @@ def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: in
             def is_there(least: float = counted + 0.9 * got, most: float = counted + 1.02 * got) -> bool:
                 return least < figures(site, balancer.id)["bytes_out"] < most
 
-            until(PATIENCE, f"{got} bytes; found {figures(site, balancer.id)}", is_there)
+            until(PATIENCE, f"{got} bytes after {counted}; found {figures(site, balancer.id)} at first", is_there)
             counted = figures(site, balancer.id)["bytes_out"]
             assert counted == listener_figures(site, balancer.listener)["bytes_out"]
             site.set_member(balancer, "o2", weight=weight)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.databases import until
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority, Issued, key_pem
-from lab.site import PATIENCE, Balancer, Site, open_site
+from lab.site import CURL, PATIENCE, Balancer, Site, codes, open_site
 
 pytestmark = [pytest.mark.lab]
 
@@ -31,10 +30,10 @@ OPTIONS = {
     "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn",
     "FAIRLEAD_PROVIDERS_PROXIES": "1",  # so there is a node that needs no keys
 }
-AGAIN = """
-for _ in $(seq {times}); do curl -s -o /dev/null -m 5 --cacert {ca} --connect-to ::{vip}: -w '%{{http_code}}\n' \
-https://web.example/; done
-"""
+
+
+def again(vip: str, ca: Path, times: int) -> str:
+    return f"for _ in $(seq {times}); do {CURL} --cacert {ca} --connect-to ::{vip}: https://web.example/; done"
 
 
 @pytest.fixture(scope="module")
@@ -290,13 +289,13 @@ def test_a_renewal_is_served_without_a_failed_request(site: Site, keys: Path):
         serves(site, keys, balancer)
         before, first = shown(site, balancer.vip, "web.example"), processes(site)
         assert f"{WEB.certificate.serial_number:X}" in before
-        words = AGAIN.format(vip=balancer.vip, ca=keys / "ca.pem", times=100)
+        words = again(balancer.vip, keys / "ca.pem", 100)
         asking = threads.submit(site.lab.exec, "asks", ["sh", "-c", words])
         try:
             put(site, keys, "web.pem", NEW.whole)
             new = f"{NEW.certificate.serial_number:X}"
             until(PATIENCE, "it is renewed", lambda: new in shown(site, balancer.vip, "web.example"))
-            assert Counter(asking.result().split()) == {"200": 100}
+            assert codes(asking.result()) == {"200": 100}
             assert processes(site) == first
         finally:
             put(site, keys, "web.pem", WEB.whole)

@@ -138,3 +138,14 @@ def test_what_ovn_trace_does_not_know_is_said(site: Site, capsys: pytest.Capture
         words += ["--northbound", lab.northbound, "--southbound", lab.southbound, "--url", site.service.url]
         assert main(words) != 0
         assert f"chassis1 has a choice of its own for {balancer.vip}" in capsys.readouterr().err
+
+
+def test_the_shell_of_a_lab_says_where_ovn_is(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for line in site.service.openrc.read_text().splitlines():
+        for name, _, value in (word.partition("=") for word in line.removeprefix("export ").split()):
+            monkeypatch.setenv(name, value)
+    words = ["--from", site.lab.workload("tr-near").port_id, "--to", site.address("tr1"), "--protocol", "icmp"]
+    assert main(["trace", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["port"] == site.lab.workload("tr1").port_id

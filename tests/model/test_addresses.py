@@ -5,7 +5,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
 import pytest
 
-from fairlead.model.addresses import all_but, overlaps
+from fairlead.model.addresses import all_but, outermost, overlaps, parse_network
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -23,3 +23,9 @@ def test_all_but_some_is_every_address_once(version: int):
         assert not any(overlaps(one, other) for one in others for other in kept)
         together = collapse_addresses([*others, *kept])  # type: ignore[type-var]
         assert list(together) == [ip_network("0.0.0.0/0" if version == 4 else "::/0")]
+
+
+def test_networks_within_others_say_nothing_more():
+    texts = ["10.1.0.0/16", "192.0.2.0/24", "10.0.0.0/8", "10.0.0.0/8", "10.255.0.0/16", "11.0.0.0/8"]
+    assert [str(each) for each in outermost(map(parse_network, texts))] == ["10.0.0.0/8", "11.0.0.0/8", "192.0.2.0/24"]
+    assert list(outermost([])) == []

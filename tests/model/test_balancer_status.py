@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 from immutables import Map
 
 from fairlead.model.addresses import parse_address
+from fairlead.model.agent import Agent
 from fairlead.model.balancer_status import BalancerStatus, PartHistory, touch
+from fairlead.model.facts import AGENTS, with_facts
+from fairlead.model.hosts import Host, HostPrefix
 from fairlead.model.loadbalancer import (
     Algorithm,
     Listener,
@@ -21,8 +25,12 @@ from fairlead.model.loadbalancer import (
     PoolProtocol,
     Vip,
 )
+from fairlead.model.network import Network, Subnet
 from fairlead.model.port_ranges import one_port
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.standing import balancer_status
 from fairlead.model.status import Applied, OperatingStatus, ProvisioningStatus
+from fairlead.model.writing import Changes, apply_changes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
@@ -113,3 +121,57 @@ def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int,
     web = replace(WEB, pools=(pool,))
     standing = BalancerStatus(balancer=web, generation=5, applied=Applied(generation=5), down=frozenset({"dead"}))
     assert (standing.of_pool(pool), standing.of_balancer()) == (expected, expected)
+
+
+# Of load balancers whose VIPs hosts announce
+
+
+VIPS = Subnet(id="s", cidr=ip_network("10.0.0.0/28"), gateway=None, allocation_pools=(), **COMMON)
+POOL_OF_VIPS = Network(id="n", mtu=1500, announced=True, subnets=(VIPS,), **COMMON)
+
+
+def host(name: str, number: int) -> Host:
+    prefix = HostPrefix(cidr=ip_network(f"10.{number}.0.0/24"))
+    return Host(name=name, number=number, addresses=(parse_address(f"192.0.2.{number}"),), prefixes=(prefix,))
+
+
+def announced(*heard: tuple[str, bool], monitor: bool = False) -> tuple[BalancerStatus, Pool]:
+    """One with a member behind each of two hosts; whose agents were heard, and which are heard still."""
+    members = tuple(replace(MEMBER, id=f"m{n}", ordinal=n, address=parse_address(f"10.{n}.0.7")) for n in (1, 2))
+    asks = PlainMonitor(id="mon", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
+    pool = replace(POOL, members=members, health_monitor=asks if monitor else None)
+    web = replace(WEB, provider="native", pools=(pool,))
+    there = apply_changes(Snapshot(), Changes(puts=(POOL_OF_VIPS, host("h1", 1), host("h2", 2), web)), 1)
+    agents = {name: Agent(name=name, since=NOON, heartbeat=1, heard=still) for name, still in heard}
+    return balancer_status(with_facts(there, AGENTS, agents), web, Applied(generation=1)), pool
+
+
+ERROR, DEGRADED, ONLINE = OperatingStatus.ERROR, OperatingStatus.DEGRADED, OperatingStatus.ONLINE
+
+
+@pytest.mark.parametrize("monitor", [False, True])
+@pytest.mark.parametrize(
+    ("heard", "of_members", "of_pool", "whole"),
+    [
+        ([], {ERROR}, ERROR, ERROR),
+        ([("h3", True)], {ERROR}, ERROR, ERROR),
+        ([("h1", True)], {ERROR, None}, DEGRADED, DEGRADED),
+        ([("h1", True), ("h2", True)], {None}, ONLINE, ONLINE),
+        ([("h1", True), ("h2", False)], {None}, ONLINE, DEGRADED),
+        ([("h1", False), ("h2", False)], {None}, ONLINE, DEGRADED),
+    ],
+    ids=["nobody came", "another came", "one came", "both serve", "one is silent", "both are silent"],
+)
+def test_what_no_host_serves_is_not_online_and_nothing_waits_for_hosts(
+    heard: list[tuple[str, bool]],
+    of_members: set[OperatingStatus | None],
+    of_pool: OperatingStatus,
+    whole: OperatingStatus,
+    monitor: bool,
+):
+    """A silent agent has left its rows in the kernel: its members serve, and somebody should look at it."""
+    where, pool = announced(*heard, monitor=monitor)
+    usual = OperatingStatus.OFFLINE if monitor else OperatingStatus.NO_MONITOR
+    assert {where.of_member(pool, each) for each in pool.members} == {each or usual for each in of_members}
+    assert (where.of_pool(pool), where.of_balancer()) == (of_pool, whole)
+    assert where.provisioning(where.balancer) is ProvisioningStatus.ACTIVE

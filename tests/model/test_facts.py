@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -21,10 +22,13 @@ from fairlead.model.facts import (
     FACTS,
     GATEWAY_CHASSIS,
     HEALTH,
+    LOST_HOSTS,
+    OWN_ADDRESSES,
     PLUGGED,
     PROXIED_PROVIDERS,
     PROXIES,
     REFUSED_PROXIES,
+    RETURNED,
     SIGHTINGS,
     WANTED_PROXIES,
     Fact,
@@ -37,7 +41,7 @@ from fairlead.model.kinds import KINDS
 from fairlead.model.observed_proxy import Proxy, WantedProxies
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.probes import members_health, why_down, why_unknown
-from fairlead.model.proxies import proxy_port_id
+from fairlead.model.proxies import absent_proxies, proxy_port_id
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot, map_name
@@ -50,6 +54,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)
 SIGHTING = Sighting(health=Health.ERROR, chassis="node1", since=NOON)
 PLACE, ELSEWHERE = ProxyPlace("net1", "demo"), ProxyPlace("net2", "demo")
+OWN = frozenset({ip_address("10.1.0.1")})
 WANTED = WantedProxies(come=("node1",), go=("port",))
 NODE = Chassis(name="node1", host="node1.example", ports=Map({"vm1": True, "vm2": False}))
 
@@ -79,6 +84,9 @@ def test_each_fact_is_a_field_of_the_snapshot_that_no_document_changes():
         (PROXIED_PROVIDERS, frozenset({"fairlead"}), frozenset({"fairlead"})),
         (COUNTS_ANSWERS, True, True),
         (GATEWAY_CHASSIS, ("gw1",), ("gw1",)),
+        (LOST_HOSTS, frozenset({"host1"}), frozenset({"host1"})),
+        (OWN_ADDRESSES, {"host1": OWN, "host2": None}, Map({"host1": OWN})),
+        (RETURNED, Map({"web": frozenset({"a"})}), Map({"web": frozenset({"a"})})),
     ],
     ids=[fact.field for fact in FACTS if fact.take is None],
 )
@@ -163,5 +171,27 @@ web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080"""
     node = Chassis(name="chassis1", ports=Map({proxy_port_id("net1", "chassis1"): True}))
     known = with_facts(with_facts(snapshot_of(text.strip()), CHASSIS, {"chassis1": node}), AGENTS, heard)
     silent = {"chassis1": replace(heard["chassis1"], heard=False)}
-    assert list(AGENTS.concerns(known, with_facts(known, AGENTS, silent), silent)) == [WEB]
+    away = {"chassis1": replace(heard["chassis1"], away=True)}
+    for news in (silent, away):
+        assert list(AGENTS.concerns(known, with_facts(known, AGENTS, news), news)) == [WEB]
     assert list(AGENTS.concerns(known, with_facts(known, AGENTS, heard), heard)) == []
+
+
+def test_to_proxies_of_which_no_agent_speaks_nobody_is_led_while_others_serve():
+    text = """
+network net1 10.0.0.0/24
+proxy chassis1 net1 10.0.0.61
+proxy chassis2 net1 10.0.0.62
+web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080"""
+    nodes = {name: Chassis(name=name) for name in ("chassis1", "chassis2")}
+    ports = {name: proxy_port_id("net1", name) for name in nodes}
+    serving = {port: Proxy(serving=frozenset({2000})) for port in ports.values()}
+    known = with_facts(with_facts(snapshot_of(text.strip()), CHASSIS, nodes), PROXIES, serving)
+    balancer = known.load_balancers["web"]
+    agents = {name: replace(AGENT, name=name) for name in nodes}
+    assert absent_proxies(with_facts(known, AGENTS, agents), balancer) == frozenset()
+    for gone in ({"away": True}, {"heard": False}):
+        one, both = ({name: replace(agents[name], **gone) for name in names} for names in (("chassis1",), (*nodes,)))
+        there = with_facts(known, AGENTS, {**agents, **one})
+        assert absent_proxies(there, balancer) == {f"web-http-80/{ports['chassis1']}"}
+        assert absent_proxies(with_facts(known, AGENTS, both), balancer) == frozenset()

@@ -32,7 +32,7 @@ DEAD, SILENT, NONE = "dead", "silent", "none"
 
 
 def standing(
-    nodes: Mapping[str, str], serving: Mapping[str, frozenset[int]], text: str = TEXT
+    nodes: Mapping[str, str], serving: Mapping[str, frozenset[int]], text: str = TEXT, *, plugged: bool = True
 ) -> tuple[OperatingStatus, OperatingStatus]:
     """Of the listener and of the whole."""
     agents = {
@@ -44,9 +44,10 @@ def standing(
     chassis = Map({name: Chassis(name=name, alive=how != DEAD) for name, how in nodes.items()})
     proxies = Map({proxy_port_id("net1", name): Proxy(serving=ports) for name, ports in serving.items()})
     balancer = next(iter(snapshot.load_balancers.values()))
-    snapshot = replace(snapshot, chassis=chassis, agents=Map(agents), proxies=proxies)
-    where = balancer_status(snapshot, balancer, Applied(generation=10**6))
-    return where.of_listener(balancer.listeners[0]), where.of_balancer()
+    where = Map(dict.fromkeys(snapshot.ports, "one") if plugged else {})
+    snapshot = replace(snapshot, chassis=chassis, agents=Map(agents), proxies=proxies, plugged=where)
+    status = balancer_status(snapshot, balancer, Applied(generation=10**6))
+    return status.of_listener(balancer.listeners[0]), status.of_balancer()
 
 
 def failing(how: str) -> tuple[Unapplied, ...]:
@@ -99,6 +100,11 @@ def test_where_the_project_has_no_machine_nobody_is_to_serve(node: str, wanted: 
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("proxy", "port")))
     first, rest = text.strip().split("\n", 1)
     assert standing({"one": node}, {}, "\n".join(filter(None, (first, guest, rest))))[0] is wanted
+
+
+def test_a_port_that_is_plugged_in_nowhere_waits_for_no_proxy():
+    text = "\n".join(line for line in TEXT.splitlines() if not line.startswith("proxy"))
+    assert [standing({"one": WELL}, {}, text, plugged=each)[0] for each in (True, False)] == [OFFLINE, ONLINE]
 
 
 def test_what_leads_to_no_proxy_has_nothing_to_do_with_them():

@@ -11,6 +11,7 @@ from fairlead.model.quota import Quota
 from fairlead.model.slices import PLACES, owners_at, places_of, reached_places, slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes, apply_changes
+from harness.language import parse_model
 from model.test_probes import snapshot_of
 
 MODEL = """
@@ -87,3 +88,47 @@ def test_where_a_document_is_follows_from_itself():
 
 def test_what_is_reached_is_networks_and_routers():
     assert reached_places(site(), "one") == {"net1", "net2", "r1", "out/"}
+
+
+HOSTS = """
+network pool announced 203.0.113.0/24 2001:db8:5::/64 project=city
+host three 3 10.20.0.23 fd00::23 10.1.0.0/24
+host one 1 10.20.0.21 10.1.1.0/24=city fd00:1::/64
+shop vip=203.0.113.10,2001:db8:5::10 on=pool project=city tcp:443{monitor=TCP}=a/10.1.0.11:80,b/[fd00:1::11]:80
+"""
+
+
+def with_hosts(more: str = HOSTS) -> Snapshot:
+    known = site()
+    there = apply_changes(
+        known, Changes(puts=tuple(parse_model((MODEL + more).strip().replace("\n\n", "\n"), {})[0].values())), 3
+    )
+    return replace(there, down=known.down.set("shop", frozenset({"shop-a"})))
+
+
+def test_a_declared_host_is_given_what_hosts_announce_whether_ovn_knows_it_or_not():
+    whole = with_hosts()
+    three = slice_of(whole, "three")
+    assert documents(three) == {"host/one", "host/three", "network/pool", "loadbalancer/shop"}, "and no port of a VIP"
+    assert (dict(three.down), set(three.announced)) == ({"shop": {"shop-a"}}, {"pool"})
+    assert (set(three.chassis), three.hosts["one"]) == ({"three"}, whole.hosts["one"])
+
+
+def test_a_host_with_ports_in_ovn_is_given_what_these_reach_as_well():
+    one = documents(slice_of(with_hosts(), "one"))
+    assert one > documents(slice_of(with_hosts(), "three"))
+    assert {"network/net1", "loadbalancer/web", "port/vm1"} <= one
+
+
+def test_who_is_no_host_is_given_nothing_of_hosts():
+    whole = with_hosts()
+    assert documents(slice_of(whole, "two")) == documents(slice_of(site(), "two"))
+    assert documents(slice_of(whole, "nobody")) == set()
+    alone = with_hosts("host three 3 10.20.0.23 10.1.0.0/24")
+    assert documents(slice_of(alone, "three")) == {"host/three"}
+
+
+def test_where_hosts_are_follows_from_themselves():
+    whole = with_hosts()
+    for owner in map(Owner.parse, ("host/one", "network/pool", "loadbalancer/shop", "port/shop-vip")):
+        assert all(owner in set(owners_at(whole, place)) for place in places_of(whole, owner)), owner

@@ -3,9 +3,10 @@
 import pytest
 
 from fairlead.model.addresses import parse_address
+from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.statistics import CountedService, Datapath, Figures, find_listeners
+from fairlead.model.statistics import CountedService, Datapath, find_listeners
 from fairlead.model.writing import Changes, apply_changes
 from harness.story import parse_model
 

@@ -67,7 +67,7 @@ auth_strategy = keystone
 enabled_provider_drivers = fairlead:Fairlead,ovn:OVN
 default_provider_driver = fairlead
 [database]
-connection = sqlite:///{folder}/octavia.db
+connection = sqlite:///{folder}/octavia.db?timeout=60
 sqlite_synchronous = false
 [driver_agent]
 status_socket_path = {folder}/status.sock

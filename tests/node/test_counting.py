@@ -5,18 +5,20 @@ from dataclasses import replace
 import pytest
 
 from fairlead.api.agent_messages import MOST_LISTENERS
-from fairlead.drivers.ovn.counters import Count, Reading, Readings
 from fairlead.model.addresses import parse_address
+from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import CountedService, Datapath, Figures, Zone
+from fairlead.model.readings import Count, Reading, Readings
+from fairlead.model.statistics import CountedService, Datapath, Zone
 from fairlead.node.counting import Tally
 
 WEB = CountedService(place=Datapath(1), transport=Transport.TCP, address=parse_address("10.0.0.10"), port=80)
 DNS = CountedService(place=Zone("vm1"), transport=Transport.UDP, address=parse_address("fd00::10"), port=53)
 
 
-def counted(value: int, *, cookie: int = 1, created: float = 0.0, active: int = 0) -> Reading:
-    return Reading(counts={"connections": Count(value=value, cookie=cookie, created=created)}, active=active)
+def counted(value: int, *, cookie: int = 1, created: float = 0.0, slack: float = 0.0, active: int = 0) -> Reading:
+    count = Count(value=value, cookie=cookie, created=created, slack=slack)
+    return Reading(counts={"connections": count}, active=active)
 
 
 def take(tally: Tally, *readings: Readings, listener: str | None = "web") -> Figures | None:
@@ -33,10 +35,22 @@ def take(tally: Tally, *readings: Readings, listener: str | None = "web") -> Fig
         ([counted(5), counted(7, cookie=2)], 12),
         ([counted(5), counted(7, created=9.0)], 12),
         ([counted(5), counted(7, created=0.2)], 7),
+        ([counted(5), counted(7, created=-3.0, slack=3.1), counted(9), counted(9, created=2.0)], 18),
+        ([counted(5, created=-3.0, slack=3.1), counted(7, created=8.0, slack=4.0)], 12),
         ([counted(5), counted(2)], 7),
         ([counted(0), counted(0, cookie=2)], None),
     ],
-    ids=["grows", "made anew", "made anew and larger", "same rule, later", "looked at slowly", "shrinks", "nothing"],
+    ids=[
+        "grows",
+        "made anew",
+        "made anew and larger",
+        "same rule, later",
+        "looked at slowly",
+        "by a busy switch",
+        "both",
+        "shrinks",
+        "nothing",
+    ],
 )
 def test_what_a_flow_counts_is_added_once(readings: list[Reading], sum_: int | None):
     found = take(Tally(), *({WEB: reading} for reading in readings))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.client import ServerError
-from fairlead.drivers.ovn.counters import Readings
+from fairlead.model.readings import Readings
 from fairlead.model.statistics import Datapath
 from fairlead.node.process import Agent
 from fairlead.node.protocol import Servers

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,36 +15,14 @@ import pytest
 from fairlead.drivers.haproxy import HAProxy, keeping
 from fairlead.drivers.haproxy.process import Program, Running, read_running
 from fairlead.model.agent import Agent
-from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.channel import Slice
 from fairlead.node.counting import Tally
 from fairlead.node.proxying import Looks, Proxying
 from fairlead.node.reporting import Reports
+from harness.given import Given
 from harness.haproxy_site import NET, Here, until
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, needs_haproxy, pool, view
-
-
-class Given(Slice):
-    """Whatever it is told, at once."""
-
-    def __init__(self, path: Path, told: Snapshot) -> None:
-        super().__init__("node", path)
-        self.now = told
-        self.call: Callable[[tuple[Owner, ...]], None] = lambda _: None
-        self.ready.set()
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.now
-
-    def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
-        self.call = call
-
-    def become(self, told: Snapshot) -> None:
-        self.now = told
-        self.call((WEB, NET))
 
 
 @needs_haproxy
@@ -64,7 +41,7 @@ async def _lose_a_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(keeping, "start", fail)
     web = pool("web")
-    given = Given(folder / "slice", view([listener("one", port, web)], [web]))
+    given = Given("node", folder / "slice", view([listener("one", port, web)], [web]))
     agent = Agent(name="node", version="1", host="node", since=datetime.now(UTC), heartbeat=1.0)
     reports, looks = Reports(lambda: agent, list, 0), Looks(Tally(), 60.0, 60.0)
     driver = HAProxy(folder / "p", Here(), reports.serves, Program(path=PROGRAM, user=""))
@@ -80,7 +57,7 @@ async def _lose_a_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not reports._serving
         broken = False
         await until(lambda: not reports._unapplied and [*reports._serving.values()] == [{port}])
-        given.become(Snapshot())
+        given.become(Snapshot(), WEB, NET)
         await until(lambda: not [*(folder / "p").glob("*/")])
     finally:
         work.cancel()

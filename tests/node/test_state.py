@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn.counters import Reading
-from fairlead.model.statistics import Figures
+from fairlead.model.figures import Figures
+from fairlead.model.readings import Reading
 from fairlead.node.counting import Tally
 from fairlead.node.state import read_state, write_state
 from node.test_counting import DNS, WEB, counted, take
@@ -13,10 +13,10 @@ from node.test_counting import DNS, WEB, counted, take
 
 def test_sums_outlive_the_agent_and_a_boot_begins_anew(tmp_path: Path):
     path, tally = tmp_path / "new" / "agent.json", Tally()
-    take(tally, {WEB: counted(5, cookie=9, created=2.5), DNS: Reading(active=1)})
+    take(tally, {WEB: counted(5, cookie=9, created=2.5, slack=2.0), DNS: Reading(active=1)})
     write_state(path, "boot1", tally)
     assert read_state(path, "boot1") == tally
-    assert take(read_state(path, "boot1"), {WEB: counted(6, cookie=9, created=2.5)}) == Figures(connections=6)
+    assert take(read_state(path, "boot1"), {WEB: counted(6, cookie=9, created=4.5)}) == Figures(connections=6)
     assert take(read_state(path, "boot2"), {WEB: counted(6, cookie=9, created=2.5)}) == Figures(connections=11)
 
 

@@ -94,3 +94,26 @@ def test_what_cannot_be_reached_says_when_it_is_back_and_is_hardly_tried_until_t
     assert queue.pop(LONGEST_BACKOFF) == A
     queue.failed(A, LONGEST_BACKOFF)
     assert queue.next_due() == LONGEST_BACKOFF + FIRST_BACKOFF, "that was no failure of the owner's"
+
+
+def test_those_of_one_line_are_taken_together_but_for_those_that_are_to_be_alone():
+    queue = Queue()
+    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(2 * MANY)]
+    queue.add(many, 0.0)
+    queue.add([A], 0.0)
+    queue.add([B], 0.0)
+    assert [queue.pop(0.0), queue.pop_another(()), queue.pop_another(())] == [A, B, None]
+    assert [queue.pop(0.0), queue.pop_another({many[2]}), queue.pop_another({many[2]})] == [many[0], many[1], None]
+    assert queue.pop(0.0) == many[2]
+
+
+def test_what_came_to_nothing_together_is_next_and_waits_since_then():
+    queue = Queue()
+    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(2 * MANY)]
+    queue.add(many, 1.0)
+    taken = [queue.pop(2.0), queue.pop_another(()), queue.pop_another(())]
+    queue.add([many[1]], 3.0)
+    queue.again([each for each in taken if each], 4.0)
+    assert (queue.oldest(), queue.unsettled()) == (1.0, 1.0)
+    assert [queue.pop(4.0), queue.pop(4.0), queue.pop(4.0)] == [many[1], many[0], many[2]], "few take turns with many"
+    assert queue.pop(4.0) == many[3]

@@ -29,7 +29,7 @@ from fairlead.api.auth import anybody
 from fairlead.model.trust import Project
 from fairlead.model.writing import Changes
 from fairlead.options import Configuration, LxdOptions, ServerOptions, StoreOptions
-from fairlead.server.listening import listen
+from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import OWN_FILE, LxdServer
 from fairlead.server.nodes import NodesServer
 from harness.api import Inside, inside, kept_by
@@ -89,7 +89,9 @@ async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
     async with inside(door.make_door, folder, "/1.0") as place:
         services = replace(place.services, reachable=own.reachable)
         apps = make_app(services, kept_by(place.reconciler), anybody)
-        listening = asyncio.create_task(listen(apps, configuration, anybody, own, NodesServer(configuration)))
+        nodes = NodesServer(configuration)
+        secrets = Secrets(authenticate=anybody, lxd=own, nodes=nodes, renew_store=place.store.renew)
+        listening = asyncio.create_task(listen(apps, configuration, secrets))
         while not path.exists():
             assert not listening.done() or listening.result()
             await asyncio.sleep(0.01)

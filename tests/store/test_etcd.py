@@ -3,29 +3,36 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.store import etcd_calls
-from fairlead.store.etcd import EtcdStore
+from fairlead.store import etcd_pb2 as pb
+from fairlead.store.etcd import VERSION, EtcdStore
 from fairlead.store.etcd_access import Access, parse_location
 from fairlead.store.etcd_calls import TXN, Members, Unreached
-from fairlead.store.etcd_feed import transactions
+from fairlead.store.etcd_feed import Feed, transactions
+from fairlead.store.etcd_requests import Keys, put
+from fairlead.store.etcd_whole import EtcdWhole
 from fairlead.store.interface import (
     ABSENT,
     Compacted,
     Conflict,
+    Document,
     OutcomeUnknown,
     StoreUnavailable,
     TooLarge,
 )
+from fairlead.store.seal import Seal, State
 from harness.certificates import Authority, key_pem
 from harness.etcd import Etcd, started
 
 _NUMBERS = count()
+SEAL = Seal(state=State.FILLING, other="sqlite:///x", since="now", id="1")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +77,7 @@ async def _numbers(store: EtcdStore) -> Counter[int]:
     return Counter(int(batch.documents["n"] or b"") for batch in await store.changes(0))
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: Etcd, opened):
     async def run() -> None:
         store, other = await opened(), await opened()
@@ -109,6 +117,7 @@ def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: E
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
 
@@ -162,6 +171,179 @@ def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatch, don
     asyncio.run(run())
 
 
+def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(
+    opened, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
+    ask_once, away = Members.ask_once, [True]
+
+    async def lose(self, method, request):
+        if away:
+            raise Unreached("away")
+        return await ask_once(self, method, request)
+
+    async def run() -> None:
+        store = await opened()
+        monkeypatch.setattr(Members, "ask_once", lose)
+        with pytest.raises(OutcomeUnknown, match="not known"):
+            await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="what became of an earlier change") as refused:
+                await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+            assert not isinstance(refused.value, OutcomeUnknown)
+        away.clear()
+        last = await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
+        assert [(each.revision, dict(each.documents)) for each in await store.changes(0)] == [(last, {"n": b"3"})]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
+    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
+):
+    """Its session was taken away meanwhile: the earlier one can not be done any more."""
+    monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
+    ask_once, away = Members.ask_once, [True]
+
+    async def lose(self, method, request):
+        if away:
+            raise Unreached("away")
+        return await ask_once(self, method, request)
+
+    async def run() -> None:
+        store = await opened()
+        first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+        monkeypatch.setattr(Members, "ask_once", lose)
+        with pytest.raises(OutcomeUnknown):
+            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+        etcd.ctl("del", store._keys.session.decode())
+        away.clear()
+        third = await store.transact(guards={"n": first}, puts={"n": b"3"}, deletes=[])
+        assert [each.revision for each in await store.changes(0)] == [first, third]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(etcd_calls, "PATIENCE", 0.1)
+
+    async def nobody(*_: object) -> None:
+        raise Unreached("away")
+
+    async def run() -> None:
+        store = await opened()
+        first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
+        store._members._user = "fl"
+        monkeypatch.setattr(Members, "_log_in", nobody)
+        with pytest.raises(StoreUnavailable, match="away") as refused:
+            await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
+        assert not isinstance(refused.value, OutcomeUnknown)
+        store._members._user = ""
+        assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
+        await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("guards", "documents"), [(123, 126), (120, 200), (100, 3_000), (61, 5_000)])
+def test_guards_that_etcd_compares_are_not_looked_at_before(
+    opened, monkeypatch: pytest.MonkeyPatch, guards: int, documents: int
+):
+    """Whatever others write meanwhile, elsewhere."""
+    monkeypatch.setattr(EtcdStore, "_look", None)
+    names = [f"key/{each:05}" for each in range(documents)]
+    guarded = [f"key/{each:05}" for each in range(guards)]
+
+    async def run() -> None:
+        store = await opened()
+        first = await store.transact(
+            guards=dict.fromkeys(guarded, ABSENT), puts=dict.fromkeys(names[:-3], b""), deletes=[]
+        )
+        with pytest.raises(Conflict, match=guarded[-1]):
+            await store.transact(
+                guards={**dict.fromkeys(guarded[:-1], first), guarded[-1]: first + 1}, puts={"x": b""}, deletes=[]
+            )
+        assert len((await store.range(""))[0]) == documents - 3
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened):
+    """More guards than etcd compares: nothing at all may be written between a look at them and the change."""
+    names = [f"key/{each:03}" for each in range(400)]
+
+    async def run() -> None:
+        store, *others = [await opened() for _ in range(3)]
+        writers = [Writer(each) for each in others]
+        writing = [asyncio.create_task(each.write()) for each in writers]
+        revision = ABSENT
+        for number in range(5):
+            for each in writers:
+                await each.more(2)
+            revision = await store.transact(
+                guards=dict.fromkeys(names, revision), puts=dict.fromkeys(names, b"%d" % number), deletes=[]
+            )
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+        assert etcd.ctl("get", store._keys.precedence.decode()) == ""
+        for each in (store, *others):
+            await each.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
+    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fairlead.store.etcd.PRECEDENCE", 0.3)
+
+    async def run() -> None:
+        store, other = await opened(), await opened()
+        etcd.ctl("put", store._keys.precedence.decode(), "somebody")
+        began = asyncio.get_running_loop().time()
+        await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        assert asyncio.get_running_loop().time() - began > 0.3
+        assert etcd.ctl("get", store._keys.precedence.decode()) == ""
+        for each in (other, store):
+            await each.transact(guards={}, puts={"a": b"2"}, deletes=[])
+        await store.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
+    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as servers of a version that knows nothing of who goes first."""
+    monkeypatch.setattr("fairlead.store.etcd.CONTENDED", 0.5)
+    guards = {f"key/{each:03}": ABSENT for each in range(400)}
+    look, looks = EtcdStore._look, list[float]()
+
+    async def run() -> None:
+        store = await opened()
+
+        async def look_and_be_overtaken(self, *what: Any) -> int:
+            found = await look(self, *what)
+            looks.append(asyncio.get_running_loop().time())
+            await self._members.ask(TXN, pb.TxnRequest(success=[put(self._keys.head, VERSION)]))
+            return found
+
+        monkeypatch.setattr(EtcdStore, "_look", look_and_be_overtaken)
+        with pytest.raises(Conflict, match="the store"):
+            await store.transact(guards=guards, puts={"x": b""}, deletes=[])
+        assert len(looks) > 2
+        assert looks[-1] - looks[0] < 5.0
+        assert etcd.ctl("get", store._keys.precedence.decode()) == ""
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, opened):
     async def run() -> None:
         store = await opened()
@@ -170,6 +352,47 @@ def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, opened):
         assert await store.transact(guards={"n": first}, puts={"n": b"2"}, deletes=[]) > first
         await store.close()
         assert etcd.ctl("get", "--prefix", "--keys-only", store._keys.sessions.decode()) == ""
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_deleted(
+    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, restarts: bool
+):
+    """Each second change deletes, or a server is started for each change."""
+    monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
+    monkeypatch.setattr("fairlead.store.etcd.TRIMMED", 2)
+
+    async def run() -> None:
+        store = await opened()
+        for number in range(20):
+            if restarts:
+                await store.close()
+                store = await opened()
+            await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
+            await store.transact(guards={}, puts={"n": b"%d" % number}, deletes=[])
+        deleted = await store.deleted()
+        assert {f"k/{number}" for number in range(14, 20)} <= deleted
+        assert len(deleted) <= 6 + 2
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+    """Else two pictures of one store would differ."""
+
+    async def run() -> None:
+        store = await opened()
+        for number in range(9):
+            await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
+        monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
+        whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
+        async with whole.picture() as picture:
+            assert len(picture.gone) == 9
+        await whole.close()
+        await store.close()
 
     asyncio.run(run())
 
@@ -279,6 +502,107 @@ def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, opened):
     asyncio.run(run())
 
 
+def _limited(etcd: Etcd, *users: str) -> None:
+    """Each may use what begins with `ours/`, and nothing else; a password stands behind a colon."""
+    etcd.ctl("user", "add", "root:s3cret-of-root")
+    etcd.ctl("user", "grant-role", "root", "root")
+    etcd.ctl("role", "add", "fl")
+    etcd.ctl("role", "grant-permission", "fl", "readwrite", "--prefix=true", "ours/")
+    for user in users:
+        name, colon, _ = user.partition(":")
+        etcd.ctl("user", "add", user, *([] if colon else ["--no-password"]))
+        etcd.ctl("user", "grant-role", name, "fl")
+    etcd.ctl("auth", "enable")
+
+
+def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(tmp_path: Path):
+    authority = Authority()
+    names = ("member", "root", "first", "second")
+    issued = {name: authority.issue(name, "127.0.0.1") for name in names}
+    for name, one in issued.items():
+        (tmp_path / name).write_text(one.pem)
+        (tmp_path / f"{name}.key").write_text(key_pem(one.key))
+    (tmp_path / "ca").write_text(authority.pem)
+    options = (f"--cert-file={tmp_path}/member", f"--key-file={tmp_path}/member.key", "--client-cert-auth")
+    tls = (f"--cacert={tmp_path}/ca", f"--cert={tmp_path}/root", f"--key={tmp_path}/root.key")
+
+    def give(name: str) -> None:
+        (tmp_path / "shown").write_text(issued[name].pem)
+        (tmp_path / "shown.key").write_text(key_pem(issued[name].key))
+
+    async def run(etcd: Etcd) -> None:
+        give("first")
+        access = Access(ca=f"{tmp_path}/ca", certificate=f"{tmp_path}/shown", key=f"{tmp_path}/shown.key")
+        store = await EtcdStore.open(parse_location(f"{','.join(etcd.hosts)}/ours"), access)
+        following = store.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
+        second = asyncio.ensure_future(anext(following))
+        (tmp_path / "shown").write_text(issued["second"].pem)  # and not its key
+        with pytest.raises(StoreUnavailable, match="not certificates and their key"):
+            await store.renew()
+        await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
+        assert dict((await second).documents) == {"a": b"2"}
+        third = asyncio.ensure_future(anext(following))
+        stream = store._feed._task
+        give("second")
+        await store.renew()
+        await asyncio.to_thread(etcd.ctl, "user", "delete", "first")
+        await store.transact(guards={}, puts={"a": b"3"}, deletes=[])
+        assert dict((await third).documents) == {"a": b"3"}
+        assert store._feed._task is stream
+        await following.aclose()
+        await store.close()
+
+    with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
+        _limited(etcd, "first", "second")
+        asyncio.run(run(etcd))
+
+
+def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(etcd_calls, "LONGEST_CALL", 1.0)
+    secret, lost = tmp_path / "password", list[str]()
+    unreached = Members._unreached
+    monkeypatch.setattr(Members, "_unreached", lambda self, *what: lost.append(what[1]) or unreached(self, *what))
+
+    async def run(etcd: Etcd) -> None:
+        way = await asyncio.start_server(_Slow(etcd.hosts[0], 0.2).lead, "127.0.0.1", 0)
+        async with way:
+            location = parse_location(f"127.0.0.1:{way.sockets[0].getsockname()[1]}/ours")
+            secret.write_text("s3cret-of-old")
+            store = await EtcdStore.open(location, Access(user="fl", password_file=str(secret)))
+            first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+            secret.write_text("s3cret-of-new")
+            with pytest.raises(StoreUnavailable, match="authentication failed"):
+                await store.renew()
+            second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
+            etcd.ctl("--user=root:s3cret-of-root", "user", "passwd", "--interactive=false", "fl", given="s3cret-of-new")
+            with pytest.raises(StoreUnavailable, match="authentication failed"):
+                await store.transact(guards={"a": second}, puts={"a": b"3"}, deletes=[])
+            await store.renew()
+            third = await store.transact(guards={"a": second}, puts={"a": b"3"}, deletes=[])
+            log_in, writing = Members._log_in, list[asyncio.Task[int]]()
+
+            async def write_meanwhile(self, way) -> None:
+                await log_in(self, way)
+                writing.append(asyncio.create_task(store.transact(guards={"a": third}, puts={"a": b"4"}, deletes=[])))
+                await asyncio.sleep(0.1)
+
+            monkeypatch.setattr(Members, "_log_in", write_meanwhile)
+            await store.renew()
+            assert not writing[0].done()
+            left = list(store._members._left.values())
+            fourth = await writing[0]
+            await asyncio.gather(*left)
+            assert [batch.revision for batch in await store.changes(third)] == [fourth]
+            assert not lost
+            await store.close()
+
+    with started() as etcd:
+        _limited(etcd, "fl:s3cret-of-old")
+        asyncio.run(run(etcd))
+
+
 def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
     ours, theirs = Authority(), Authority("theirs")
@@ -310,25 +634,16 @@ def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
     secret = tmp_path / "password"
     secret.write_text("s3cret-of-ours\n")
     with started() as etcd:
-        for line in (
-            "user add root:s3cret-of-root",
-            "user add fl:s3cret-of-ours",
-            "role add fl",
-            "user grant-role fl fl",
-        ):
-            etcd.ctl(*line.split())
-        etcd.ctl("user", "grant-role", "root", "root")
-        etcd.ctl("role", "grant-permission", "fl", "readwrite", "--prefix=true", "ours/")
-        etcd.ctl("auth", "enable")
+        _limited(etcd, "fl:s3cret-of-ours")
         hosts = ",".join(etcd.hosts)
 
         async def run() -> None:
             access = Access(user="fl", password_file=str(secret))
             store = await EtcdStore.open(parse_location(f"{hosts}/ours"), access)
             first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-            store._members._token = "of yesterday"
+            store._members._way.token = "of yesterday"
             assert [batch.revision for batch in await store.changes(0)] == [first]
-            store._members._token = "of yesterday"
+            store._members._way.token = "of yesterday"
             await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
             await store.close()
             with pytest.raises(StoreUnavailable, match="permission denied"):
@@ -339,3 +654,141 @@ def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
             assert "s3cret" not in str(refused.value)
 
         asyncio.run(run())
+
+
+class _Slow:
+    """A way to a member on which everything takes its time, as with a host that has much else to do."""
+
+    def __init__(self, member: str, seconds: float) -> None:
+        self._host, _, self._port = member.partition(":")
+        self._seconds = seconds
+
+    async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(self._host, int(self._port))
+        try:
+            await asyncio.gather(self._pass(reader, forth), self._pass(back, writer))
+        finally:
+            forth.close()
+            writer.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            asyncio.get_running_loop().call_later(self._seconds, writer.write, data)
+        writer.close()
+
+
+def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
+    """Else a server would have no store for as long as the members' hosts have much to do."""
+
+    async def run() -> None:
+        way = await asyncio.start_server(_Slow(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
+        async with way:
+            port = way.sockets[0].getsockname()[1]
+            store = await EtcdStore.open(parse_location(f"127.0.0.1:{port}/slow{next(_NUMBERS)}"), Access())
+            assert await store.transact(guards={}, puts={"a": b"1"}, deletes=[]) == await store.head()
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, monkeypatch: pytest.MonkeyPatch):
+    """Somebody fills the store, and the head is written last."""
+    monkeypatch.setattr("fairlead.store.etcd_feed.LARGEST", 50_000)
+
+    async def run() -> None:
+        store, other = await opened(), await opened()
+        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        following = other.watch(first)
+        waiting = asyncio.ensure_future(anext(following))
+        whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
+        await whole.seal(SEAL, None)
+        filled = [Document(key=f"k/{each}", revision=1, value=b"x" * 10_000) for each in range(20)]
+        await whole.put(SEAL, filled)
+        with pytest.raises(Compacted, match="more was written than one change"):
+            await anext(transactions(store._members, store._keys, first, 5.0))
+        while other._feed.since(first) is not None:  # it has given up  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert await other.changes(first) == []
+        assert not waiting.done()
+        await whole.finish(SEAL, 0)
+        assert len((await waiting).documents) == 20  # read, and not heard
+        waiting = asyncio.ensure_future(anext(following))
+        last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
+        assert ((await waiting).revision, dict((await waiting).documents)) == (last, {"a": b"2"})
+        await following.aclose()
+        for each in (whole, store, other):
+            await each.close()
+
+    asyncio.run(run())
+
+
+def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.etcd_feed.MOST", 50)
+
+    async def run() -> None:
+        store, other = await opened(), await opened()
+        following = other.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
+        waiting = asyncio.ensure_future(anext(following))
+        puts = dict.fromkeys(map(str, range(60)), b"1")
+        last = await store.transact(guards={}, puts=puts, deletes=[])
+        assert ((await waiting).revision, dict((await waiting).documents)) == (last, puts)
+        await following.aclose()
+        await store.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etcd: Etcd, opened):
+    """History begins after the last change."""
+
+    async def run() -> None:
+        store, other = await opened(), await opened()
+        first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
+        for _ in range(3):
+            etcd.ctl("put", "somebody/else", "1")
+        etcd.ctl("compact", str(first + 2))
+        following = other.watch(await other.head())
+        waiting = asyncio.ensure_future(anext(following))
+        async with asyncio.timeout(5):
+            while other._feed.since(first) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert other._feed.since(first) == []
+        last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
+        assert (await waiting).revision == last
+        await following.aclose()
+        await store.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+class _FailsWhenCancelled(Members):
+    """Once, as gRPC does when a call's own failure comes in the moment in which it is cancelled."""
+
+    failed = False
+
+    async def watch(self, create: Any, patience: float | None = None) -> AsyncGenerator[Any, None]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self.failed:
+                raise
+            self.failed = True
+            raise Unreached("no leader") from None
+        yield create
+
+
+def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(etcd: Etcd):
+    async def run() -> None:
+        location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
+        feed = Feed(_FailsWhenCancelled(location, Access()), Keys(location.prefix, "session"))
+        feed.start()
+        while feed.since(0) is None:  # it listens  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            await feed.close()
+
+    asyncio.run(run())

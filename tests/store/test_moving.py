@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.model.owner import Kind, Owner
 from fairlead.store.copying import Compared, Differs, Move, copy
-from fairlead.store.interface import Conflict, StoreUnavailable
+from fairlead.store.interface import Compacted, Conflict, Store, StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.opening import find_whole, make_whole, open_store
 from fairlead.store.seal import Sealed
@@ -246,14 +246,34 @@ def test_two_at_once_do_not_mix(urls: Urls):
     asyncio.run(run())
 
 
-def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(urls: Urls):
-    """They follow the head, which is written once, at the end."""
-    source, target = urls("sqlite"), urls("etcd")
+FURTHER = 3_000_000
+"""Than its etcd is a store that was copied from one that was further."""
+
+
+@pytest.fixture(params=[(0, FURTHER), (FURTHER, 0), (0, 0)])
+def replaced(request: pytest.FixtureRequest, urls: Urls, etcd: Etcd) -> tuple[str, str]:
+    """A store in etcd, and another one that takes its place; either may be further."""
+    ends = urls("etcd"), urls("etcd")
+    for url, further in zip(ends, request.param, strict=True):
+        if further:
+            etcd.ctl("put", f"{url.rpartition('/')[2]}/offset", str(further))
+    return ends
+
+
+async def numbered(store: Store) -> dict[str, int]:
+    documents, revision = await store.range("")
+    assert await store.head() == revision
+    return {each.key: each.revision for each in documents}
+
+
+def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(replaced: tuple[str, str]):
+    """They follow the head, which is written once, at the end; and go on with the revisions that all others have."""
+    target, source = replaced
 
     async def run() -> None:
         await with_store(source, fill)
         await with_store(target, write_something)
-        running = await open_store(target)
+        running, writing = await open_store(target), await open_store(target)
         _, revision = await running.range("")
         one, other = await find_whole(source), await make_whole(target)
         put, seen = other.put, []
@@ -261,14 +281,56 @@ def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(urls: U
         async def look(seal, documents) -> None:
             await put(seal, documents)
             seen.append(await running.changes(revision))
+            with pytest.raises(Sealed, match="half of it"):
+                await running.range("")
+            with pytest.raises(Sealed, match="half of it"):
+                await running.transact(guards={}, puts={"claim/x": b"2"}, deletes=[])
 
         other.put = look  # type: ignore[method-assign]
         await copy(one, other, move(source, target, replaces=True), lambda *_: None)
         assert set(map(len, seen)) == {0}
-        (batch,) = await running.changes(revision)
-        assert batch.documents["claim/x"] is None
-        assert len(batch.documents) > 5
-        for each in (running, one, other):
+        with pytest.raises(Compacted):
+            await running.changes(revision)
+        with pytest.raises(Conflict):
+            await writing.transact(guards={}, puts={"claim/x": b"3"}, deletes=[])
+        fresh = await open_store(target)
+        assert await numbered(running) == await numbered(fresh) == await numbered(writing)
+        assert min((await numbered(fresh)).values()) > revision
+        last = await writing.transact(guards={}, puts={"claim/x": b"3"}, deletes=[])
+        assert await running.head() == await fresh.head() == last
+        for each in (running, writing, fresh, one, other):
+            await each.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_follows_has_all_of_what_took_the_place_of_its_store(replaced: tuple[str, str]):
+    target, source = replaced
+
+    async def run() -> None:
+        await with_store(source, fill)
+        running, other = await open_store(target), await open_store(target)
+        await fill(running, 3)
+        model, late = await Model.load(running, lambda *_: None), await Model.load(other, lambda *_: None)
+        following = asyncio.create_task(model.follow())
+        sizes = list[int]()
+        model.watch(lambda published: sizes.append(len(published.after.generations)))
+        before = model.snapshot
+        await copied(source, target, replaces=True)
+        fresh = await Model.load(again := await open_store(target), lambda *_: None)
+        async with asyncio.timeout(20):
+            while model.snapshot.revision < fresh.snapshot.revision:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert min(sizes) == len(before.generations)
+        written = await late.write(mtu(100))  # it has not heard of it
+        await fresh.catch_up()
+        await model.catch_up()
+        assert model.snapshot.generations == fresh.snapshot.generations == written.generations
+        assert model.snapshot.networks == fresh.snapshot.networks == written.networks
+        assert written.networks["net1"].mtu == before.networks["net1"].mtu + 37 + 100
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        for each in (running, other, again):
             await each.close()
 
     asyncio.run(run())

@@ -17,7 +17,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.port_ranges import one_port
 from fairlead.store.codec import decode, encode
 
-BEFORE_UNIONS = Path(__file__).parent / "documents" / "load-balancer.json"
+BEFORE_UNIONS = Path(__file__).parent / "documents" / "format-0" / "loadbalancer.json"
 """Each monitor had the attributes of every type, each policy those of every action, each persistence those of every
 type; what had no meaning was null."""
 APP = "00000000-0000-4000-8000-000000000003"

@@ -3,10 +3,12 @@
 import asyncio
 import sqlite3
 import stat
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.writing import Changes
 from fairlead.store.codec import decode, encode
-from fairlead.store.interface import Compacted, StoreUnavailable
-from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, LONGEST_PAUSE, Model, _pause
+from fairlead.store.interface import Compacted, Conflict, Overtaken, StoreUnavailable
+from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, Model
+from fairlead.store.races import LONGEST_PAUSE, pause
 from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SqliteStore
 from harness.stories import DOCUMENTS, put
 
@@ -47,13 +50,41 @@ def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path):
 
 
 def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
-    longest = [max(_pause(lost) for _ in range(200)) for lost in range(ATTEMPTS)]
+    longest = [max(pause(lost) for _ in range(200)) for lost in (*range(ATTEMPTS), 5000)]
     assert 0 < longest[0] < 0.001 < longest[3] < 0.008 < longest[10] < LONGEST_PAUSE
     assert max(longest) <= LONGEST_PAUSE
 
 
-def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("patience", "tries"), [(60.0, ATTEMPTS), (0.0, 1)])
+def test_a_change_that_others_overtake_ends_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, tries: int
+):
+    tried = []
+
+    class OvertakenStore(SqliteStore):
+        async def transact(self, **what):
+            tried.append(what)
+            raise Conflict("the store")
+
+    async def run() -> None:
+        store = await OvertakenStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda *_: None)
+        monkeypatch.setattr("fairlead.store.model.PATIENCE", patience)
+        with pytest.raises(Overtaken, match=f"others wrote first {tries} times"):
+            await asyncio.wait_for(model._write_in_turn(partial(put, "net")), 30)
+        await store.close()
+
+    asyncio.run(run())
+    assert len(tried) == tries
+
+
+@pytest.mark.parametrize("fails", [0, 1, 3])
+def test_a_server_that_fell_far_behind_reads_everything_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+):
+    """Page by page, and from the first one if the store goes away before some page."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 3)
+    monkeypatch.setattr("fairlead.store.model.PAGE", 3)
     network = DOCUMENTS["network/net1"]
 
     async def run() -> None:
@@ -66,6 +97,11 @@ def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, mo
         await ahead.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"),)))
         seen: list[Owner] = []
         behind.subscribe(seen.extend)
+        if fails:
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "range", failing(store.range, fails))
+                with pytest.raises(StoreUnavailable):
+                    await behind.catch_up()
         after = await behind.write(lambda _: Changes(puts=(replace(network, id="mine"),)))
         assert set(after.networks) == {"kept", "mine", *(f"n{number}" for number in range(8))}
         await ahead.catch_up()
@@ -74,6 +110,18 @@ def test_a_server_that_fell_far_behind_reads_everything_again(tmp_path: Path, mo
         await store.close()
 
     asyncio.run(run())
+
+
+def failing(read: Callable[..., Awaitable[object]], at: int) -> Callable[..., Awaitable[object]]:
+    """What reads until it was asked so often."""
+    times = count(1)
+
+    async def called(*what: object, **more: object) -> object:
+        if next(times) >= at:
+            raise StoreUnavailable("away")
+        return await read(*what, **more)
+
+    return called
 
 
 class StillStore(SqliteStore):
@@ -195,6 +243,41 @@ def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monke
             other.snapshot.generations,
             other.snapshot.revision,
         )
+        await late.close()
+        await store.close()
+
+    other: Model
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("theirs", [None, 1300])
+@pytest.mark.parametrize("feed", [1, 100])
+def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int | None, feed: int
+):
+    """Another server has written before, and deletes or changes it at once, before the first one has read the feed."""
+    monkeypatch.setattr("fairlead.store.sqlite.FEED", feed)
+    network = replace(DOCUMENTS["network/net1"], id="mine")
+    owner = Owner(Kind.NETWORK, "mine")
+
+    class Overtaken(SqliteStore):
+        async def transact(self, **what):
+            await other.write(partial(put, "theirs"))
+            revision = await super().transact(**what)
+            await other.catch_up()
+            change = Changes(deletes=(owner,)) if theirs is None else Changes(puts=(replace(network, mtu=theirs),))
+            await other.write(lambda _: change)
+            return revision
+
+    async def run() -> None:
+        nonlocal other
+        store = await SqliteStore.open(tmp_path / "s.db")
+        other = await Model.load(store, lambda *_: None)
+        late = await Overtaken.open(tmp_path / "s.db")
+        model = await Model.load(late, lambda *_: None)
+        written = await model.write(lambda _: Changes(puts=(network,)))
+        assert written.networks["mine"] == network
+        assert model.snapshot.networks.get("mine") == other.snapshot.networks.get("mine")
         await late.close()
         await store.close()
 

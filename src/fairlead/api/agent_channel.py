@@ -12,30 +12,21 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TypeAlias
 
-from fairlead.api.agent_lines import (
-    at_line,
-    chassis_line,
-    covered_line,
-    delete_line,
-    health_line,
-    list_line,
-)
+from fairlead.api.agent_lines import at_line, chassis_line, covered_line, delete_line, health_line, list_line
+from fairlead.api.agent_listener import Watch
 from fairlead.api.agent_texts import PIECE, Texts, has_health
 from fairlead.model.chassis import Chassis
-from fairlead.model.facts import CHASSIS, COVERED, FOREIGN
+from fairlead.model.facts import AGENTS, CHASSIS, COVERED, FOREIGN, OWN_ADDRESSES, PROXIES
 from fairlead.model.foreign_news import admitted
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.slices import joined_places, owners_at_any, places_of, reached_places
+from fairlead.model.slices import HOSTS, joined_places, owners_at_any, places_of, reached_places
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
 from fairlead.store.model import Model, Published
-
-Write: TypeAlias = Callable[[bytes], None]
 
 
 def as_chunk(message: bytes) -> bytes:
@@ -47,46 +38,10 @@ MOST_FOLLOWED = 10_000
 """Chassis that are followed at once; the one that has been away longest is forgotten first."""
 MOST_LOGGED, LARGEST_LOG = 2_000, 16 * 2**20
 """Messages, and their bytes, that are kept for who comes again."""
-MOST_BEHIND = 8 * 2**20
-"""Bytes that an agent may be behind with listening: then it has to come again."""
 HOLD = 0.01
 """Seconds for which messages are written without a rest."""
 BEAT = 5.0
 """Seconds after which who has heard nothing hears the cursor again: so it knows that the server lives."""
-
-
-@dataclass(eq=False, slots=True)
-class Watch:
-    """An agent that listens."""
-
-    chassis: str
-    write: Write | None = None
-    """None until the list was sent: what comes meanwhile waits."""
-    end: Callable[[], None] = lambda: None
-    waiting: list[bytes] = field(default_factory=list)
-    behind: int = 0
-    """Bytes of what waits."""
-
-    def tell(self, message: bytes) -> None:
-        if self.write is not None:
-            self.write(message)
-            return
-        self.waiting.append(message)
-        self.behind += len(message)
-        if self.behind > MOST_BEHIND:
-            self.end()
-
-    def let_go(self) -> None:
-        """It listens no more: what is still told goes nowhere, and nothing of the connection is held."""
-        self.write, self.end = lambda _: None, lambda: None
-        self.waiting.clear()
-
-    def go_live(self, write: Write) -> None:
-        """The list was sent: what has waited goes, and what comes goes at once."""
-        for message in self.waiting:
-            write(message)
-        self.waiting.clear()
-        self.write = write
 
 
 @dataclass(eq=False, slots=True)
@@ -180,9 +135,11 @@ class Channel:
     def whole(self, chassis: str) -> Iterator[bytes]:
         """The slice as it is when the first piece is asked for, in pieces; what changes later is told to the watch."""
         snapshot, reach, cursor = self._model.snapshot, self._followed[chassis].reach, self.cursor
-        first = list_line(snapshot.revision, agents_probe=snapshot.agents_probe)
-        yield first + self._own(snapshot, chassis)
+        yield list_line(snapshot) + self._own(snapshot, chassis)
         yield from self._texts.documents_at(snapshot, reach)
+        if HOSTS in reach:
+            yield from self._texts.host_proxies(snapshot, snapshot.hosts)
+            yield from self._texts.own_addresses(snapshot, snapshot.hosts)
         yield at_line(cursor, snapshot.revision)
 
     def _own(self, snapshot: Snapshot, chassis: str) -> bytes:
@@ -200,6 +157,13 @@ class Channel:
             lines += self._chassis_lines(news)
         elif news.fact is COVERED:
             lines += self._covered_lines(news)
+        elif news.fact is PROXIES:
+            lines += self._proxies_lines(news.after, {each.rpartition("/")[2] for each in news.news})
+        elif news.fact is AGENTS:
+            lines += self._proxies_lines(news.after, {each for each in news.news if each not in news.before.agents})
+        elif news.fact is OWN_ADDRESSES:
+            told = self._who((HOSTS,))
+            lines += ((told, each) for each in self._texts.own_addresses(news.after, news.news))
         elif news.fact is FOREIGN:
             lines += self._document_lines(replace(news, documents=tuple(dict(admitted(news.before, news.news)))))
         lines += self._document_lines(news)
@@ -223,6 +187,11 @@ class Channel:
         """Which chassis may reach something else after it."""
         if owner.kind is Kind.ROUTER:
             self._look_again(told)
+        elif owner.kind is Kind.HOST:
+            self._look_again({owner.id} & self._followed.keys())
+        elif owner.kind is Kind.NETWORK:
+            if (owner.id in news.before.announced) != (owner.id in news.after.announced):
+                self._look_again(self._who((HOSTS,)))
         elif owner.kind is Kind.PORT:
             for each in (news.before, news.after):
                 self._look_again(self._who(joined_places(each, owner)))
@@ -258,6 +227,10 @@ class Channel:
                         found.setdefault(who, {})[place] = covers
         for who, places in found.items():
             yield frozenset({who}), covered_line(places)
+
+    def _proxies_lines(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[tuple[frozenset[str], bytes]]:
+        told = self._who((HOSTS,))
+        return ((told, lines) for lines in self._texts.host_proxies(snapshot, hosts if told else ()))
 
     def _who(self, places: Iterable[str]) -> frozenset[str]:
         return frozenset().union(*(self._at.get(place, ()) for place in places))
@@ -320,6 +293,9 @@ class Channel:
         for owner in owners_at_any(snapshot, gained):
             if reach.intersection(places_of(self._model.snapshot, owner)):
                 yield b"".join(self._texts.document(self._model.snapshot, owner))
+        for host in snapshot.hosts if HOSTS in gained else ():
+            yield from self._texts.host_proxies(self._model.snapshot, (host,))
+            yield from self._texts.own_addresses(self._model.snapshot, (host,))
 
     def _reach(self, chassis: str, followed: _Followed, after: frozenset[str]) -> None:
         for place in followed.reach - after:

@@ -3,13 +3,19 @@
 A line is a JSON object with one of these names (and those beside it):
 
     list       all that was told before is forgotten: what follows, up to the next `at`, is the whole slice; and
-               whether it is for agents to probe members (`agents_probe`)
+               whether it is for agents to probe members (`agents_probe`), and for how many seconds is remembered
+               whose flows were whose (`parting`)
     put        a document (`kind/id`), with its `generation` and the `document` as the store has it; without a
                generation it is of others (`model/foreign.py`)
     delete     a document that is gone, or where the chassis reaches it no more
     health     who is down, and who was seen to answer, of a load balancer or Local IP: `down`, `online`
     chassis    the chassis itself, as OVN has it; without ports if OVN has none of that name
     covered    places (`model/covering.py`), and whether the chassis covers each
+    proxies    of a plain host (`host`), by what its agent calls them: at which ports each takes connections. What is
+               said of a host is all of it. Of whom a server says nothing it has not heard yet: what another one has
+               said holds, beyond `list`
+    addresses  of a plain host (`host`), those behind it that are its own: all of them. As of proxies, of whom a server
+               says nothing it has not heard yet
     at         the cursor: what came before it belongs together, and whoever comes again with it is told what came
                after; and the `revision` of the store
 
@@ -22,8 +28,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from immutables import Map
 
+from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.affected import affected
 from fairlead.model.chassis import Chassis
+from fairlead.model.facts import OWN_ADDRESSES, PROXIES, with_facts
 from fairlead.model.foreign import (
     Foreign,
     ForeignFloatingIP,
@@ -33,12 +41,15 @@ from fairlead.model.foreign import (
     is_foreign,
 )
 from fairlead.model.health import HealthKey
+from fairlead.model.host_news import OwnNews, at_own_addresses
 from fairlead.model.kinds import has_rows
+from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import ProxyNews, led_to
 from fairlead.model.snapshot import Aggregate, Snapshot, with_health
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes, load_documents, owners_with_rows, with_foreign
-from fairlead.store.codec import decode, encode, read_value
+from fairlead.store.codec import decode, encode, encode_value, read_value
 
 LONGEST_LINE = 2 * 2**20
 """Bytes: a document takes 1.25 MiB at most."""
@@ -48,6 +59,8 @@ FOREIGN_CLASSES: Mapping[Kind, type[Foreign]] = {
     Kind.PORT: ForeignPort,
     Kind.FLOATING_IP: ForeignFloatingIP,
 }
+PARTING = Snapshot().parting_seconds
+"""Of a server that does not say it."""
 STEP = 50
 """Documents that are put into the snapshot without a rest."""
 PROBING = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
@@ -65,6 +78,7 @@ class _Chassis(msgspec.Struct, kw_only=True):
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     list: int | None = None
     agents_probe: bool = False
+    parting: int = PARTING
     put: str = ""
     generation: int = 0
     document: msgspec.Raw = msgspec.Raw()
@@ -74,6 +88,9 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     online: tuple[_Key, ...] = ()
     chassis: _Chassis | None = None
     covered: dict[str, bool] | None = None
+    proxies: dict[str, tuple[int, ...]] | None = None
+    addresses: tuple[str, ...] | None = None
+    host: str = ""
     at: str = ""
     revision: int = 0
 
@@ -86,12 +103,14 @@ def _line(line: Line) -> bytes:
     return _ENCODE(line) + b"\n"
 
 
-def list_line(revision: int, *, agents_probe: bool) -> bytes:
-    return _line(Line(list=revision, agents_probe=agents_probe))
+def list_line(snapshot: Snapshot) -> bytes:
+    return _line(Line(list=snapshot.revision, agents_probe=snapshot.agents_probe, parting=snapshot.parting_seconds))
 
 
 def put_line(owner: Owner, generation: int | None, document: Aggregate) -> bytes:
-    return _line(Line(put=str(owner), generation=generation or 0, document=msgspec.Raw(encode(document))))
+    """What another API has is in no store, and its shape is that of this message."""
+    text = encode(document) if generation else encode_value(document)
+    return _line(Line(put=str(owner), generation=generation or 0, document=msgspec.Raw(text)))
 
 
 def delete_line(owner: Owner) -> bytes:
@@ -120,6 +139,15 @@ def chassis_line(chassis: Chassis) -> bytes:
 
 def covered_line(covered: Mapping[str, bool]) -> bytes:
     return _line(Line(covered=dict(covered)))
+
+
+def proxies_line(host: str, proxies: Mapping[str, Proxy]) -> bytes:
+    told = {name: tuple(sorted(proxy.serving)) for name, proxy in sorted(proxies.items())}
+    return _line(Line(host=host, proxies=told))
+
+
+def addresses_line(host: str, addresses: Iterable[IPAddress]) -> bytes:
+    return _line(Line(host=host, addresses=tuple(sorted(map(str, addresses)))))
 
 
 def at_line(cursor: str, revision: int) -> bytes:
@@ -153,16 +181,29 @@ class Slice:
         lines, documents, before = self._lines, self._documents, self.snapshot
         self.interrupted()
         first = next((index + 1 for index, each in enumerate(lines) if each.list is not None), 0)
-        after = Snapshot(agents_probe=lines[first - 1].agents_probe) if first else before
+        after = before
+        if first:
+            told = lines[first - 1]
+            after = Snapshot(
+                agents_probe=told.agents_probe,
+                parting_seconds=told.parting,
+                proxies=before.proxies,
+                own_addresses=before.own_addresses,
+            )
         for begin in range(first, len(lines), STEP):
             after = self._with_documents(after, range(begin, min(begin + STEP, len(lines))), lines, documents)
             yield
         for each in lines[first:]:
             after = self._with_facts(after, each)
+        proxies = {each.host: each.proxies for each in lines[first:] if each.proxies is not None}
+        news = yield from _news_of_proxies(before, proxies)
+        after = with_facts(after, PROXIES, news) if news else after
+        own = yield from _news_of_addresses(lines[first:])
+        after = with_facts(after, OWN_ADDRESSES, own)
         self.snapshot, self.cursor = replace(after, revision=line.revision), line.at
         if first:
             return _all_of(before, self.snapshot)
-        return _concerned(before, self.snapshot, lines)
+        return _concerned(before, self.snapshot, lines, news, own)
 
     def _with_documents(
         self, snapshot: Snapshot, numbers: range, lines: Sequence[Line], documents: Mapping[int, Aggregate]
@@ -202,6 +243,27 @@ class Slice:
         return snapshot
 
 
+def _news_of_proxies(snapshot: Snapshot, told: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Steps[ProxyNews]:
+    """What differs, where this is all that is known of these hosts."""
+    wanted: dict[str, Proxy] = {}
+    for host, proxies in told.items():
+        wanted |= {f"{name}/{host}": Proxy(serving=frozenset(ports)) for name, ports in proxies.items()}
+        yield
+    known = [each for each in snapshot.proxies if each.rpartition("/")[2] in told] if told else []
+    changed = (each for each in {**dict.fromkeys(known), **wanted} if snapshot.proxies.get(each) != wanted.get(each))
+    return {each: wanted.get(each) for each in changed}
+
+
+def _news_of_addresses(lines: Iterable[Line]) -> Steps[OwnNews]:
+    """Raises ValueError."""
+    found: dict[str, frozenset[IPAddress]] = {}
+    for line in lines:
+        if line.addresses is not None:
+            found[line.host] = frozenset(map(parse_address, line.addresses))
+            yield
+    return found
+
+
 def _document(line: Line) -> Aggregate:
     """Raises ValueError, StoreError."""
     owner = Owner.parse(line.put)
@@ -223,7 +285,9 @@ def _all_of(before: Snapshot, after: Snapshot) -> tuple[Owner, ...]:
     return tuple(dict.fromkeys((*owners_with_rows(before), *owners_with_rows(after))))
 
 
-def _concerned(before: Snapshot, after: Snapshot, lines: Iterable[Line]) -> tuple[Owner, ...]:
+def _concerned(
+    before: Snapshot, after: Snapshot, lines: Iterable[Line], news: ProxyNews, own: OwnNews
+) -> tuple[Owner, ...]:
     told = dict.fromkeys(Owner.parse(each.put or each.delete) for each in lines if each.put or each.delete)
     found = dict.fromkeys(affected(before, after, told))
     for line in lines:
@@ -231,4 +295,6 @@ def _concerned(before: Snapshot, after: Snapshot, lines: Iterable[Line]) -> tupl
             found[Owner.parse(line.health)] = None
         if line.chassis is not None or line.covered is not None:  # which machines are here, or looked after from here
             found.update(dict.fromkeys(Owner(kind, each) for kind in PROBING for each in after.documents(kind)))
+    found.update(dict.fromkeys(led_to(before, after, news)))
+    found.update(dict.fromkeys(at_own_addresses(before, after, own)))
     return tuple(owner for owner in found if has_rows(owner.kind))

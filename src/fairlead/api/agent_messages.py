@@ -18,7 +18,6 @@ from fairlead.api.fields import (
     Parser,
     Schema,
     Spec,
-    UnknownField,
     address,
     boolean,
     fields_schema,
@@ -30,17 +29,13 @@ from fairlead.api.fields import (
     text,
     word_of,
 )
+from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.neighbours import MOST_NEIGHBOURS, Neighbour, Neighbourhood, Remembered
-from fairlead.model.statistics import (
-    LONGEST_INTERVAL,
-    MOST_SERVICES,
-    CountedService,
-    CountingPlace,
-    Figures,
-    parse_place,
-)
+from fairlead.model.statistics import LONGEST_INTERVAL, MOST_SERVICES, CountedService, CountingPlace, parse_place
 
+MOST_UNKNOWN = 16
+"""Attributes of one object that a newer release may have beside those of this one."""
 MOST_LISTENERS = 15_000
 """In one report. A body has 4 MiB and 100,000 values (`door.MOST_VALUES`), of which each listener takes five."""
 LARGEST_SUM = 2**63 - 1
@@ -56,14 +51,15 @@ _T = TypeVar("_T")
 
 
 def object_of(spec: Spec) -> Parser[Mapping[str, object]]:
-    """Raises ValueError that names the attribute."""
+    """What it does not know a newer end may have said: that is left out. Raises ValueError that names the attribute."""
 
-    @reads(fields_schema(spec))
+    @reads({**fields_schema(spec), "additionalProperties": True, "maxProperties": len(spec) + MOST_UNKNOWN})
     def parse(value: object) -> Mapping[str, object]:
+        found = mapping(value)
+        if len(found) > len(spec) + MOST_UNKNOWN:
+            raise ValueError(f"More than {MOST_UNKNOWN} unknown attributes; there are {', '.join(spec)}")
         try:
-            return read_fields(spec, mapping(value))
-        except UnknownField as error:
-            raise ValueError(f"Unknown attribute: {error}; there are {', '.join(spec)}") from None
+            return read_fields(spec, {name: each for name, each in found.items() if name in spec})
         except MissingField as error:
             raise ValueError(f"{error.name} is missing.") from None
         except BadField as error:

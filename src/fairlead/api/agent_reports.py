@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from fairlead.api.agent_messages import LONGEST_NAME, Message, object_of
-from fairlead.api.fields import Field, Parser, boolean, integer, list_of, reads, text
+from fairlead.api.agent_messages import LONGEST_NAME, MOST_UNKNOWN, Message, object_of
+from fairlead.api.fields import Field, Parser, address, boolean, integer, list_of, reads, text
+from fairlead.model.addresses import IPAddress
 from fairlead.model.agent import LONGEST_HEARTBEAT, MOST_UNAPPLIED, SHORTEST_HEARTBEAT, Agent, Unapplied
 from fairlead.model.health import Endpoint, Health
+from fairlead.model.hosts import MOST_OWN
 from fairlead.model.sighting import LONGEST_ERROR, Sighting
 from fairlead.store.codec import encode_value, read_value
 
@@ -42,6 +44,8 @@ class Report:
     """Whether it begins anew: what was told before, and is not told again, is forgotten."""
     serving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """All proxies that run on the node, by their ports, and where they take connections."""
+    addresses: frozenset[IPAddress] | None = None
+    """Of a plain host: its own among those that are behind it. None: it has not looked yet, or is no host."""
     looks_since: datetime | None = None
     """What is older the agent remembers, and somebody else may have seen something since; None: it is all its own."""
     more: bool = False
@@ -57,11 +61,13 @@ def _time(value: object) -> datetime:
 
 
 def read_endpoint(values: list[object]) -> Endpoint:
-    """Of somebody who is older too, and does not know the last fields. Raises ValueError."""
-    missing = Endpoint._fields[len(values) :]
+    """Of somebody who is older too, and does not know the last fields, or newer and has more. Raises ValueError."""
+    known, missing = values[: len(Endpoint._fields)], Endpoint._fields[len(values) :]
     if not Endpoint._field_defaults.keys() >= set(missing):
         raise ValueError(f"this is no Endpoint: {missing[0]} is missing")
-    return read_value([*values, *(_plain(Endpoint._field_defaults[each]) for each in missing)], Endpoint)
+    if len(values) > len(Endpoint._fields) + MOST_UNKNOWN:
+        raise ValueError(f"this is no Endpoint: there are more than {MOST_UNKNOWN} values that are not known")
+    return read_value([*known, *(_plain(Endpoint._field_defaults[each]) for each in missing)], Endpoint)
 
 
 @reads({"type": "array", "minItems": 2, "maxItems": 2})
@@ -120,6 +126,7 @@ REPORT: Parser[Mapping[str, object]] = object_of(
         "sightings": Field(list_of(_sighting, MOST_SIGHTINGS), required=True),
         "whole": Field(boolean, required=True),
         "proxies": Field(_proxies),
+        "addresses": Field(list_of(address, MOST_OWN)),
         "looks_since": Field(_time),
         "more": Field(boolean),
     }
@@ -140,11 +147,13 @@ def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
     )
     seen = {endpoint: sighting and replace(sighting, chassis=chassis) for endpoint, sighting in told["sightings"]}
     serving = {each["port"]: frozenset(each["serving"]) for each in told.get("proxies") or ()}
+    own = told.get("addresses")
     return Report(
         agent=agent,
         sightings=seen,
         whole=told["whole"],
         serving=serving,
+        addresses=None if own is None else frozenset(own),
         looks_since=told.get("looks_since"),
         more=bool(told.get("more")),
     )
@@ -169,6 +178,8 @@ def render_report(report: Report) -> Message:
         "proxies": list(_told(report.serving)),
         "more": report.more,
     }
+    if report.addresses is not None:
+        body["addresses"] = sorted(map(str, report.addresses))[:MOST_OWN]
     if report.looks_since is not None:
         body["looks_since"] = report.looks_since.isoformat()
     return "POST", f"/agent/chassis/{quote(agent.name, safe='')}/report", body

@@ -1,10 +1,14 @@
 """Documents of slices as text: each is written once, whoever hears of it, and lists of many are shared."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from fairlead.api.agent_lines import health_line, put_line
+from immutables import Map
+
+from fairlead.api.agent_lines import addresses_line, health_line, proxies_line, put_line
+from fairlead.model.host_proxies import proxies_by_host
+from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Owner
 from fairlead.model.slices import owners_at_any
 from fairlead.model.snapshot import Aggregate, Snapshot
@@ -54,6 +58,11 @@ class Texts:
         self._shared_of: Snapshot | None = None
         self._shared: dict[frozenset[str], _Shared] = {}
         """What is reached -> the documents there as that snapshot has them."""
+        self._proxies_of: Map[str, Proxy] = Map()
+        self._proxies: Mapping[str, Mapping[str, Proxy]] = {}
+        """Those by their hosts."""
+        self._proxies_lines: dict[str, tuple[Mapping[str, Proxy], bytes]] = {}
+        """Host -> what its proxies serve, and that as a line."""
 
     def documents_at(self, snapshot: Snapshot, reach: frozenset[str]) -> Iterator[bytes]:
         """Chassis that reach the same share the pieces: after a server's restart all of them ask at once."""
@@ -63,6 +72,29 @@ class Texts:
             self._shared.pop(next(iter(self._shared)))
         shared = self._shared.setdefault(reach, _Shared(_pieces(self._lines(snapshot, reach))))
         return shared.read()
+
+    def host_proxies(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[bytes]:
+        """In pieces, of those of the hosts that are declared and whose agents this server has heard."""
+        known = [each for each in sorted(hosts) if each in snapshot.hosts and each in snapshot.agents]
+        proxies = self._by_host(snapshot) if known else {}
+        return _pieces(self._proxies_line(each, proxies.get(each, {})) for each in known)
+
+    def own_addresses(self, snapshot: Snapshot, hosts: Iterable[str]) -> Iterator[bytes]:
+        """In pieces, of those of the hosts of which this server has heard them."""
+        known = ((each, snapshot.own_addresses.get(each)) for each in sorted(hosts) if each in snapshot.hosts)
+        return _pieces(addresses_line(host, addresses) for host, addresses in known if addresses is not None)
+
+    def _by_host(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, Proxy]]:
+        if snapshot.proxies is not self._proxies_of:
+            self._proxies_of, self._proxies = snapshot.proxies, proxies_by_host(snapshot)
+            self._proxies_lines = {each: line for each, line in self._proxies_lines.items() if each in self._proxies}
+        return self._proxies
+
+    def _proxies_line(self, host: str, proxies: Mapping[str, Proxy]) -> bytes:
+        known = self._proxies_lines.get(host)
+        if known is None or known[0] != proxies:
+            known = self._proxies_lines[host] = proxies, proxies_line(host, proxies)
+        return known[1]
 
     def _lines(self, snapshot: Snapshot, reach: Iterable[str]) -> Iterator[bytes]:
         for owner in owners_at_any(snapshot, reach):

@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fairlead.api.agent_channel import MOST_BEHIND, Channel, Watch
+from fairlead.api.agent_channel import Channel
+from fairlead.api.agent_listener import MOST_BEHIND, Watch
 from fairlead.api.door import ApiError
 from fairlead.api.loop_turns import LoopTurns
 from fairlead.api.openapi import in_turn

@@ -6,8 +6,9 @@ them and for no other. A chassis is one that OVN has; it learns whose an address
 Errors: {"error": sentence}.
 """
 
+import asyncio
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -39,9 +40,10 @@ from fairlead.api.pace import Pace
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.drivers.interface import DriverError
+from fairlead.model.figures import Figures
 from fairlead.model.locality import local_places
 from fairlead.model.proxies import leads_to_proxies
-from fairlead.model.statistics import MOST_SERVICES, Figures, find_listeners
+from fairlead.model.statistics import MOST_SERVICES, CountedService, find_listeners
 from fairlead.model.steps import Steps
 from fairlead.resting import in_steps
 from fairlead.store.codec import encode_value
@@ -92,7 +94,8 @@ most."""
 
 
 class _Counting:
-    """What nodes have counted."""
+    """What nodes have counted. A node drops what is nobody's, so before it is told that, other servers' word of the
+    store is asked for."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -103,25 +106,38 @@ class _Counting:
         count."""
         services, asked = self._services, await read_body(request)
         counted = read_services(asked)
-        places = [services.locate(each.place) for each in counted]
         chassis = asked.get("chassis") or _only_chassis(identity(request))
-        if chassis is not None:
-            local = local_places(services.model.snapshot, _ports_of(services, request, chassis))
-            places = [place if place in local else None for place in places]
-        found = find_listeners(services.model.snapshot, zip(places, counted, strict=True))
+        ports = None if chassis is None else _ports_of(services, request, chassis)
+        found = self._find(counted, ports)
+        if None in found and await services.knows_newest():
+            found = self._find(counted, ports)
         snapshot = services.model.snapshot
         proxied = [each for each in {*found} if each is not None and leads_to_proxies(snapshot, each)]
         return json_response({"listeners": found, "proxied": proxied})
 
+    def _find(self, counted: Sequence[CountedService], ports: frozenset[str] | None) -> list[str | None]:
+        """Of a node that has these ports; None: of all nodes."""
+        snapshot = self._services.model.snapshot
+        places = [self._services.locate(each.place) for each in counted]
+        if ports is not None:
+            local = local_places(snapshot, ports)
+            places = [place if place in local else None for place in places]
+        return find_listeners(snapshot, zip(places, counted, strict=True))
+
     async def tell(self, request: Request) -> Response:
         """All sums of a node. What is told of listeners that are not there is not kept, and sums that no node can have
-        are not believed; both are named."""
+        are not believed; both are named. While the store is away no listener is called unknown."""
         services, chassis = self._services, request.path_params["chassis"]
-        _ports_of(services, request, chassis)
+        _check_known(services, request, chassis)
         told = await read_body(request)
         snapshot = services.model.snapshot
+        figures, unknown = await in_steps(_split(told["listeners"], snapshot.listener_owner))
+        if unknown:
+            stored = await services.knows_newest()
+            snapshot = services.model.snapshot
+            figures, missing = await in_steps(_split(told["listeners"], snapshot.listener_owner))
+            unknown = missing if stored else []
         known = snapshot.listener_owner
-        figures, unknown = await in_steps(_split(told["listeners"], known))
 
         def age(listener: str) -> float:
             made = snapshot.load_balancers[known[listener]].created_at
@@ -149,7 +165,12 @@ class _Hearing:
             raise ApiError(429, f"chassis {chassis} reports too often; try again in a second")
         self._pace.add(chassis)
         report = read_report(chassis, await read_body(request))
-        refused = await self._nodes.agents.hear(report)
+        agents, seen = self._nodes.agents, request.scope["extensions"]
+        connection: asyncio.Event = seen["fairlead.gone"]["event"]
+        seen["fairlead.hung_up"]["follow"](partial(agents.hang_up, chassis, connection))
+        refused = await agents.hear(report, connection)
+        if connection.is_set():  # it ended before anybody followed it
+            agents.hang_up(chassis, connection)
         named = [[msgspec.Raw(encode_value(endpoint)), why] for endpoint, why in refused]
         epoch = f"{self._nodes.channel.epoch}.{self._nodes.agents.returns(chassis)}"
         return json_response({"epoch": epoch, "refused": named})
@@ -231,6 +252,14 @@ def _check_speaks(request: Request, chassis: str) -> None:
         raise ApiError(
             403, f"user {who.user} speaks for chassis {', '.join(sorted(who.chassis))}, and not for {chassis}"
         )
+
+
+def _check_known(services: Services, request: Request, chassis: str) -> None:
+    """That there is this chassis, or this plain host. Raises ApiError as for who may not speak for it, DriverError."""
+    if chassis in services.model.snapshot.hosts:
+        _check_speaks(request, chassis)
+    else:
+        _ports_of(services, request, chassis)
 
 
 def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:

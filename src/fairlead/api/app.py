@@ -117,6 +117,14 @@ def _fault_of(doors: Iterable[Door]) -> Callable[[str, ApiError], Response]:
     return fault
 
 
+DOORS = (network.DOOR, octavia.DOOR, operator.DOOR, agents.DOOR, plugin.DOOR, lxd.DOOR)
+
+
+def in_format_of_door(path: str, error: ApiError) -> Response:
+    """For a server that has nothing behind its doors."""
+    return _fault_of(DOORS)(path, error)
+
+
 class _Door(Mount):
     """All that is below its path, even with a line break in it: the door says that there is no such thing."""
 

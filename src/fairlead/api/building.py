@@ -19,7 +19,7 @@ from fairlead.api.door import ApiError, json_response
 from fairlead.api.fields import Schema, object_schema
 from fairlead.api.openapi import DOCUMENT, Newest, operations, with_document
 from fairlead.changes.identity import Identity
-from fairlead.store.interface import OutcomeUnknown, StoreError, TooLarge
+from fairlead.store.interface import OutcomeUnknown, Overtaken, StoreError, TooLarge
 from fairlead.store.looks import NotKnown
 
 LOG = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ def _not_stored(_: Request, error: StoreError) -> ApiError:
         return ApiError(
             413, f"Nothing was written: the change is larger than the store takes: {error}", "RequestTooLarge"
         )
+    if isinstance(error, Overtaken):
+        return ApiError(409, f"Nothing was written: {error}", "Conflict")
     if isinstance(error, NotKnown):
         return ApiError(503, f"Nothing was done: {error}", "ServiceUnavailable")
     if isinstance(error, OutcomeUnknown):
@@ -118,6 +120,9 @@ def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str,
     """And a line of the log for what is no fault of the caller's."""
     where = f"{request.method} {request.url.path}"
     match error:
+        case Overtaken():
+            LOG.warning("%s: %s", where, error)
+            return {"retry-after": RETRY_SECONDS}
         case TooLarge():
             LOG.warning("%s: %s", where, error)
         case NotKnown():  # the log says once that the store is away

@@ -6,30 +6,32 @@ told again after a start. What was seen last of somebody holds until somebody ha
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
-from fairlead.api.agent_reports import Report
+from fairlead.api.agent_reports import Report, Sightings
 from fairlead.model.agent import Agent, find_stale
+from fairlead.model.behind import own_among
 from fairlead.model.covering import (
     MOST_COVERED,
     find_cover,
     hostless_places,
     is_heard,
+    is_wanted,
     place_of,
     probes_here,
     silent_nodes,
     stale_nodes,
     watched_places,
 )
-from fairlead.model.facts import AGENTS, COVERED, COVERING, PROXIES, SIGHTINGS
+from fairlead.model.facts import AGENTS, COVERED, COVERING, OWN_ADDRESSES, PROXIES, SIGHTINGS
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.indexes import NO_IDS
+from fairlead.model.host_proxies import has_host_proxy
 from fairlead.model.observed_proxy import Proxy
 from fairlead.model.probes import endpoints
-from fairlead.model.proxy_place import place_of_port, proxy_chassis
+from fairlead.model.proxy_place import place_of_host_proxy, place_of_port, proxy_chassis
 from fairlead.model.sighting import Sighting, after
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps
@@ -44,8 +46,15 @@ MEMORY = 86_400.0
 UNHEARD = 15.0
 """Seconds after the start in which every agent has spoken that lives: as long as one with the usual heartbeat may be
 silent."""
+COMES_BACK = 0.25
+"""Seconds in which one that has hung up may speak again, as one does that has a new certificate."""
+MISTAKEN = 300.0
+"""Seconds for which nothing is concluded from who hangs up, after an agent did that lives: something between it and
+this server ends connections."""
 NOT_GIVEN = "it is not for this chassis to probe"
 UNKNOWN = "nobody asks for it to be probed"
+OTHERS_PROBE, OTHERS_SERVE = "others probe what is there", "clients are led to proxies of others"
+HOST_STANDS = "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
 TOO_MANY = f"an agent tells of {MOST_OF_AGENT} endpoints at most"
 
 
@@ -60,6 +69,12 @@ class _Heard:
     endpoints: set[Endpoint] = field(default_factory=set)
     returns: int = 0
     """How often it was heard again after it had been silent: what it told before has been overtaken then."""
+    connection: object = None
+    """Over which it spoke last."""
+    hung_up: float | None = None
+    """Since when that has ended, by the server's clock."""
+    believed_from: float = 0.0
+    """When it may be concluded again from one that ends that the agent is gone."""
     proxies: set[str] = field(default_factory=set)
     """The ports of its proxies that run."""
 
@@ -83,6 +98,19 @@ class NodeAgents:
         for endpoint, seen in model.snapshot.sightings.items():  # those of before the start
             self._remember(seen.chassis).endpoints.add(endpoint)
 
+    async def recall(self, seen: Sightings) -> None:
+        """What a node had seen that has fallen silent, of whomever nobody has told this server anything."""
+        snapshot = self._model.snapshot
+        news = {
+            endpoint: each
+            for endpoint, each in seen.items()
+            if each is not None and endpoint not in snapshot.sightings and is_wanted(snapshot, endpoint)
+        }
+        for endpoint, each in news.items():
+            self._remember(each.chassis).endpoints.add(endpoint)
+        if news:
+            await in_steps(self._model.observe(SIGHTINGS, news))
+
     def last_heard(self, chassis: str) -> float | None:
         """By the wall's clock; None for never."""
         heard = self._heard.get(chassis)
@@ -101,20 +129,30 @@ class NodeAgents:
         heard = self._heard.get(chassis)
         return 0 if heard is None else len(heard.endpoints)
 
-    async def hear(self, report: Report) -> list[tuple[Endpoint, str]]:
+    def hang_up(self, chassis: str, connection: object) -> None:
+        """Whoever spoke over it has ended it. An agent keeps its own for as long as it lives."""
+        heard, now = self._heard.get(chassis), self._clock()
+        if heard is not None and heard.connection is connection and now >= heard.believed_from:
+            heard.hung_up = now
+
+    async def hear(self, report: Report, connection: object = None) -> list[tuple[Endpoint, str]]:
         """Answers what is not believed, and why: it changes nothing."""
         name, now, wall = report.agent.name, self._clock(), self._wall()
         heard = self._remember(name)
         heard.at, heard.told_at = now, wall
         before = self._model.snapshot.agents.get(name)
+        if heard.hung_up is not None and before is not None and before.since == report.agent.since:
+            heard.believed_from = now + MISTAKEN
+        heard.connection, heard.hung_up = connection, None
         agent = replace(report.agent, told=before is not None and before.told)
+        await in_steps(self._take_proxies(name, report.serving, heard))  # first: who is heard has said which these are
+        await in_steps(self._take_addresses(report))
         if before != agent:
             await in_steps(self._model.observe(AGENTS, {name: agent}))
         if before is not None and not before.heard:
             LOG.info("the agent of chassis %s is heard again", name)
             heard.returns += 1
             await in_steps(self._cover())
-        await in_steps(self._take_proxies(name, report.serving, heard))
         heard.is_told |= report.whole and name in self._model.snapshot.chassis
         refused = await in_steps(self._see(report, heard))
         now_known = self._model.snapshot.agents.get(name)
@@ -125,13 +163,22 @@ class NodeAgents:
     def _take_proxies(self, chassis: str, serving: Mapping[str, frozenset[int]], heard: _Heard) -> Steps[None]:
         """Those that were given to this chassis, and no other's; what it says no more of does not run."""
         snapshot = self._model.snapshot
-        own = {each: ports for each, ports in serving.items() if _has_proxy(snapshot, chassis, each)}
+        named = ((_proxy_of(snapshot, chassis, each), ports) for each, ports in serving.items())
+        own = {name: ports for name, ports in named if name is not None}
         news: dict[str, Proxy | None] = dict.fromkeys(heard.proxies - own.keys())
         news |= {each: Proxy(serving=ports) for each, ports in own.items()}
         heard.proxies = set(own)
         changed = {each: proxy for each, proxy in news.items() if snapshot.proxies.get(each) != proxy}
         if changed:
             yield from self._model.observe(PROXIES, changed)
+
+    def _take_addresses(self, report: Report) -> Steps[None]:
+        """A host speaks of what is behind itself alone."""
+        snapshot, name = self._model.snapshot, report.agent.name
+        if report.addresses is not None and name in snapshot.hosts:
+            own = own_among(snapshot, name, report.addresses)
+            if snapshot.own_addresses.get(name) != own:
+                yield from self._model.observe(OWN_ADDRESSES, {name: own})
 
     def _see(self, report: Report, heard: _Heard) -> Steps[list[tuple[Endpoint, str]]]:
         """An agent that begins anew knows nothing yet of what it has to probe: what was seen last holds until then."""
@@ -160,7 +207,7 @@ class NodeAgents:
     def _why_not(self, snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> str:
         if not probes_here(snapshot, chassis, endpoint):
             return NOT_GIVEN
-        return "" if _is_wanted(snapshot, endpoint) else UNKNOWN
+        return "" if is_wanted(snapshot, endpoint) else UNKNOWN
 
     def _take(self, heard: _Heard, chassis: str, news: dict[Endpoint, Sighting | None]) -> Steps[None]:
         """What somebody else has seen meanwhile is theirs to take back."""
@@ -223,13 +270,32 @@ class NodeAgents:
         stale = find_stale(silences, beats, before)
         news: dict[str, Agent | None] = {name: replace(agents[name], heard=False) for name in stale - before}
         for name in news:
-            LOG.warning("the agent of chassis %s is silent: others probe what is there", name)
+            LOG.warning("the agent of chassis %s is silent: %s", name, self._meanwhile(name, OTHERS_PROBE))
+        for name in self._away(now) - news.keys():
+            LOG.warning("the agent of chassis %s has hung up: %s", name, self._meanwhile(name, OTHERS_SERVE))
+            news[name] = replace(agents[name], away=True)
         for name in [name for name, heard in self._heard.items() if now - heard.at > MEMORY]:
             await self.forget(name)
         if news:
             await in_steps(self._model.observe(AGENTS, news))
+        snapshot = self._model.snapshot
+        gone = [each for each in snapshot.own_addresses if each not in snapshot.hosts]
+        if gone:  # what a host has said that is silent by now holds
+            await in_steps(self._model.observe(OWN_ADDRESSES, dict.fromkeys(gone)))
         await self._forget_orphans()
         await in_steps(self._cover())
+
+    def _meanwhile(self, name: str, elsewhere: str) -> str:
+        """What becomes of its node while nobody speaks for it. Nobody does anything in the place of a plain host."""
+        return HOST_STANDS if name in self._model.snapshot.hosts else elsewhere
+
+    def _away(self, now: float) -> set[str]:
+        """Who has hung up and did not come again."""
+        agents, gone = self._model.snapshot.agents, set[str]()
+        for name, heard in self._heard.items():
+            if heard.hung_up is not None and now - heard.hung_up > COMES_BACK:
+                gone.add(name)
+        return {name for name in gone if name in agents and agents[name].heard and not agents[name].away}
 
     async def forget(self, chassis: str) -> None:
         """With all that it saw."""
@@ -271,9 +337,17 @@ class NodeAgents:
         yield from hostless_places(snapshot)
 
 
-def _has_proxy(snapshot: Snapshot, chassis: str, port_id: str) -> bool:
-    port = snapshot.ports.get(port_id)
-    return port is not None and proxy_chassis(port) == chassis and place_of_port(port) is not None
+def _proxy_of(snapshot: Snapshot, chassis: str, named: str) -> str | None:
+    """What the chassis has behind a port of its own, or as a plain host for load balancers that there are; None for
+    what is not its own."""
+    port = snapshot.ports.get(named)
+    if port is not None:
+        return named if proxy_chassis(port) == chassis and place_of_port(port) is not None else None
+    identity = f"{named}/{chassis}"
+    place = place_of_host_proxy(identity)
+    if place is None or place not in snapshot.proxied:
+        return None
+    return identity if has_host_proxy(snapshot, chassis, place) else None
 
 
 def _held(last: Sighting | None, seen: Sighting, looks_since: datetime) -> Sighting:
@@ -286,12 +360,4 @@ def _held(last: Sighting | None, seen: Sighting, looks_since: datetime) -> Sight
 def _can_be_asked_for(snapshot: Snapshot, endpoint: Endpoint) -> bool:
     """Whether its machine is still there, and whoever asked."""
     has_asker = endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips
-    return has_asker and (not endpoint.port_id or endpoint.port_id in snapshot.ports) and _is_wanted(snapshot, endpoint)
-
-
-def _is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:
-    """Whether anybody may ask for it: a member with a monitor is at its address, or a monitored replica at its port."""
-    if endpoint.address in snapshot.watched:
-        return True
-    replicas: Iterable[str] = snapshot.replica_local_ips.get(endpoint.port_id, NO_IDS)
-    return any(each in snapshot.monitored_local_ips for each in replicas)
+    return has_asker and (not endpoint.port_id or endpoint.port_id in snapshot.ports) and is_wanted(snapshot, endpoint)

@@ -3,13 +3,21 @@
 A sum that has grown since the node told it last counts by that growth. A sum that has fallen says that the node has
 lost its file: counting goes on from there. A sum that has grown faster than wires and processors can is not believed.
 The sums of a silent node still count, for a day; the open connections that it told do not.
+
+What a node had counted when it fell silent is stored (`model/silence.py`). A server that did not hear it, or missed its
+last words, takes it from there; so all say the same, and go on from the same if the node is heard again.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 
-from fairlead.model.statistics import Figures
+from immutables import Map
+
+from fairlead.changes.silence import TOGETHER
+from fairlead.model.figures import Figures
+from fairlead.model.silence import SilentNode
 from fairlead.model.steps import Steps, at_once
 
 SILENCES = 3
@@ -39,11 +47,23 @@ class _Report:
     """By listener."""
     until: float
     """When the node is silent, unless it tells something again."""
+    heard: datetime
+    is_own: bool = True
+    """Whether this server heard it; else it was stored."""
 
 
 class NodeCounts:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        stored: Callable[[], Mapping[str, SilentNode]] = Map,
+    ) -> None:
+        """`stored` is what is kept of nodes that have fallen silent."""
+        self._clock, self._wall = clock, wall
+        self._stored = stored
+        self._known: Mapping[str, SilentNode] = {}
+        """Of what is stored, all that was looked at."""
         self._reports: dict[str, _Report] = {}
         self._counted: dict[str, set[str]] = {}
         """Listener -> the nodes that have counted for it: reading a listener costs these only."""
@@ -64,6 +84,7 @@ class NodeCounts:
         """
         now = self._clock()
         self._forget(now)
+        self._take_stored(now)
         before = self._reports[chassis].entries if chassis in self._reports else {}
         entries: dict[str, _Entry] = {}
         doubtful: list[str] = []
@@ -77,14 +98,15 @@ class NodeCounts:
             if entry is not None:
                 entries[listener] = entry
             yield
-        self._replace(chassis, _Report(entries=entries, until=now + SILENCES * interval))
+        self._replace(chassis, _Report(entries=entries, until=now + SILENCES * interval, heard=self._wall()))
         return doubtful
 
     def total(self, listeners: Iterable[str]) -> Figures | None:
         """Of these listeners on all nodes; None while no node has told anything."""
+        now, total = self._clock(), Figures()
+        self._take_stored(now)
         if not self._reports:
             return None
-        now, total = self._clock(), Figures()
         for listener in listeners:
             for chassis in self._counted.get(listener, ()):
                 report = self._reports[chassis]
@@ -102,6 +124,45 @@ class NodeCounts:
         now = self._clock()
         return sum(1 for report in self._reports.values() if now < report.until)
 
+    def silent(self) -> Mapping[str, float]:
+        """The nodes that this server heard itself and hears no more -> for how many seconds they are silent."""
+        now = self._clock()
+        reports = self._reports.items()
+        return {chassis: now - each.until for chassis, each in reports if each.is_own and each.until <= now}
+
+    def is_heard(self, chassis: str) -> bool:
+        report = self._reports.get(chassis)
+        return report is not None and self._clock() < report.until
+
+    def heard_at(self, chassis: str) -> datetime:
+        return self._reports[chassis].heard
+
+    def last_words(self, chassis: str) -> SilentNode:
+        """What is to be stored of a silent one; nothing yet of what it had seen."""
+        report = self._reports[chassis]
+        entries = sorted(report.entries.items())
+        return SilentNode(
+            name=chassis,
+            since=report.heard,
+            counted=tuple((listener, replace(each.counted, active=0)) for listener, each in entries),
+            told=tuple(
+                (listener, replace(each.told, active=0)) for listener, each in entries if each.told != each.counted
+            ),
+        )
+
+    def _take_stored(self, now: float) -> None:
+        """What is newer than what this server has heard itself."""
+        stored, known = self._stored(), self._known
+        if stored is known:
+            return
+        self._known = stored
+        for chassis, node in stored.items():
+            if node is known.get(chassis):
+                continue
+            own = self._reports.get(chassis)
+            if own is None or own.heard + TOGETHER < node.since:
+                self._replace(chassis, _stored_report(node, now - _seconds(self._wall() - node.since)))
+
     def _replace(self, chassis: str, report: _Report | None) -> None:
         before = self._reports.pop(chassis, None)
         after = report.entries if report else {}
@@ -117,6 +178,19 @@ class NodeCounts:
     def _forget(self, now: float) -> None:
         for chassis in [name for name, report in self._reports.items() if report.until + MEMORY < now]:
             self._replace(chassis, None)
+
+
+def _seconds(time_ago: timedelta) -> float:
+    return max(0.0, time_ago.total_seconds())
+
+
+def _stored_report(node: SilentNode, at: float) -> _Report:
+    """`at` is when the node was heard last."""
+    told = dict(node.told)
+    entries = {
+        listener: _Entry(told=told.get(listener, counted), counted=counted, at=at) for listener, counted in node.counted
+    }
+    return _Report(entries=entries, until=at, heard=node.since, is_own=False)
 
 
 def _believe(known: _Entry | None, told: Figures, seconds: float, now: float) -> _Entry | None:

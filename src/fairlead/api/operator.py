@@ -11,15 +11,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api import node_identity, operator_chassis
+from fairlead.api import operator_chassis, operator_flows, operator_hosts, operator_nodes
 from fairlead.api.building import SENTENCE, Door, sentence
 from fairlead.api.door import ApiError, JsonObject, Services, json_response
-from fairlead.api.fields import Schema, array_schema, object_schema, or_null, words_schema
+from fairlead.api.fields import Schema, object_schema, or_null, words_schema
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Newest, Operation
+from fairlead.api.operator_nodes import NODES, nodes_of
+from fairlead.api.operator_rows import BY_KEY, PLANNED, plans, texts
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.rows import Diff, Rows
+from fairlead.dataplane.rows import Diff
 from fairlead.drivers.interface import DriverError
 from fairlead.model.foreign import is_foreign
 from fairlead.model.health import Health
@@ -43,20 +45,16 @@ def _each(schema: Schema) -> Schema:
     return {"type": "object", "additionalProperties": schema}
 
 
-CHANGED: Mapping[str, Schema] = {
-    "create": TEXTS,
-    "update": {"type": "array", "items": array_schema(TEXT, 2)},
-    "delete": TEXTS,
-}
-PLANNED = object_schema({**CHANGED, "dataplanes": _each(object_schema(CHANGED, CHANGED))}, [*CHANGED, "dataplanes"])
 ARRIVED: Mapping[str, Schema] = {"applied": NUMBER, "error": or_null(TEXT)}
-ROWS: Mapping[str, Schema] = {"desired": _each(TEXT), "actual": _each(TEXT)}
+ROWS: Mapping[str, Schema] = {"desired": BY_KEY, "actual": BY_KEY}
 BY_DATAPLANE: Mapping[str, Schema] = {
     **ARRIVED,
     **ROWS,
     "chassis": _each(object_schema(ARRIVED, ARRIVED)),
+    **NODES,
 }
-"""A central dataplane has rows, one of nodes has chassis."""
+"""A central dataplane has rows; one of nodes has chassis on which something has arrived, and nodes with the rows that
+they have to have."""
 SHOWN: Mapping[str, Schema] = {
     "owner": TEXT,
     "name": TEXT,
@@ -101,9 +99,19 @@ def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
             Operation("GET", "/statistics", handlers.statistics, gives={200: STATISTICS}),
             Operation("GET", "/health", handlers.health, gives={200: HEALTH}),
             Operation("GET", "/plan", handlers.plan, gives={200: planned}, fails=[503]),
-            Operation("GET", "/owners/{owner:path}", handlers.show, gives={200: shown}, fails=[409, 503]),
+            Operation(
+                "GET",
+                "/owners/{owner:path}",
+                handlers.show,
+                query={"chassis": TEXT},
+                gives={200: shown},
+                fails=[409, 503],
+            ),
             Operation("POST", "/resync", handlers.resync, query={"force": FLAG}, gives={200: RESYNCED}),
             *operator_chassis.routes(services),
+            *operator_hosts.routes(services),
+            *operator_flows.routes(services, dataplanes),
+            *operator_nodes.routes(services, dataplanes),
         ]
     )
 
@@ -114,30 +122,31 @@ class _Handlers:
     _dataplanes: Dataplanes
 
     async def plan(self, _: Request) -> Response:
-        found: dict[str, dict[str, JsonObject]] = {}
+        changes = dict[str, Mapping[Owner, Diff]]()
         for each in self._dataplanes.central:
             with _asking(each):
-                for owner, change in (await each.reconciler.plan()).items():
-                    found.setdefault(str(owner), {})[each.dataplane.name] = _diff(self._services.model.snapshot, change)
-        return json_response({"plan": {owner: _planned(changes) for owner, changes in found.items()}})
+                changes[each.dataplane.name] = await each.reconciler.plan()
+        return json_response({"plan": await in_steps(plans(self._services.model.snapshot, changes))})
 
     async def health(self, _: Request) -> Response:
         rows = await in_steps(health_table(self._services.model.snapshot))
         return json_response({"health": [_probed_row(row) for row in rows]})
 
     async def show(self, request: Request) -> Response:
+        """With `chassis`, of the rows on nodes those of this one alone."""
         owner = await in_steps(_find_owner(self._services.model.snapshot, request.path_params["owner"]))
         rows = await self._rows(owner)
         snapshot = self._services.model.snapshot
         if not rows and snapshot.find(owner) is None:
             titles = " or ".join(each.dataplane.title for each in self._dataplanes.central)
-            raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles}")
+            raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles or 'any dataplane'}")
         theirs = snapshot.find(owner)
         if not rows and is_foreign(theirs):
             row = name_rows(snapshot, theirs.row)
             raise ApiError(
                 404, f"{owner} is not ours: {theirs.writer.value} wrote it, as {row}; nothing is written for it"
             )
+        nodes = await in_steps(nodes_of(snapshot, self._dataplanes, owner, request.query_params.get("chassis")))
         generation = snapshot.generations.get(owner, snapshot.revision)
         applied = self._services.applied(owner)
         return json_response(
@@ -150,17 +159,17 @@ class _Handlers:
                 "down": _down(snapshot, owner),
                 "unknown": _unknown(snapshot, owner),
                 **{which: _together(rows, which) for which in ROWS},
-                "dataplanes": _by_dataplane(self._dataplanes, owner, rows),
+                "dataplanes": _by_dataplane(self._dataplanes, owner, rows, nodes),
             }
         )
 
     async def resync(self, request: Request) -> Response:
         force = request.query_params.get("force", "").lower() in ("true", "1")
-        changed: dict[str, int] = {}
+        mended: dict[str, int] = {}
         for each in self._dataplanes.central:
             with _asking(each):
-                changed[each.dataplane.name] = await each.reconciler.resync(force=force)
-        return json_response({"changed": sum(changed.values()), "dataplanes": changed})
+                mended[each.dataplane.name] = await each.reconciler.resync(force=force)
+        return json_response({"changed": sum(mended.values()), "dataplanes": mended})
 
     async def statistics(self, _: Request) -> Response:
         figures = {
@@ -181,8 +190,8 @@ class _Handlers:
             if desired or actual:
                 snapshot = self._services.model.snapshot
                 rows[each.dataplane.name] = {
-                    "desired": _texts(snapshot, desired),
-                    "actual": _texts(snapshot, actual),
+                    "desired": texts(snapshot, desired),
+                    "actual": texts(snapshot, actual),
                 }
         return rows
 
@@ -230,29 +239,14 @@ def _followed(now: Condition) -> JsonObject:
     }
 
 
-def _diff(snapshot: Snapshot, change: Diff) -> JsonObject:
-    def named(row: object) -> str:
-        return name_rows(snapshot, str(row))
-
-    return {
-        "create": [named(row) for row in change.creates.values()],
-        "update": [[named(update.before), named(update.after)] for update in change.updates.values()],
-        "delete": [named(row) for row in change.deletes.values()],
-    }
-
-
-def _planned(changes: Mapping[str, JsonObject]) -> JsonObject:
-    """Of all dataplanes together, and of each."""
-    together = {word: [row for change in changes.values() for row in change[word]] for word in CHANGED}
-    return {**together, "dataplanes": changes}
-
-
 def _arrived(applied: Applied) -> JsonObject:
     return {"applied": applied.generation, "error": applied.error}
 
 
-def _by_dataplane(dataplanes: Dataplanes, owner: Owner, rows: Mapping[str, JsonObject]) -> JsonObject:
-    """What has arrived in each, on which chassis, and the rows of those that are here."""
+def _by_dataplane(
+    dataplanes: Dataplanes, owner: Owner, rows: Mapping[str, JsonObject], nodes: Mapping[str, JsonObject]
+) -> JsonObject:
+    """What has arrived in each, on which chassis, and the rows of those that are here, and that nodes have to have."""
     found: dict[str, JsonObject] = {}
     for where, applied in sorted(dataplanes.known(owner).items()):
         if where.chassis:
@@ -263,7 +257,7 @@ def _by_dataplane(dataplanes: Dataplanes, owner: Owner, rows: Mapping[str, JsonO
         name = each.dataplane.name
         if name in rows:  # which may be left from another provider
             found[name] = {**found.get(name, _arrived(each.applied(owner))), **rows[name]}
-    return found
+    return {name: {**found.get(name, {}), **nodes.get(name, {})} for name in {**found, **nodes}}
 
 
 def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
@@ -297,10 +291,6 @@ def _probed(snapshot: Snapshot, owner: Owner, ask: Callable[[Snapshot, Probing],
     return {f"{identity} {text}": why[identity].value for identity, text in describe_probed(snapshot, probing, why)}
 
 
-def _texts(snapshot: Snapshot, rows: Rows) -> JsonObject:
-    return {" ".join(key): name_rows(snapshot, str(rows[key])) for key in sorted(rows)}
-
-
 def _only_admin(who: Identity) -> None:
     if not who.is_admin:
         raise ApiError(403, "this is for administrators")
@@ -312,7 +302,7 @@ DOOR = Door(
     error=SENTENCE,
     fault=sentence,
     words={
-        Refused: node_identity.refusal_of,
+        Refused: operator_hosts.refusal_of,
         MassDelete: lambda _, error: ApiError(409, f"{error}; say --force if that is meant"),
         StoreError: lambda _, error: ApiError(503, f"the store cannot be read: {error}"),
         Unsupported: lambda _, error: ApiError(409, str(error)),

@@ -1,7 +1,7 @@
 """The part of the operator's door that shows nodes: each chassis as OVN has it, its agent, and how it is known."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,9 +13,12 @@ from fairlead.api.fields import Schema, array_schema, object_schema, or_null
 from fairlead.api.node_identity import issue
 from fairlead.api.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
 from fairlead.changes.nodes import revoke_node
+from fairlead.model.host_proxies import has_host_proxy
 from fairlead.model.proxies import proxy_ports, wanted_of_proxies
-from fairlead.model.proxy_place import proxy_chassis
+from fairlead.model.proxy_place import ProxyPlace, place_of_host_proxy, proxy_chassis
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.resting import in_steps
 
 MOST_SHOWN = 20_000
 _UNAPPLIED: Schema = object_schema({"dataplane": TEXT, "owner": TEXT, "error": TEXT}, ["dataplane", "owner", "error"])
@@ -35,6 +38,8 @@ _AGENT = object_schema(
 _SERVING: Mapping[str, Schema] = {"at": TEXT, "project_id": TEXT, "serving": NUMBER, "wanted": NUMBER}
 """Of the listeners of a project on a network, or on the gateway of a router."""
 _PROXY = object_schema(_SERVING, _SERVING)
+_DECLARED = object_schema({"number": NUMBER, "draining": FLAG}, ["number", "draining"])
+"""As a plain host."""
 _ENROLLED = object_schema({"since": TEXT, "until": TEXT}, ["since", "until"])
 _ROW: Mapping[str, Schema] = {
     "name": TEXT,
@@ -44,6 +49,7 @@ _ROW: Mapping[str, Schema] = {
     "zones": TEXTS,
     "ports": NUMBER,
     "covered_for": NUMBER,
+    "declared": or_null(_DECLARED),
     "agent": or_null(_AGENT),
     "proxies": array_schema(_PROXY, MOST_SHOWN),
     "enrolled": or_null(_ENROLLED),
@@ -54,18 +60,19 @@ ROW = object_schema(_ROW, _ROW)
 
 def routes(services: Services) -> list[Operation]:
     async def list_all(_: Request) -> Response:
-        """Every node that OVN has, that has an agent, or that is enrolled or may be, by name."""
+        """Every node that OVN has, that is declared as a plain host, that has an agent, or that is enrolled or may be,
+        by name."""
         snapshot = services.model.snapshot
-        names = sorted({*snapshot.chassis, *snapshot.agents, *snapshot.nodes, *snapshot.node_tokens})
-        found = _of_each(snapshot)
+        names = sorted({name for known in _known(snapshot) for name in known})
+        found = await in_steps(_of_each(snapshot))
         return json_response({"chassis": [_row(services, snapshot, name, found) for name in names[:MOST_SHOWN]]})
 
     async def show(request: Request) -> Response:
         """One of them."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
-        if not any(name in each for each in (snapshot.chassis, snapshot.agents, snapshot.nodes, snapshot.node_tokens)):
+        if not any(name in known for known in _known(snapshot)):
             raise ApiError(404, f"there is no chassis {name[:100]}")
-        return json_response(_row(services, snapshot, name, _of_each(snapshot)))
+        return json_response(_row(services, snapshot, name, await in_steps(_of_each(snapshot))))
 
     async def enrol(request: Request) -> Response:
         """A token by which this node's agent gets a certificate, once. It is not shown again; one that was issued for
@@ -92,6 +99,10 @@ def routes(services: Services) -> list[Operation]:
     ]
 
 
+def _known(snapshot: Snapshot) -> tuple[Collection[str], ...]:
+    return snapshot.chassis, snapshot.hosts, snapshot.agents, snapshot.nodes, snapshot.node_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class _OfEach:
     """What is found by looking at everything once, by chassis."""
@@ -100,7 +111,7 @@ class _OfEach:
     proxies: Mapping[str, list[JsonObject]]
 
 
-def _of_each(snapshot: Snapshot) -> _OfEach:
+def _of_each(snapshot: Snapshot) -> Steps[_OfEach]:
     proxies = defaultdict[str, list[JsonObject]](list)
     for place in sorted(snapshot.place_proxies):
         wanted = wanted_of_proxies(snapshot, place)
@@ -108,11 +119,22 @@ def _of_each(snapshot: Snapshot) -> _OfEach:
             known = snapshot.proxies.get(port.id)
             serving = known.serving & wanted if known is not None else ()
             proxies[proxy_chassis(port)].append({**place._asdict(), "serving": len(serving), "wanted": len(wanted)})
+        yield
+    wanted_at = dict[ProxyPlace, frozenset[int]]()
+    for identity in sorted(snapshot.proxies):
+        on_host, name = place_of_host_proxy(identity), identity.rpartition("/")[2]
+        if on_host is not None and has_host_proxy(snapshot, name, on_host):
+            if on_host not in wanted_at:
+                wanted_at[on_host] = wanted_of_proxies(snapshot, on_host)
+            wanted = wanted_at[on_host]
+            serving = snapshot.proxies[identity].serving & wanted
+            proxies[name].append({**on_host._asdict(), "serving": len(serving), "wanted": len(wanted)})
+            yield
     return _OfEach(Counter(snapshot.covered.values()), proxies)
 
 
 def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) -> JsonObject:
-    chassis, agent = snapshot.chassis.get(name), snapshot.agents.get(name)
+    chassis, agent, host = snapshot.chassis.get(name), snapshot.agents.get(name), snapshot.hosts.get(name)
     node, token = snapshot.nodes.get(name), snapshot.node_tokens.get(name)
     heard = services.nodes.agents.last_heard(name)
     until = [each.not_after for each in node.certificates] if node is not None else []
@@ -126,6 +148,7 @@ def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) ->
         "ports": len(chassis.ports) if chassis else 0,
         "covered_for": of_each.covered.get(name, 0),
         "proxies": of_each.proxies.get(name, [])[:MOST_SHOWN],
+        "declared": host and {"number": host.number, "draining": host.draining},
         "agent": agent
         and {
             "version": agent.version,

@@ -54,6 +54,10 @@ class BoundedHttp(HttpToolsProtocol):
         self.over = asyncio.Event()
         """Nobody waits for news any longer: the client has hung up, or the server ends."""
         self.on_gone: Callable[[], None] = lambda: None
+        self._on_hung_up: Callable[[], None] = lambda: None
+        self._ended_here = False
+        """Whether it was this server that has ended the connection. That the client has, no event loop says alike: over
+        TLS uvloop tells nobody that the last byte was read."""
         self.peer = ""
         """Who has connected, for callers without an address: a user of this machine, on a unix socket."""
         self.certificate_of: Callable[[asyncio.BaseTransport], bytes | None] = lambda _: None
@@ -76,6 +80,7 @@ class BoundedHttp(HttpToolsProtocol):
         return {
             "fairlead.gone": {"event": self.gone},
             "fairlead.over": {"event": self.over},
+            "fairlead.hung_up": {"follow": self._follow_hung_up},
             "fairlead.certificate": {"der": self._certificate},
             "fairlead.stream": {
                 "write": self.transport.write,
@@ -92,13 +97,19 @@ class BoundedHttp(HttpToolsProtocol):
 
     def close(self) -> None:
         """At once: what was not sent yet is not worth another wait."""
+        self._ended_here = True
         if self.transport is not None:
             self.transport.abort()
 
     def shutdown(self) -> None:
         """The server ends when it has answered what it is serving."""
+        self._ended_here = True
         self.over.set()
         super().shutdown()
+
+    def _follow_hung_up(self, tell: Callable[[], None]) -> None:
+        """Told once, when it is the client who has ended the connection; nobody else is told any more."""
+        self._on_hung_up = tell
 
     # what the transport says
 
@@ -111,19 +122,22 @@ class BoundedHttp(HttpToolsProtocol):
         self.gone.set()
         self.over.set()
         self.on_gone()
+        if not self._ended_here:
+            self._on_hung_up()
         super().connection_lost(exc)
         self._let_go()
 
     def _let_go(self) -> None:
         """Of what refers to this again: what was frozen (`server/process.py`) while it lived is not looked through for
         circles any more, and each agent that came again left 100 KB."""
-        self.on_gone = lambda: None
+        self.on_gone = self._on_hung_up = lambda: None
         self.cycle = self.scope = None  # type: ignore[assignment]
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         self._rest += len(data)
         super().data_received(data)
+        self._ended_here |= self.transport.is_closing()
         if self._websocket is not None:
             return
         if self._rest > LARGEST_HEAD and not self.transport.is_closing():
@@ -206,6 +220,11 @@ class BoundedHttp(HttpToolsProtocol):
         if not self.pipeline:
             self._wait(LINGER if self._in_body else HEAD_PATIENCE)
         super().on_response_complete()
+        self._ended_here |= self.transport.is_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._ended_here = True
+        super().timeout_keep_alive_handler()
 
     def _wait(self, seconds: float) -> None:
         """For the client, from now on."""

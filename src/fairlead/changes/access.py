@@ -95,6 +95,8 @@ def may_change_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> bo
     network = network_of(snapshot, subnet)
     if is_foreign(network):
         return False
+    if network.announced:
+        return asker.is_admin
     return asker.may_change(network.project_id) or asker.may_change(subnet.project_id)
 
 

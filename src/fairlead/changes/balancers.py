@@ -6,6 +6,8 @@ whole load balancers only.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from fairlead.changes.asker import Asker
@@ -13,7 +15,8 @@ from fairlead.changes.balancer_checks import check_parts, check_sizes
 from fairlead.changes.finding import NotTheirs, check_may_change, find_load_balancer
 from fairlead.changes.ids import check_new
 from fairlead.changes.listener_checks import check_listener, complete_listener
-from fairlead.changes.offers import find_provider
+from fairlead.changes.members_behind import hosts_of_members
+from fairlead.changes.offers import check_announced, find_provider
 from fairlead.changes.pool_checks import check_subnet, complete_pool
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.proxy_ports import with_proxy_ports
@@ -22,12 +25,15 @@ from fairlead.changes.vip_gateways import place_vips
 from fairlead.changes.vips import VipPort
 from fairlead.model import loadbalancer as lb
 from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.behind import nowhere
 from fairlead.model.foreign import is_foreign
 from fairlead.model.indexes import NO_IDS
+from fairlead.model.moved_slots import Transition, remember_moved
 from fairlead.model.network import Port, Resource, release
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.parting import remember_removed
 from fairlead.model.quota import Counted
+from fairlead.model.shares import LARGEST, SMALLEST
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.standing import balancer_status
 from fairlead.model.status import ProvisioningStatus
@@ -163,7 +169,8 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
     Raises Refused, and Unsupported, for what cannot be so.
     """
     old = snapshot.load_balancers.get(wanted.id)
-    wanted = yield from _complete(old, wanted)
+    announces = find_provider(asker.providers, wanted.provider).announces
+    wanted = yield from _complete(old, wanted, LARGEST if announces else SMALLEST)
     wanted = replace(wanted, kept=old.kept) if old is not None else wanted
     ports = tuple(port for port in ports if not is_foreign(port))
     if ports:
@@ -172,15 +179,29 @@ def put(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer, *ports: Port)
     wanted = with_proxy_ports(snapshot, old, wanted)
     yield
     yield from _check(snapshot, asker, old, wanted)
+    hosts = (yield from hosts_of_members(snapshot, old, wanted)) if announces else ()
     probe_ports = make_probe_ports(snapshot, wanted, asker.now)
     yield
     if old is not None:
         wanted = yield from remember_removed(old, wanted, asker.now, snapshot.parting_seconds)
+        if announces:
+            wanted = yield from _remember_moved(snapshot, asker, old, wanted)
         wanted = replace(wanted, updated_at=asker.now, created_at=old.created_at, owns_vip_port=old.owns_vip_port)
     changes = _giving_addresses(*ports, *probe_ports, wanted)
+    changes = replace(changes, reads=(*changes.reads, *hosts))
     if wanted.router_id is None or (old is not None and wanted.router_id == old.router_id):
         return changes
     return replace(changes, reads=(*changes.reads, Owner(Kind.ROUTER, wanted.router_id)))
+
+
+def _remember_moved(
+    snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer, wanted: lb.LoadBalancer
+) -> Steps[lb.LoadBalancer]:
+    """Who is down had no slot to lose, and where a host itself is nobody had one."""
+    members = (member for each in (old, wanted) for pool in each.pools for member in pool.members)
+    down = snapshot.down.get(wanted.id, frozenset()) | nowhere(snapshot, wanted, members)
+    until = asker.now + timedelta(seconds=snapshot.parting_seconds)
+    return (yield from remember_moved(old, wanted, down, Transition(now=asker.now, until=until)))
 
 
 def put_part(snapshot: Snapshot, asker: Asker, wanted: lb.LoadBalancer) -> Steps[Changes]:
@@ -224,11 +245,14 @@ def _status(snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer) -> Bala
     return balancer_status(snapshot, balancer, asker.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
-def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer) -> Steps[lb.LoadBalancer]:
-    """What has not changed is the same object, and is not looked at."""
+def _complete(old: lb.LoadBalancer | None, wanted: lb.LoadBalancer, smallest: int) -> Steps[lb.LoadBalancer]:
+    """With so many slots at least: hosts that announce a VIP have the largest table anyway, which is the most even one.
+    What has not changed is the same object, and is not looked at."""
     if old is None or wanted.pools is not old.pools:
         known_pools = old.pools if old else ()
-        wanted = replace(wanted, pools=(yield from _completed(known_pools, wanted.pools, complete_pool)))
+        wanted = replace(
+            wanted, pools=(yield from _completed(known_pools, wanted.pools, partial(complete_pool, smallest=smallest)))
+        )
     if old is None or wanted.listeners is not old.listeners:
         known = old.listeners if old else ()
         listeners = yield from _completed(known, wanted.listeners, in_one_step(complete_listener))
@@ -266,6 +290,9 @@ def _check(snapshot: Snapshot, asker: Asker, old: lb.LoadBalancer | None, wanted
     for field in _OFFERED if old is not None else ():
         if getattr(wanted, field) != getattr(old, field):
             raise Refused(OfferStays(balancer_id=wanted.id, field=field))
+    network = snapshot.networks.get(wanted.vip.network_id)
+    if old is None and network is not None:
+        check_announced(asker.providers, wanted.provider, network)
     yield
     ports: dict[tuple[lb.Transport, int], lb.Listener] = {}
     for listener in wanted.listeners:

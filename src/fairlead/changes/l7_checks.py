@@ -1,6 +1,7 @@
 """What must be true of an L7 policy and of its rules."""
 
 import re
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -8,6 +9,13 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType
 from fairlead.model.sizes import RULES
 
+COMPARISONS: Mapping[L7RuleType, Set[L7Comparison]] = {
+    **dict.fromkeys(L7RuleType, frozenset(L7Comparison)),
+    L7RuleType.FILE_TYPE: {L7Comparison.EQUAL_TO, L7Comparison.REGEX},
+    L7RuleType.SSL_CONN_HAS_CERT: {L7Comparison.EQUAL_TO},
+    L7RuleType.SSL_VERIFY_RESULT: {L7Comparison.EQUAL_TO},
+}
+"""By which each type may be compared."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a header or of a cookie (RFC 9110, section 5.6.2; RFC 6265, section 4.1.1)."""
 _COOKIE_VALUE = re.compile(r"[!-~]+")
@@ -75,7 +83,7 @@ def _problem(rule: L7Rule) -> RuleProblem | WrongRule | None:
             if not _TOKEN.fullmatch(rule.key):
                 return RuleProblem.BAD_KEY
             return _wrong_value(rule, _COOKIE_VALUE if rule.type is L7RuleType.COOKIE else _HEADER_VALUE)
-        case L7RuleType.FILE_TYPE if rule.compare_type not in (L7Comparison.REGEX, L7Comparison.EQUAL_TO):
+        case L7RuleType.FILE_TYPE if rule.compare_type not in COMPARISONS[rule.type]:
             return RuleProblem.BAD_COMPARISON
         case L7RuleType.HOST_NAME | L7RuleType.PATH | L7RuleType.FILE_TYPE:
             return _wrong_value(rule, _HEADER_VALUE)
@@ -114,4 +122,4 @@ def _wrong_certificate(rule: L7Rule) -> RuleProblem | None:
         return RuleProblem.NOT_TRUE
     if rule.type is L7RuleType.SSL_VERIFY_RESULT and not (rule.value.isascii() and rule.value.isdecimal()):
         return RuleProblem.NOT_A_NUMBER
-    return RuleProblem.ONLY_EQUAL if rule.compare_type is not L7Comparison.EQUAL_TO else None
+    return RuleProblem.ONLY_EQUAL if rule.compare_type not in COMPARISONS[rule.type] else None

@@ -16,6 +16,7 @@ from fairlead.changes.addresses import AddressOutsideNetwork, choose_mac, choose
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.monitor_checks import ProbesTooOften
+from fairlead.changes.networks import check_plain
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
@@ -249,6 +250,7 @@ def _where_to_look(network: Network, address: IPAddress | None) -> Network:
 def _check_internal(network: Network) -> None:
     if network.external:
         raise Refused(NetworkIsExternal(network_id=network.id))
+    check_plain(network)
 
 
 def check_port(port: Port, project_id: str) -> None:

@@ -30,6 +30,8 @@ class AskedSegment:
     type: SegmentType | None = None
     physical_network: str | None = None
     tag: int | None = None
+    announced: bool = False
+    """There is to be none: hosts announce the addresses of the network."""
 
 
 # What is refused
@@ -67,6 +69,23 @@ class SegmentOfInternalNetwork(Refusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTaken(Refusal):
     segment: Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedOnWire(Refusal):
+    """An announced network is on no wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedExternal(Refusal):
+    """An announced network is not an external one: no router has its gateway there, and no floating IP is on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedForVips(Refusal):
+    """Addresses of an announced network are VIPs, and nothing else."""
+
+    network_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +141,12 @@ def create_network(
     names. Raises Refused."""
     access.check_owner(asker, network.project_id, Network)
     reserved = {name for name in ("shared", "external") if getattr(network, name)} | (said & {"segment"})
-    if asked.type or asked.physical_network or asked.tag:
+    if asked != AskedSegment():
         reserved.add("segment")
     access.check_fields(asker.is_admin, Verb.CREATE, Network, reserved)
     check_new(snapshot.networks, network.id)
+    if asked.announced:
+        return Changes(puts=(_announced(network, asked),))
     return Changes(puts=(replace(network, segment=_segment(snapshot, network, asked)),))
 
 
@@ -149,6 +170,7 @@ def update_network(
 def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Changes:
     """The ports of probes were made for its subnets, and go with them. Raises Refused."""
     access.check_own(asker, Verb.DELETE, network)
+    access.check(asker.is_admin or not network.announced, Verb.DELETE, Network)
     ports = list(ports_on(snapshot, network))
     if any(port.use not in UNASKED for port in ports):
         raise Refused(NetworkInUse(network_id=network.id))
@@ -174,6 +196,20 @@ def check_mtu(network: Network) -> None:
         raise Refused(MtuTooSmall(network_id=network.id, least=LEAST_MTU_IPV6))
 
 
+def check_plain(network: Network) -> None:
+    """Whether anything but VIPs may be on it. Raises Refused."""
+    if network.announced:
+        raise Refused(AnnouncedForVips(network_id=network.id))
+
+
+def _announced(network: Network, asked: AskedSegment) -> Network:
+    if asked != AskedSegment(announced=True):
+        raise Refused(AnnouncedOnWire())
+    if network.external:
+        raise Refused(AnnouncedExternal())
+    return replace(network, announced=True)
+
+
 def _segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Segment | None:
     """What is asked, if it fits together and no other network is that. Raises Refused."""
     if asked.type is None:
@@ -196,6 +232,8 @@ def _segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Segme
 
 def _check_other_side(snapshot: Snapshot, network: Network) -> None:
     """Whether a network may become external, or cease to be. Raises Refused."""
+    if network.announced:
+        raise Refused(AnnouncedExternal())
     if not network.external:
         if network.id in snapshot.network_vips:
             raise Refused(VipsOnNetwork(network_id=network.id))

@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.providers import VIP_NETWORKS, Names, Provider
 from fairlead.model.catalog import AvailabilityZone, Flavor, FlavorProfile, Profile
+from fairlead.model.network import Network
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 
@@ -56,6 +57,22 @@ class NetworkNotOffered(Refusal):
     """In this availability zone no VIP may be there."""
 
     network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VipNotAnnounced(Refusal):
+    """Hosts announce the VIPs of this provider, and the network is not one that an operator has declared for that."""
+
+    network_id: str
+    provider: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VipNeedsAnnouncing(Refusal):
+    """The network is for VIPs that hosts announce, which this provider's are not."""
+
+    network_id: str
+    provider: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +125,15 @@ def check_network(offer: Offer, network_id: str) -> None:
     """Raises Refused where no VIP may be."""
     if offer.vip_networks is not None and network_id not in offer.vip_networks:
         raise Refused(NetworkNotOffered(network_id=network_id))
+
+
+def check_announced(providers: Names, name: str, network: Network) -> None:
+    """Whether VIPs of the provider of this name may be on the network. Raises Refused."""
+    announces = find_provider(providers, name).announces
+    if announces and not network.announced:
+        raise Refused(VipNotAnnounced(network_id=network.id, provider=name))
+    if network.announced and not announces:
+        raise Refused(VipNeedsAnnouncing(network_id=network.id, provider=name))
 
 
 def find_provider(providers: Names, name: str) -> Provider:

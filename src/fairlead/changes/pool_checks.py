@@ -13,6 +13,7 @@ from fairlead.model.addresses import IPAddress, is_destination
 from fairlead.model.network import Subnet
 from fairlead.model.pool_slots import with_slots
 from fairlead.model.port_ranges import TargetPort
+from fairlead.model.shares import SMALLEST
 from fairlead.model.snapshot import Snapshot, is_unnamed
 from fairlead.model.steps import Steps
 
@@ -34,20 +35,21 @@ class NoDestination(Refusal):
     is_probed: bool = False
 
 
-def complete_pool(known: lb.Pool | None, pool: lb.Pool) -> Steps[lb.Pool]:
-    """A new or changed pool with numbers for its new members and slots for all of them. Raises Refused."""
+def complete_pool(known: lb.Pool | None, pool: lb.Pool, smallest: int = SMALLEST) -> Steps[lb.Pool]:
+    """A new or changed pool with numbers for its new members and slots for all of them, so many at least. Raises
+    Refused."""
     pool = complete_pool_tls(known, pool)
     check_persistence(pool)
     if pool.health_monitor is not None and (known is None or pool.health_monitor is not known.health_monitor):
         check_monitor(known.health_monitor if known else None, pool.health_monitor, pool.protocol)
     if known is None:
-        return (yield from with_slots(_numbered(None, pool), ()))
+        return (yield from with_slots(_numbered(None, pool), (), smallest))
     dealt = known.tables is pool.tables and known.slots is pool.slots
     if not dealt or known.next_ordinal != pool.next_ordinal:
         pool = replace(pool, tables=known.tables, slots=known.slots, next_ordinal=known.next_ordinal)
     if pool.members is known.members and pool.goes_by_source == known.goes_by_source:
         return pool
-    return (yield from with_slots(_numbered(known, pool), known.members))
+    return (yield from with_slots(_numbered(known, pool), known.members, smallest))
 
 
 def _numbered(known: lb.Pool | None, pool: lb.Pool) -> lb.Pool:

@@ -12,6 +12,7 @@ from fairlead.changes.access import Verb
 from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
+from fairlead.changes.networks import check_plain
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
 from fairlead.model.addresses import IPAddress
@@ -131,6 +132,7 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
     network = access.find_network(snapshot, asker, new.network_id)
     access.check_owner(asker, new.project_id, Port)
     access.check(access.uses_network(asker, network), Verb.CREATE, Port)
+    check_plain(network)
     said = new.said | {name for name in _RESERVED if getattr(new, name) not in (None, "")}
     _check_reserved(asker, network, Verb.CREATE, new, said)
     check_new(snapshot.ports, new.id)

@@ -24,6 +24,7 @@ from fairlead.changes.gateways import (
 )
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
+from fairlead.changes.networks import check_plain
 from fairlead.changes.outside import check_joined
 from fairlead.changes.ports import PortInUse, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
@@ -296,6 +297,7 @@ def _gateway_port(
     check_new_subnets(snapshot, router, [subnet])
     check_new(snapshot.ports, port_id)
     network = network_of(snapshot, subnet)
+    check_plain(network)
     if (network.id, subnet.gateway) in snapshot.addresses:
         raise Refused(AddressTaken(address=subnet.gateway, subnet_id=subnet.id))
     return Port(

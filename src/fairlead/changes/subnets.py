@@ -10,7 +10,8 @@ from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_mtu, ports_on
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import revised
-from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, is_usable
+from fairlead.model.addresses import IPAddress, IPNetwork, is_inside, is_usable, overlaps
+from fairlead.model.behind import host_within
 from fairlead.model.network import UNASKED, Ipv6Mode, Network, PortUse, Subnet
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -95,6 +96,22 @@ class SubnetsOverlap(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedElsewhere(Refusal):
+    """Another announced network has addresses of it: one address would be two VIPs."""
+
+    cidr: IPNetwork
+    network_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedAtHost(Refusal):
+    """Hosts would announce an address of this host, or of machines behind it."""
+
+    cidr: IPNetwork
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayInUse(Refusal):
     gateway: IPAddress
     port_id: str
@@ -115,13 +132,16 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
     network = access.find_network(snapshot, asker, network_id)
     access.check_owner(asker, subnet.project_id, Subnet)
     access.check(asker.may_change(network.project_id), Verb.CREATE, Subnet)
+    access.check(asker.is_admin or not network.announced, Verb.CREATE, Subnet)
     check_new(snapshot.subnet_network, subnet.id)
     _check_parts(subnet)
     _check_dhcp(subnet)
     _check_room(network, subnet)
     changed = replace(network, subnets=(*network.subnets, subnet))
     check_mtu(changed)
-    return Changes(puts=(changed,))
+    if network.announced:
+        _check_announced_once(snapshot, network, subnet)
+    return Changes(puts=(changed,), rests_on_absence=network.announced)
 
 
 def update_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, now: datetime) -> Changes:
@@ -236,6 +256,17 @@ def _check_room(network: Network, subnet: Subnet) -> None:
         raise Refused(TooManySubnets(network_id=network.id, most=MOST_SUBNETS))
     if any(subnet.cidr.version == other.cidr.version and subnet.cidr.overlaps(other.cidr) for other in network.subnets):
         raise Refused(SubnetsOverlap(cidr=subnet.cidr, network_id=network.id))
+
+
+def _check_announced_once(snapshot: Snapshot, network: Network, subnet: Subnet) -> None:
+    """Operators declare few such networks, and this looks at all of them. Raises Refused."""
+    for identity in snapshot.announced:
+        others = snapshot.networks[identity].subnets if identity != network.id else ()
+        if any(overlaps(subnet.cidr, other.cidr) for other in others):
+            raise Refused(AnnouncedElsewhere(cidr=subnet.cidr, network_id=identity))
+    host = host_within(snapshot, subnet.cidr)
+    if host is not None:
+        raise Refused(AnnouncedAtHost(cidr=subnet.cidr, host=host))
 
 
 def _check_gateways(snapshot: Snapshot, old: Subnet, new: Subnet) -> None:

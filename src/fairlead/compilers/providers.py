@@ -13,6 +13,9 @@ from typing import TypeAlias
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.compilers.haproxy.abilities import ABILITIES as OF_PROXIES
+from fairlead.compilers.native import NATIVE
+from fairlead.compilers.native.abilities import ABILITIES as OF_HOSTS
+from fairlead.compilers.native.abilities import WITH_AGENTS as OF_PROBING_HOSTS
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.ovn.abilities import ABILITIES, WITH_AGENTS
 from fairlead.compilers.ovn.members import check_change
@@ -35,8 +38,10 @@ class Provider:
     """The names of those that have the rows of its load balancers."""
     abilities: Abilities = field(default_factory=Abilities)
     """What its load balancers may ask for."""
-    has_proxies: bool = False
-    """Whether its listeners may lead to proxies; agents of nodes run them, and probe their members."""
+    announces: bool = False
+    """Whether its VIPs are addresses that hosts announce: those are on announced networks, and all others' are not."""
+    alone: "Provider | None" = None
+    """If its listeners may lead to proxies, which agents of nodes run: what it is in a deployment where none do."""
     with_agents: Abilities | None = None
     """The same in a deployment whose agents probe, if that is something else."""
     remedy: str = ""
@@ -57,30 +62,53 @@ VIP_NETWORKS = "valid_vip_networks"
 """Octavia's own key of an availability zone, which its API reads whoever the provider is."""
 
 
+ZONES = {VIP_NETWORKS: "List of the ids of networks on which VIPs may be."}
+
+
 def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
     return {dataplane.name: dataplane for dataplane in dataplanes}
 
 
-DATAPLANES = _by_name(OVN, HAPROXY)
+DATAPLANES = _by_name(OVN, HAPROXY, NATIVE)
 """All that there are. Where an owner has rows in several, its rows in one do not refer to those in another."""
+_SWITCHES = Provider(
+    description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
+    " database.",
+    dataplanes=frozenset({OVN.name}),
+    abilities=ABILITIES,
+    with_agents=WITH_AGENTS,
+    check=check_change,
+    availability_zone_capabilities=ZONES,
+)
+_HOSTS = Provider(
+    description="Decides by the packet filter of plain Linux hosts on whichever a packet comes in. Their routing"
+    " daemons announce VIPs.",
+    dataplanes=frozenset({NATIVE.name}),
+    abilities=OF_HOSTS,
+    with_agents=OF_PROBING_HOSTS,
+    announces=True,
+    availability_zone_capabilities=ZONES,
+)
+_REMEDY = "agents of nodes do more: probes.by = 'agents' in the configuration"
 IMPLEMENTATIONS: Mapping[str, Provider] = {
-    "fairlead": Provider(
+    "fairlead": replace(
+        _SWITCHES,
         description="As ovn; what asks for more than a switch can do is led to an HAProxy on the node where the"
         " connection starts.",
         dataplanes=frozenset({OVN.name, HAPROXY.name}),
         abilities=either(WITH_AGENTS, OF_PROXIES),
-        has_proxies=True,
-        check=check_change,
-        availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
+        with_agents=None,
+        alone=replace(_SWITCHES, remedy=_REMEDY),
     ),
-    "ovn": Provider(
-        description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
-        " database.",
-        dataplanes=frozenset({OVN.name}),
-        abilities=ABILITIES,
-        with_agents=WITH_AGENTS,
-        check=check_change,
-        availability_zone_capabilities={VIP_NETWORKS: "List of the ids of networks on which VIPs may be."},
+    "ovn": _SWITCHES,
+    "native": replace(
+        _HOSTS,
+        description=f"{_HOSTS.description} What asks for more than a packet says is led to an HAProxy on one of these"
+        " hosts.",
+        dataplanes=frozenset({NATIVE.name, HAPROXY.name}),
+        abilities=replace(either(OF_PROBING_HOSTS, OF_PROXIES), localities=OF_HOSTS.localities),
+        with_agents=None,
+        alone=replace(_HOSTS, remedy=_REMEDY),
     ),
 }
 
@@ -109,27 +137,14 @@ class Names:
 
 
 def without_proxies(names: Names) -> Names:
-    """In a deployment whose nodes run none: what would have them is what the switch can do alone, and says so."""
-    alone = {name: _on_the_switch(provider) for name, provider in names.providers.items() if provider.has_proxies}
+    """In a deployment whose nodes run none: what would have them is what packets alone allow, and says so."""
+    alone = {name: each.alone for name, each in names.providers.items() if each.alone is not None}
     return replace(names, providers=ChainMap(alone, names.providers))  # type: ignore[arg-type]
-
-
-def _on_the_switch(provider: Provider) -> Provider:
-    switch = IMPLEMENTATIONS["ovn"]
-    return replace(
-        provider,
-        description=switch.description,
-        dataplanes=switch.dataplanes,
-        abilities=ABILITIES,
-        with_agents=WITH_AGENTS,
-        has_proxies=False,
-        remedy="agents of nodes do more: probes.by = 'agents' in the configuration",
-    )
 
 
 def proxied_names(names: Names) -> frozenset[str]:
     """Those whose load balancers may lead to proxies."""
-    return frozenset(name for name in names if names[name].has_proxies)
+    return frozenset(name for name in names if names[name].alone is not None)
 
 
 def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> tuple[Dataplane, ...]:

@@ -1,6 +1,7 @@
 """Rows of the HAProxy on a node: the sections of its configuration, and what it stands in.
 
 A network has one on each node that has a proxy there, and only load balancers of the network's own project lead to it.
+On plain hosts each project has one for its VIPs on an announced network.
 So what one tenant asks (an expression that takes long, ciphers that nobody has, its metrics) concerns no other.
 
 Frontends and backends are kept as words, in the order of their directives, and `haproxy_words.py` is the only way from
@@ -53,10 +54,37 @@ class Process:
     def key(self) -> Key:
         return ("Process", self.network)
 
+    @property
+    def lasting(self) -> tuple[str, str, str, int, int]:
+        """What does not change while it runs: its device and what its configuration says, not the rest of its place."""
+        return self.network, self.port, self.mac, self.connections, self.threads
+
     def __str__(self) -> str:
         routes = "".join(f" {route.destination} via {route.nexthop}" for route in self.routes)
         where = f"port={self.port} mac={self.mac} mtu={self.mtu} {' '.join(self.addresses)}{routes}"
         return f"Process {self.network} {where} connections={self.connections} threads={self.threads}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProcess:
+    """The HAProxy of one project's VIPs on one announced network, on a plain host: it takes connections at the VIPs
+    themselves, which the host holds, and goes to members by the host's own ways."""
+
+    network: str
+    port: str
+    """The name by which its agent says what it serves; on a node that is its port's, and a host has no such port."""
+    connections: int
+    threads: int
+
+    @property
+    def key(self) -> Key:
+        return ("Process", self.network)
+
+    def __str__(self) -> str:
+        return f"Process {self.network} of {self.port} connections={self.connections} threads={self.threads}"
+
+
+AnyProcess: TypeAlias = Process | HostProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +202,7 @@ class Certificate:
         return f"Certificate of {self.frontend}: {self.secret.path} is {self.reference!r}{default}"
 
 
-HAProxyRow: TypeAlias = Process | Frontend | Backend | Server | Certificate
+HAProxyRow: TypeAlias = Process | HostProcess | Frontend | Backend | Server | Certificate
 
 
 def list_path(frontend: str) -> str:
@@ -186,7 +214,7 @@ def references(row: HAProxyRow) -> tuple[Key, ...]:
     """Sections do not refer to their process: a port that goes takes both at once, whichever is looked at first, and
     sections without a process are in no file."""
     match row:
-        case Process() | Backend():
+        case Process() | HostProcess() | Backend():
             return ()
         case Frontend(backends=backends):
             return tuple(("Backend", backend) for backend in backends)

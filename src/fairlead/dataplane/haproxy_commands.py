@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from fairlead.dataplane.haproxy import Certificate, Server, list_path
+from fairlead.dataplane.haproxy import Certificate, Process, Server, list_path
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.dataplane.rows import NO_CHANGE, Diff, Key, Row, Rows, Update
 from fairlead.model.secrets import Role, Secret
@@ -97,6 +97,8 @@ def _update(update: Update) -> Iterator[Command]:
     match update.before, update.after:
         case Server() as before, Server() as after if before.lasting == after.lasting:
             yield from _change(before, after)
+        case Process() as before, Process() as after if before.lasting == after.lasting:
+            return  # its place is changed under it
         case _:
             raise _Reload
 

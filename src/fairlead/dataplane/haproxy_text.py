@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fairlead.dataplane.haproxy import (
     EXPORTER,
     METRICS,
+    AnyProcess,
     Backend,
     Certificate,
     Frontend,
     HAProxyRow,
-    Process,
     Server,
     list_path,
 )
@@ -44,7 +44,7 @@ class Sockets:
 
 
 def files(
-    process: Process, rows: Iterable[HAProxyRow], sockets: Sockets, missing: Collection[Secret] = ()
+    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, missing: Collection[Secret] = ()
 ) -> Mapping[str, str]:
     """Path -> text of all that this process needs beside secrets; of rows those of other processes are passed over.
 
@@ -60,7 +60,7 @@ def files(
     return {CONFIGURATION: text, **texts}
 
 
-def served(process: Process, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
+def served(process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
     """The frontends that have all that they need, and whose backends do."""
     found = list(rows)
     lists, backends = _lists(found), _backends(process, found, missing)
@@ -74,7 +74,7 @@ def served(process: Process, rows: Iterable[HAProxyRow], missing: Collection[Sec
     ]
 
 
-def _backends(process: Process, rows: Iterable[HAProxyRow], missing: Collection[Secret]) -> Mapping[str, Backend]:
+def _backends(process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret]) -> Mapping[str, Backend]:
     own = (each for each in rows if isinstance(each, Backend) and each.process == process.network)
     return {each.name: each for each in own if not _lacks(each.secrets, missing)}
 
@@ -107,7 +107,7 @@ def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, list[Server]]:
 
 
 def _configuration(
-    process: Process,
+    process: AnyProcess,
     frontends: Collection[Frontend],
     backends: Iterable[Backend],
     servers: Mapping[str, list[Server]],
@@ -147,7 +147,7 @@ def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
     )
 
 
-def _global(process: Process, sockets: Sockets) -> tuple[Line, ...]:
+def _global(process: AnyProcess, sockets: Sockets) -> tuple[Line, ...]:
     socket = ("stats", "socket", f"unix@{sockets.control}", "mode", "600", "level", "admin", "expose-fd", "listeners")
     return (
         ("global",),

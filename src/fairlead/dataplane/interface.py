@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from fairlead.dataplane.rows import Key, Rows
+from fairlead.dataplane.rows import Key, KeyedRow, Row, Rows
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
@@ -25,6 +27,41 @@ class Place(Enum):
     """Once for the whole deployment, by a server."""
     NODE = "node"
     """On each chassis, which has its own rows: compiled from its slice of the model (`model/slices.py`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Packets from an address and port to another one."""
+
+    client: tuple[IPAddress, int]
+    to: tuple[IPAddress, int]
+    transport: Transport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Led:
+    """Where a flow goes, as far as the model says."""
+
+    balancer_id: str
+    listener_id: str
+    slot: int
+    member: tuple[IPAddress, int] | None
+    """Or the proxy that chooses one. None: it is refused, because nobody serves."""
+    is_proxy: bool = False
+    """Whether a proxy chooses the member."""
+    chassis: str = ""
+    """Behind which the member is, or on which the proxy."""
+    before: str = ""
+    """The chassis that had the slot lately: flows that began there go on to it."""
+    is_admitted: bool = True
+    """Whether the listener's clients include this one. Who is not one of them gets no answer."""
+    unheard: tuple[str, ...] = ()
+    """The chassis on its way, or on one that it may take, whose agents are not heard: each goes on by the rows that it
+    was told last, which may say something else. Sorted."""
+
+
+Explain: TypeAlias = Callable[[Snapshot, Flow], Steps[Led | None]]
+Views: TypeAlias = Callable[[Snapshot], Iterable[tuple[str, Snapshot]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +82,12 @@ class Dataplane:
     Raises Unsupported."""
     references: Callable[[Any], Iterable[Key]]
     """The rows that must exist before one of its rows can, and as long as it does."""
+    explain: Explain | None = None
+    """Where a flow goes, by the whole model; None for one that is no load balancer's of it. None itself where that
+    takes a packet to be known."""
+    views: Views | None = None
+    """Each chassis that has rows, by its name, and what they are compiled from: as from its slice, and made at once of
+    the whole model. None itself where nobody but the chassis can say which those are."""
 
     def compile(self, view: Snapshot, owner: Owner) -> Rows:
         """The same without a rest."""
@@ -55,6 +98,19 @@ class Dataplane:
         balancer = view.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
         own = balancer is None or self.providers is None or balancer.provider in self.providers
         return own and owner.kind in self.kinds
+
+
+def row_by_row(rows_of: Callable[[Snapshot, Owner], Iterable[KeyedRow]]) -> CompileInSteps:
+    """With a rest after each row, for a dataplane whose owners may have a thousand."""
+
+    def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
+        rows: dict[Key, Row] = {}
+        for row in rows_of(view, owner):
+            rows[row.key] = row
+            yield
+        return rows
+
+    return compile_in_steps
 
 
 def in_one_step(compile_owner: Compile) -> CompileInSteps:

@@ -16,6 +16,13 @@ class Row(Protocol):
     def __str__(self) -> str: ...
 
 
+class KeyedRow(Row, Protocol):
+    """One that knows its key."""
+
+    @property
+    def key(self) -> Key: ...
+
+
 Rows: TypeAlias = Mapping[Key, Row]
 NO_ROWS: Rows = {}
 
@@ -57,11 +64,14 @@ NO_CHANGE = Diff(creates={}, updates={}, deletes={})
 
 def diff(desired: Rows, applied: Rows) -> Diff:
     """What turns `applied` into `desired`; a row that is already right is not in it."""
+    if desired == applied:
+        return NO_CHANGE
+    keys = sorted(desired)
     return Diff(
-        creates={key: desired[key] for key in sorted(desired) if key not in applied},
+        creates={key: desired[key] for key in keys if key not in applied},
         updates={
             key: Update(before=applied[key], after=desired[key])
-            for key in sorted(desired)
+            for key in keys
             if key in applied and applied[key] != desired[key]
         },
         deletes={key: applied[key] for key in sorted(applied, reverse=True) if key not in desired},

@@ -4,7 +4,7 @@ A row may not be created twice, changed or deleted when it is not there, or refe
 others refer to may not go.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -45,15 +45,18 @@ class FakeDriver:
         return dict(self.rows.get(owner, NO_ROWS))
 
     async def apply(self, owner: Owner, diff: Diff) -> None:
+        self._transact({owner: diff})
+
+    def _transact(self, diffs: Mapping[Owner, Diff]) -> None:
         fault = self._fault()
         if fault is Fault.BEFORE:
             raise DriverError("refused")
-        mine = self._after(self.rows.get(owner, {}), diff)
-        others = [rows for other, rows in self.rows.items() if other != owner]
-        self._check(mine, diff, {key: row for rows in others for key, row in rows.items()})
-        self.rows = {**self.rows, owner: mine}
-        if not mine:
-            del self.rows[owner]
+        after = {owner: self._after(self.rows.get(owner, {}), diff) for owner, diff in diffs.items()}
+        rows = {**self.rows, **after}
+        for owner, diff in diffs.items():
+            others = [its for other, its in rows.items() if other != owner]
+            self._check(rows[owner], diff, {key: row for its in others for key, row in its.items()})
+        self.rows = {owner: its for owner, its in rows.items() if its or owner not in diffs}
         self.applies += 1
         if fault is Fault.AFTER:
             raise DriverError("the connection was lost")
@@ -85,3 +88,13 @@ class FakeDriver:
             for key in self._references(row):
                 if key in diff.deletes:
                     raise MissingReference(f"{row} still refers to {' '.join(key)}")
+
+
+class FakeBulkDriver(FakeDriver):
+    """Takes several owners together."""
+
+    async def read_some(self, owners: Collection[Owner]) -> Mapping[Owner, Rows]:
+        return {owner: dict(self.rows.get(owner, NO_ROWS)) for owner in owners}
+
+    async def apply_all(self, diffs: Mapping[Owner, Diff]) -> None:
+        self._transact(diffs)

@@ -1,10 +1,11 @@
-"""What a reconciler asks of a dataplane. Three calls; a driver decides nothing about load balancing.
+"""What a reconciler asks of a dataplane. Three calls, and two more where several owners are quicker together; a driver
+decides nothing about load balancing.
 
 A driver finds its own rows by their mark, without memory: a fresh process reads the same as the old one.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Protocol, runtime_checkable
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.model.owner import Owner
@@ -53,3 +54,15 @@ class Driver(Protocol):
 
     async def apply(self, owner: Owner, diff: Diff) -> None:
         """All of the diff in one transaction, or none of it. Raises DriverError."""
+
+
+@runtime_checkable
+class BulkDriver(Driver, Protocol):
+    """One that takes several owners together, for which a transaction of its own for each would take long."""
+
+    async def read_some(self, owners: Collection[Owner]) -> Mapping[Owner, Rows]:
+        """What the dataplane holds for each of these. Raises DriverError."""
+
+    async def apply_all(self, diffs: Mapping[Owner, Diff]) -> None:
+        """Those of several owners in one transaction, or none of them. Raises DriverError, which says nothing of whose
+        fault it is."""

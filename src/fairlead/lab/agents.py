@@ -1,6 +1,7 @@
 """The lab's agents: one for each chassis, as on real compute nodes. They go with the lab.
 
-Like the server they run on the machine itself, where loopback is; each speaks with the switch of its chassis.
+Like the server those of OVN run on the machine itself, where loopback is; each speaks with the switch of its chassis.
+Those of plain hosts run on their hosts, whose kernel they write.
 """
 
 import shutil
@@ -16,6 +17,7 @@ from fairlead.lab import processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
+from fairlead.lab.records import Dataplane
 
 END_SECONDS = 10.0
 HEARTBEAT, RENEWAL = 5, 60
@@ -40,7 +42,7 @@ class Agent:
 
 def start(layout: Layout, url: str, more: Mapping[str, str] = NOTHING) -> list[Agent]:
     """On every chassis, telling the server of this address. Those of before are ended; what they counted stays."""
-    return [start_one(layout, url, node.name, more) for node in records.read_lab(layout).chassis]
+    return [start_one(layout, url, name, more) for name in records.read_chassis(layout)]
 
 
 def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RENEWAL) -> dict[str, str]:
@@ -52,7 +54,9 @@ def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RE
     }
 
 
-def start_one(layout: Layout, url: str, chassis: str, more: Mapping[str, str] = NOTHING) -> Agent:
+def start_one(
+    layout: Layout, url: str, chassis: str, more: Mapping[str, str] = NOTHING, *, program: str = processes.PROGRAM
+) -> Agent:
     """With `more` in its environment."""
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
@@ -71,7 +75,11 @@ def start_one(layout: Layout, url: str, chassis: str, more: Mapping[str, str] = 
         **settings(),
         **more,
     }
-    process = processes.launch("agent", environment, log)
+    within = ""
+    if records.find_dataplane(layout) is Dataplane.NATIVE:
+        environment |= {"FAIRLEAD_AGENT_HOST": chassis}
+        within = layout.namespace(chassis)
+    process = processes.launch("agent", environment, log, program, within=within)
     _file(layout, chassis, "pid").write_text(str(process.pid))
     return Agent(layout, chassis, process)
 
@@ -95,8 +103,11 @@ def remove_memory(layout: Layout) -> None:
 
 def running(layout: Layout) -> list[str]:
     """The chassis that have one."""
-    chassis = (node.name for node in records.read_lab(layout).chassis)
-    return [name for name in chassis if _lives(layout, processes.read_pidfile(_file(layout, name, "pid")))]
+    return [
+        name
+        for name in records.read_chassis(layout)
+        if _lives(layout, processes.read_pidfile(_file(layout, name, "pid")))
+    ]
 
 
 def _lives(layout: Layout, pid: int | None) -> bool:

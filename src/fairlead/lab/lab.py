@@ -6,25 +6,21 @@ left as it is by `up`; one that does not is taken away and made anew.
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
-from fairlead.lab import central, chassis, databases, load, namespaces, programs, records, workload
+from fairlead.lab import central, chassis, databases, namespaces, programs, records, workload
 from fairlead.lab.chassis import DatapathType
-from fairlead.lab.clients import Traffic, TrafficResult
 from fairlead.lab.databases import PATIENCE_SECONDS
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
-from fairlead.lab.held import Held, holding
 from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
+from fairlead.lab.places import Places
 from fairlead.lab.processes import Command, run
-from fairlead.lab.records import Hold, LabRecord
+from fairlead.lab.records import Dataplane, Hold, LabRecord
 from fairlead.lab.status import LabStatus, read_status
 from fairlead.lab.sweep import remains, sweep
 from fairlead.lab.workload import Workload
@@ -58,10 +54,9 @@ CHASSIS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lab:
+class Lab(Places):
     """A lab that runs."""
 
-    layout: Layout
     record: LabRecord
 
     @classmethod
@@ -82,6 +77,7 @@ class Lab:
         require_machine(source)
         layout = Layout(name=name, run_dir=run_dir)
         with records.locked(layout, Hold.ALONE):
+            records.require_dataplane(layout, Dataplane.OVN)
             running = _running(layout)
             if running is None:
                 count = chassis or _recorded_chassis(layout) or CHASSIS
@@ -102,10 +98,6 @@ class Lab:
         return cls(layout=layout, record=records.read_lab(layout))
 
     @property
-    def name(self) -> str:
-        return self.layout.name
-
-    @property
     def northbound(self) -> str:
         return self.layout.northbound
 
@@ -122,10 +114,10 @@ class Lab:
     # Nodes and workloads
 
     def workloads(self) -> tuple[Workload, ...]:
-        return records.read_workloads(self.layout)
+        return records.read_workloads(self.layout, Workload)
 
     def workload(self, name: str) -> Workload:
-        return records.read_workload(self.layout, name)
+        return records.read_workload(self.layout, name, Workload)
 
     def chassis(self, name: str) -> Chassis:
         nodes = {node.name: node for node in self.record.chassis}
@@ -172,32 +164,6 @@ class Lab:
             raise UnknownNode(place, tuple(homes))
         argv = namespaces.inside(self.layout.namespace(place), argv)
         return Command(argv=argv, environment=self.layout.environment(homes[place]))
-
-    def exec(self, place: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> str:
-        """Run a program to its end in a node or workload and give what it prints."""
-        return run(self.command(place, argv), stdin=stdin, timeout=timeout)
-
-    # Traffic
-
-    def traffic(self, place: str, traffic: Traffic) -> TrafficResult:
-        """Send it from a workload and say who answered."""
-        argv = _client_argv(self._with_ports(place, traffic), "--keys")
-        answer = self.exec(place, argv, timeout=traffic.seconds() + 30)
-        return msgspec.json.decode(answer, type=TrafficResult)
-
-    def hold(self, place: str, traffic: Traffic) -> AbstractContextManager[Held]:
-        """Keep one connection open for the length of a `with` block."""
-        return holding(self.command(place, _client_argv(self._with_ports(place, traffic), "--hold")))
-
-    def load(self, place: str, steady: load.Load) -> AbstractContextManager[load.Running]:
-        """Steady traffic from a workload for the length of a `with` block, or until it is stopped."""
-        first = records.take_source_ports(self.layout, place, steady.held + steady.count)
-        return load.running(self.command(place, load.argv(replace(steady, source_port_from=first))))
-
-    def _with_ports(self, place: str, traffic: Traffic) -> Traffic:
-        if traffic.source_port_from is not None:
-            return traffic
-        return replace(traffic, source_port_from=records.take_source_ports(self.layout, place, traffic.count))
 
     def trace(self, datapath: str, microflow: str, *options: str) -> str:
         """ovn-trace; with the datapath "" it is the one of the microflow's inport."""
@@ -247,8 +213,8 @@ def take_down(name: str, run_dir: Path = RUN_DIR) -> bool:
 
 
 def names(run_dir: Path = RUN_DIR) -> tuple[str, ...]:
-    """The labs that are up."""
-    return tuple(sorted(path.parent.name for path in run_dir.glob("*/lab.json")))
+    """The labs that are up, whatever their dataplane is."""
+    return tuple(sorted(path.parent.name for file in records.FILES.values() for path in run_dir.glob(f"*/{file}")))
 
 
 def _running(layout: Layout) -> LabRecord | None:
@@ -263,7 +229,7 @@ def _running(layout: Layout) -> LabRecord | None:
 def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progress: Progress) -> LabRecord:
     datapath = chassis.detect_datapath()
     record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=datapath, root=_name(root))
-    with _swept_on_failure(layout):
+    with swept_on_failure(layout):
         layout.directory.mkdir(parents=True)
         if root is not None:
             programs.provide(layout, root)
@@ -274,13 +240,14 @@ def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progr
         chassis.start_outside(layout, nodes)
         _start_programs(layout, record, progress)
         _await_nodes(layout, record)
-        records.write_lab(layout, record)
+        records.write_lab(layout, Dataplane.OVN, record)
     progress(f"lab {layout.name}: up, Open vSwitch in {_where(record.datapath)}, Northbound at {layout.northbound}")
     return record
 
 
 @contextmanager
-def _swept_on_failure(layout: Layout) -> Iterator[None]:
+def swept_on_failure(layout: Layout) -> Iterator[None]:
+    """Whatever was there before is gone, and what is made is gone again if not all of it is."""
     sweep(layout)
     with ExitStack() as undo:
         undo.callback(sweep, layout)
@@ -327,14 +294,6 @@ def _name(root: Path | None) -> str:
 
 def _where(datapath: DatapathType) -> str:
     return "user space" if datapath is DatapathType.NETDEV else "the kernel"
-
-
-def _client_argv(traffic: Traffic, mode: str) -> tuple[str, ...]:
-    ports = () if traffic.source_port_from is None else ("--source-port-from", str(traffic.source_port_from))
-    bounds = ("--count", str(traffic.count), "--timeout", str(traffic.timeout))
-    how = ("--concurrency", str(traffic.concurrency), "--size", str(traffic.size))
-    target = ("--to", traffic.to, "--port", str(traffic.port), "--protocol", str(traffic.protocol))
-    return (sys.executable, "-m", "fairlead.lab.traffic", *target, *bounds, *how, *ports, mode)
 
 
 def _several(commands: Iterator[tuple[str, ...]]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ over, and a packet whose checksum or segmentation was left to a card that is not
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,13 +60,24 @@ def configure(name: str, lines: Iterable[str]) -> None:
     run(Command(argv=("ip", "-n", name, "-batch", "-")), stdin="\n".join(lines) + "\n")
 
 
+def write_settings(name: str, settings: Mapping[str, str]) -> None:
+    """Below /proc/sys/net, in one process."""
+    lines = "".join(f"echo {value} >/proc/sys/net/{setting}\n" for setting, value in settings.items())
+    run(Command(argv=inside(name, ("sh", "-e"))), stdin=lines)
+
+
 def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
     """Join two namespaces; `near` is the end that a switch takes and that needs no address of its own."""
-    run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
+    join(near, far, mtu)
     for end in (near, far):
         disable_offloads(end)
     _raise(near.namespace, near.device)
     configure(far.namespace, [f"link set {far.device} up"])
+
+
+def join(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
+    """By a link that is down, with the offloads that the kernel gives it."""
+    run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
 
 
 def _raise(namespace: str, device: str) -> None:

@@ -21,11 +21,11 @@ class Placement:
     serve: tuple[int, ...] = ()
 
 
-def workload_of_port(url: str, port: str, placement: Placement) -> Workload:
-    """The workload for a port that is named by id or name. Raises LabError."""
-    found = _find(url, "ports", port)
-    network = _one(url, "networks", found["network_id"])
-    subnets = {fixed["subnet_id"]: _one(url, "subnets", fixed["subnet_id"]) for fixed in found["fixed_ips"]}
+def workload_of_port(url: str, port: str, placement: Placement, token: str = "") -> Workload:
+    """The workload for a port that is named by id or name. `token` says who asks. Raises LabError."""
+    found = _find(url, "ports", port, token)
+    network = _one(url, "networks", found["network_id"], token)
+    subnets = {fixed["subnet_id"]: _one(url, "subnets", fixed["subnet_id"], token) for fixed in found["fixed_ips"]}
     return Workload(
         name=placement.name,
         chassis=placement.chassis,
@@ -41,9 +41,9 @@ def workload_of_port(url: str, port: str, placement: Placement) -> Workload:
     )
 
 
-def _find(url: str, plural: str, name: str) -> Any:
+def _find(url: str, plural: str, name: str, token: str) -> Any:
     for key in ("id", "name"):
-        found = _get(url, f"{plural}?{urllib.parse.urlencode({key: name})}")[plural]
+        found = _get(url, f"{plural}?{urllib.parse.urlencode({key: name})}", token)[plural]
         if len(found) == 1:
             return found[0]
         if found:
@@ -51,13 +51,15 @@ def _find(url: str, plural: str, name: str) -> Any:
     raise LabError(f"no port is called {name!r} at {url}")
 
 
-def _one(url: str, plural: str, identity: str) -> Any:
-    return _get(url, f"{plural}/{identity}")[plural.removesuffix("s")]
+def _one(url: str, plural: str, identity: str, token: str) -> Any:
+    return _get(url, f"{plural}/{identity}", token)[plural.removesuffix("s")]
 
 
-def _get(url: str, path: str) -> Any:
+def _get(url: str, path: str, token: str) -> Any:
+    headers = {"X-Auth-Token": token} if token else {}
     try:
-        with urllib.request.urlopen(f"{url}/network/v2.0/{path}", timeout=10) as answer:
+        asked = urllib.request.Request(f"{url}/network/v2.0/{path}", headers=headers)
+        with urllib.request.urlopen(asked, timeout=10) as answer:
             return json.load(answer)
     except (OSError, ValueError) as error:
         raise LabError(f"{url} does not tell of {path}: {error}") from None

@@ -20,6 +20,8 @@ from time import monotonic
 from fairlead.lab.errors import CommandFailed, CommandTimedOut
 
 MARK = "FAIRLEAD_LAB_DIR"
+PROGRAM = "fairlead.cli"
+"""A module."""
 GRACE_SECONDS = 2.0
 KILL_SECONDS = 10.0
 
@@ -56,11 +58,15 @@ def run(command: Command, *, stdin: str = "", timeout: float = 60) -> str:
     return done.stdout
 
 
-def launch(command: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a command of Fairlead's own that goes on until it is ended; what it says is added to the log."""
+def launch(
+    command: str, environment: Mapping[str, str], log: Path, program: str = PROGRAM, *, within: str = ""
+) -> "subprocess.Popen[bytes]":
+    """Start a command of Fairlead's own that goes on until it is ended; what it says is added to the log. `within` is a
+    network namespace, if it is not to be in the machine's own."""
+    inside = ("ip", "netns", "exec", within) if within else ()
     with log.open("ab") as stream:
         return subprocess.Popen(
-            [sys.executable, "-m", "fairlead.cli", command],
+            [*inside, sys.executable, "-m", program, command],
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=stream,
@@ -107,6 +113,16 @@ def end(pids: Iterable[int], is_ours: Callable[[int], bool]) -> None:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, sign)
             pidfds = _still_running(pidfds, seconds)
+
+
+def kill(pids: Iterable[int], is_ours: Callable[[int], bool]) -> None:
+    """As a crash, or a lack of power: without a word before; returns when all of them are gone."""
+    with ExitStack() as held:
+        pidfds = [pidfd for pid in sorted(set(pids)) if (pidfd := _hold(held, pid, is_ours)) is not None]
+        for pidfd in pidfds:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        _still_running(pidfds, KILL_SECONDS)
 
 
 def _hold(held: ExitStack, pid: int, is_ours: Callable[[int], bool]) -> int | None:

@@ -9,15 +9,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from fairlead.lab.chassis import DatapathType
-from fairlead.lab.errors import LabNotFound, UnknownNode, WorkloadExists
+from fairlead.lab.errors import LabMismatch, LabNotFound, UnknownNode, WorkloadExists
 from fairlead.lab.layout import RUN_DIR, Chassis, Layout
-from fairlead.lab.workload import Workload
 
 SOURCE_PORTS = range(33_000, 61_000)
 """Below are those that a test names itself, and below these the kernel's (`namespaces.CHOSEN_PORTS`)."""
@@ -39,19 +39,69 @@ class LabRecord:
     """Where OVN and Open vSwitch come from; "" is the machine itself."""
 
 
-def write_lab(layout: Layout, record: LabRecord) -> None:
-    path = _lab_path(layout)
+class Dataplane(StrEnum):
+    """Of a lab: who balances in it, and so what its nodes are."""
+
+    OVN = "ovn"
+    NATIVE = "native"
+
+
+FILES = {Dataplane.OVN: "lab.json", Dataplane.NATIVE: "native.json"}
+"""Of a lab's own record, which says what it has been made of."""
+
+R = TypeVar("R")
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+W = TypeVar("W", bound=Named)
+
+
+def find_dataplane(layout: Layout) -> Dataplane | None:
+    """Of a lab that is up; None if there is none."""
+    return next((each for each, file in FILES.items() if (layout.directory / file).exists()), None)
+
+
+def require_dataplane(layout: Layout, wanted: Dataplane) -> None:
+    """No lab of this name is up with another one."""
+    if (found := find_dataplane(layout)) not in (None, wanted):
+        raise LabMismatch(layout.name, f"the dataplane {found}", "--dataplane")
+
+
+def write_lab(layout: Layout, dataplane: Dataplane, record: object) -> None:
+    path = layout.directory / FILES[dataplane]
     os.replace(_draft(path, record), path)
 
 
-def read_lab(layout: Layout) -> LabRecord:
+def read_record(layout: Layout, dataplane: Dataplane, kind: type[R]) -> R:
     try:
-        return msgspec.json.decode(_lab_path(layout).read_bytes(), type=LabRecord)
+        return msgspec.json.decode((layout.directory / FILES[dataplane]).read_bytes(), type=kind)
     except FileNotFoundError:
         raise LabNotFound(layout.name) from None
 
 
-def write_workload(layout: Layout, workload: Workload) -> None:
+def read_lab(layout: Layout) -> LabRecord:
+    return read_record(layout, Dataplane.OVN, LabRecord)
+
+
+class _Node(msgspec.Struct):
+    name: str
+
+
+class _Nodes(msgspec.Struct):
+    chassis: list[_Node]
+
+
+def read_chassis(layout: Layout) -> tuple[str, ...]:
+    """The names of those nodes that have an agent, whatever the lab's dataplane is."""
+    dataplane = find_dataplane(layout) or Dataplane.OVN
+    return tuple(node.name for node in read_record(layout, dataplane, _Nodes).chassis)
+
+
+def write_workload(layout: Layout, workload: Named) -> None:
     """Of two who write the same name at once, one is refused."""
     path = _workload_path(layout, workload.name)
     draft = _draft(path, workload)
@@ -63,7 +113,7 @@ def write_workload(layout: Layout, workload: Workload) -> None:
         draft.unlink()
 
 
-def replace_workload(layout: Layout, workload: Workload) -> None:
+def replace_workload(layout: Layout, workload: Named) -> None:
     path = _workload_path(layout, workload.name)
     os.replace(_draft(path, workload), path)
 
@@ -72,16 +122,16 @@ def delete_workload(layout: Layout, name: str) -> None:
     _workload_path(layout, name).unlink(missing_ok=True)
 
 
-def read_workloads(layout: Layout) -> tuple[Workload, ...]:
+def read_workloads(layout: Layout, kind: type[W]) -> tuple[W, ...]:
     texts = []
     for path in sorted(_workload_path(layout, "x").parent.glob("workload-*.json")):
         with suppress(FileNotFoundError):
             texts.append(path.read_bytes())
-    return tuple(msgspec.json.decode(text, type=Workload) for text in texts)
+    return tuple(msgspec.json.decode(text, type=kind) for text in texts)
 
 
-def read_workload(layout: Layout, name: str) -> Workload:
-    workloads = {workload.name: workload for workload in read_workloads(layout)}
+def read_workload(layout: Layout, name: str, kind: type[W]) -> W:
+    workloads = {workload.name: workload for workload in read_workloads(layout, kind)}
     if name not in workloads:
         raise UnknownNode(name, sorted(workloads))
     return workloads[name]
@@ -105,15 +155,11 @@ def take_source_ports(layout: Layout, place: str, count: int) -> int:
     return first
 
 
-def _lab_path(layout: Layout) -> Path:
-    return layout.directory / "lab.json"
-
-
 def _workload_path(layout: Layout, name: str) -> Path:
     return layout.directory / f"workload-{name}.json"
 
 
-def _draft(path: Path, record: LabRecord | Workload) -> Path:
+def _draft(path: Path, record: object) -> Path:
     draft = path.with_name(f".{path.name}.{os.getpid()}.{id(record)}")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
     return draft

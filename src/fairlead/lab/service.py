@@ -1,4 +1,5 @@
-"""A Fairlead server beside the lab: it writes the lab's Northbound database and goes with the lab.
+"""A Fairlead server beside the lab: it is for the lab's nodes, writes the Northbound database of those of OVN, and goes
+with the lab.
 
 It runs on the machine itself, outside the namespaces, so that any client of the machine reaches it on loopback. Its
 store, log and client configuration lie in the lab's directory.
@@ -18,11 +19,18 @@ from fairlead.lab import agents, processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import MARK
+from fairlead.lab.records import Dataplane
 
 NOTHING: Mapping[str, str] = {}
 DEFAULT_LISTEN = "127.0.0.1:9876"
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.05
+NATIVE = {
+    "FAIRLEAD_PROVIDERS_NAMES": "native=native",
+    "FAIRLEAD_PROVIDERS_DEFAULT": "native",
+    "FAIRLEAD_PROBES_BY": "agents",
+}
+"""A server of plain hosts alone: it knows of no OVN."""
 
 CLOUDS = """clouds:
   fairlead:
@@ -88,12 +96,13 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] 
     service = Service(url=f"http://{listen}", folder=layout.directory / "fairlead")
     running = _running(layout, service)
     if running != listen and _answers(service):
-        raise LabError(f"something else answers on {listen}; choose another address")
+        raise LabError(f"something else answers on {listen}, another lab's server maybe; choose another address")
     stop(layout, service)
     service.folder.mkdir(parents=True, exist_ok=True)
     (service.folder / "clouds.yaml").write_text(CLOUDS.format(url=service.url))
     service.openrc.write_text(
         OPENRC.format(url=service.url, folder=service.folder, lab=layout.name, socket=service.socket)
+        + "".join(f"export {name}={value}\n" for name, value in _databases(layout).items())
     )
     server = processes.launch("server", {**_server_environment(layout, service, listen), **more}, service.log)
     service.pidfile.write_text(str(server.pid))
@@ -127,6 +136,12 @@ def describe(layout: Layout) -> tuple[str, ...]:
     )
 
 
+def find_url(layout: Layout) -> str | None:
+    """Of this lab's server, if it runs."""
+    listen = _running(layout, Service(url="", folder=layout.directory / "fairlead"))
+    return None if listen is None else f"http://{listen}"
+
+
 def _last_listen(service: Service) -> str:
     """Where the last server listened, as its clients were told."""
     with contextlib.suppress(FileNotFoundError):
@@ -151,11 +166,25 @@ def _server_environment(layout: Layout, service: Service, listen: str) -> dict[s
         "PATH": layout.search_path,
         "FAIRLEAD_SERVER_LISTEN": listen,
         "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
-        "FAIRLEAD_LXD_SOCKET": f"unix:{service.socket}",
-        "FAIRLEAD_OVN_NORTHBOUND": layout.northbound,
-        "FAIRLEAD_OVN_SOUTHBOUND": layout.southbound,
-        "FAIRLEAD_OVN_GATEWAY_CHASSIS": ",".join(node.name for node in records.read_lab(layout).chassis),
+        **_dataplane_environment(layout, service),
     }
+
+
+def _dataplane_environment(layout: Layout, service: Service) -> dict[str, str]:
+    if records.find_dataplane(layout) is Dataplane.NATIVE:
+        return NATIVE
+    return {
+        "FAIRLEAD_LXD_SOCKET": f"unix:{service.socket}",
+        **_databases(layout),
+        "FAIRLEAD_OVN_GATEWAY_CHASSIS": ",".join(records.read_chassis(layout)),
+    }
+
+
+def _databases(layout: Layout) -> dict[str, str]:
+    """Where OVN's are, for the server and for who asks them by `fairlead trace`; plain hosts have none."""
+    if records.find_dataplane(layout) is Dataplane.NATIVE:
+        return {}
+    return {"FAIRLEAD_OVN_NORTHBOUND": layout.northbound, "FAIRLEAD_OVN_SOUTHBOUND": layout.southbound}
 
 
 def _await_answer(server: "subprocess.Popen[bytes]", service: Service) -> None:

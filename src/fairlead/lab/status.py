@@ -72,7 +72,7 @@ class LabStatus:
 
 
 def read_status(layout: Layout, record: LabRecord) -> LabStatus:
-    workloads = read_workloads(layout)
+    workloads = read_workloads(layout, Workload)
     existing = namespaces.existing(layout.prefix)
     nodes = (CENTRAL, FABRIC, OUTSIDE, *(node.name for node in record.chassis), *(each.name for each in workloads))
     registered, bound = _southbound(layout)

@@ -6,7 +6,7 @@ condition: the port may be made before or after.
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 
@@ -52,18 +52,23 @@ class Workload:
 
 
 def _complaints(workload: Workload) -> Iterator[str]:
-    if not _NAME.fullmatch(workload.name):
-        yield "a name is up to 63 lower-case letters, digits and dashes"
-    if is_node_name(workload.name):
-        yield "this name is taken by the lab itself"
+    yield from complaints(workload.name, workload.serve, is_node_name(workload.name))
     if not _MAC.fullmatch(workload.mac):
         yield f"{workload.mac!r} is no MAC address such as 02:00:00:00:00:11"
     try:
         _ = workload.interfaces, workload.routers
     except ValueError as error:
         yield str(error)
-    if not all(0 < port < 65536 for port in workload.serve):
-        yield f"ports are 1 to 65535, not {workload.serve}"
+
+
+def complaints(name: str, ports: Sequence[int], is_taken: bool) -> Iterator[str]:
+    """About what the machines of every lab have."""
+    if not _NAME.fullmatch(name):
+        yield "a name is up to 63 lower-case letters, digits and dashes"
+    if is_taken:
+        yield "this name is taken by the lab itself"
+    if not all(0 < port < 65536 for port in ports):
+        yield f"ports are 1 to 65535, not {tuple(ports)}"
 
 
 def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
@@ -76,8 +81,7 @@ def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
     namespaces.link(near, far, workload.mtu)
     namespaces.configure(namespace, _addressing(workload))
     _add_port(layout, node, workload)
-    if workload.serve:
-        _start_answer(layout, workload)
+    start_answer(layout, workload.name, workload.serve)
 
 
 def _add_port(layout: Layout, node: Chassis, workload: Workload) -> None:
@@ -100,7 +104,12 @@ def unplug(layout: Layout, node: Chassis, workload: Workload) -> None:
     removed = ("--if-exists", "del-port", INTEGRATION_BRIDGE, device)
     execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "--no-wait", *removed)
     namespaces.remove_device(layout.namespace(node.name), device)
-    namespace = layout.namespace(workload.name)
+    remove(layout, workload.name)
+
+
+def remove(layout: Layout, name: str) -> None:
+    """Its namespace, if it is there, with all that runs in it."""
+    namespace = layout.namespace(name)
     if namespace in namespaces.existing(namespace):
         processes.end(namespaces.processes([namespace]), lambda pid: pid in namespaces.processes([namespace]))
         namespaces.delete(namespace)
@@ -113,11 +122,14 @@ def _addressing(workload: Workload) -> Iterator[str]:
         yield f"route replace default via {router} dev {DEVICE} onlink"
 
 
-def _start_answer(layout: Layout, workload: Workload) -> None:
-    directory = layout.node_directory(workload.name)
+def start_answer(layout: Layout, name: str, serve: Sequence[int]) -> None:
+    """The server of a machine that has ports to serve. Returns when it listens."""
+    if not serve:
+        return
+    directory = layout.node_directory(name)
     directory.mkdir(parents=True, exist_ok=True)
-    ports = [word for port in workload.serve for word in ("--port", str(port))]
+    ports = [word for port in serve for word in ("--port", str(port))]
     files = ("--pidfile", str(directory / f"{ANSWER}.pid"), "--log-file", str(directory / f"{ANSWER}.log"))
-    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", workload.name, *ports, *files, "--detach")
-    command = namespaces.inside(layout.namespace(workload.name), argv)
-    run(Command(argv=command, environment=layout.environment(workload.name)))
+    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", name, *ports, *files, "--detach")
+    command = namespaces.inside(layout.namespace(name), argv)
+    run(Command(argv=command, environment=layout.environment(name)))

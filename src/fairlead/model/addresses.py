@@ -41,6 +41,15 @@ def parse_network(text: str) -> IPNetwork:
     return network
 
 
+def outermost(networks: Iterable[IPNetwork]) -> Iterator[IPNetwork]:
+    """Those of one IP version that are within no other one, in order."""
+    last: IPNetwork | None = None
+    for network in sorted(networks, key=lambda each: (int(each.network_address), each.prefixlen)):
+        if last is None or network.network_address not in last:
+            last = network
+            yield network
+
+
 def usable_range(cidr: IPNetwork) -> tuple[IPAddress, IPAddress]:
     """The first and the last address that a host may have.
 

@@ -38,6 +38,9 @@ class Agent:
     """Seconds."""
     heard: bool = True
     """False: it is stale."""
+    away: bool = False
+    """Whether it has hung up and not come again, as one that was killed: what it said of its proxies is nobody's word
+    any more. All else that it said holds until it is stale."""
     told: bool = False
     """Whether it has told this server all that it sees, when it was known what its node has."""
     unapplied: tuple[Unapplied, ...] = ()

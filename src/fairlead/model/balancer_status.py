@@ -90,6 +90,10 @@ class BalancerStatus:
     """Whether agents probe its members, or its dataplane does."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
     """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
+    is_unserved: Callable[[Member], bool] = lambda _: False
+    """Whether nobody is there who would lead anything to the member, monitored or not."""
+    is_heard: Callable[[], bool] = lambda: True
+    """Whether all nodes are that lead to its members. One that is silent goes on with what it was told last."""
     by_proxies: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
     """How a listener stands to which proxies lead."""
 
@@ -110,14 +114,15 @@ class BalancerStatus:
         return self.provisioning(part) in pending and not self.applied.stalled
 
     def of_balancer(self) -> OperatingStatus:
-        """DEGRADED too while some nodes fail to apply it: clients that other nodes serve notice nothing."""
+        """DEGRADED too while some nodes fail to apply it, or are silent: clients that others serve notice nothing."""
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
         led_to = self._led_to()
         parts = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
         parts.update(self.of_listener(listener) for listener in self.balancer.listeners if listener.proxy_port)
         worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in parts)
-        return next(worst, OperatingStatus.DEGRADED if self.applied.failing else OperatingStatus.ONLINE)
+        works = not self.applied.failing and self.is_heard()
+        return next(worst, OperatingStatus.ONLINE if works else OperatingStatus.DEGRADED)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:
         """One that leads to proxies stands as these do."""
@@ -158,6 +163,8 @@ class BalancerStatus:
             return OperatingStatus.OFFLINE
         if member.weight == 0:
             return OperatingStatus.DRAINING
+        if self.is_unserved(member):
+            return OperatingStatus.ERROR
         if not _is_monitored(pool):
             return OperatingStatus.ERROR if self.cannot_answer(member) else OperatingStatus.NO_MONITOR
         if member.id in self.down:
@@ -169,7 +176,7 @@ class BalancerStatus:
 
     def _is_unprobed(self, pool: Pool, member: Member) -> bool:
         """It serves until somebody says that it is down."""
-        is_known = member.id in self.down or member.id in self.online
+        is_known = member.id in self.down or member.id in self.online or self.is_unserved(member)
         return _is_monitored(pool) and member.takes_connections and not is_known
 
     def _is_there(self, part: Resource) -> bool:

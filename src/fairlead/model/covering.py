@@ -8,6 +8,8 @@ is covered for ever. What was seen last holds until whoever covers it has seen i
 * the node lost its power: whoever covers sees it fail, and it is down;
 * nobody can cover it: what was seen last holds, unless OVN calls the chassis dead (ADR 9).
 
+Who is behind a plain host is probed by that host alone: nobody else may have a way to it.
+
 All places of a network are covered by one chassis, which has an ordinary port there for it (ADR 46): what a localport
 sends stays on its node. Nobody covers networks that others wrote: there is no address to be had from them.
 
@@ -17,6 +19,7 @@ Servers and agents ask the same functions: the agent what to probe, the server w
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
+from fairlead.model.behind import host_of
 from fairlead.model.foreign import is_foreign
 from fairlead.model.health import Endpoint, Health
 from fairlead.model.indexes import NO_IDS
@@ -36,6 +39,9 @@ def place_of(endpoint: Endpoint) -> str:
 
 def probes_here(snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> bool:
     """Whether it is for this chassis to probe this endpoint, and to tell what it saw."""
+    if endpoint.network_id in snapshot.announced:
+        host = host_of(snapshot, endpoint.address)
+        return host is not None and host[0].name == chassis
     node = snapshot.chassis.get(chassis)
     hosted = node is not None and bool(endpoint.port_id) and endpoint.port_id in node.ports
     return hosted or snapshot.covered.get(place_of(endpoint)) == chassis
@@ -71,6 +77,11 @@ def _is_watched(snapshot: Snapshot, port_id: str, address: object) -> bool:
     return address in snapshot.watched or any(each in snapshot.monitored_local_ips for each in replicas)
 
 
+def is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:
+    """Whether anybody may ask for it: a member with a monitor is at its address, or a monitored replica at its port."""
+    return _is_watched(snapshot, endpoint.port_id, endpoint.address)
+
+
 def find_cover(snapshot: Snapshot, network_id: str, near: Near) -> str | None:
     """The chassis that covers the places of this network, if any can: its agent is heard, and it reaches the network,
     which is nobody else's."""
@@ -89,7 +100,8 @@ def known_of(snapshot: Snapshot, endpoint: Endpoint) -> Health:
     that nobody's port has is nobody's until somebody has seen it answer."""
     sighting = snapshot.sightings.get(endpoint)
     if sighting is None:
-        is_hostless = bool(endpoint.asker) and not endpoint.port_id
+        is_announced = endpoint.network_id in snapshot.announced
+        is_hostless = bool(endpoint.asker) and not endpoint.port_id and not is_announced
         return Health.GONE if is_hostless else snapshot.health.get(endpoint, Health.UNPROBED)
     node = snapshot.chassis.get(sighting.chassis)
     hosted = node is None or not endpoint.port_id or endpoint.port_id in node.ports

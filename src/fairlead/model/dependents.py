@@ -6,18 +6,22 @@ everything.
 """
 
 from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
 
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress
+from fairlead.model.behind import balancers_behind
 from fairlead.model.domain import Topology
 from fairlead.model.foreign import is_foreign
 from fairlead.model.foreign_probing import monitoring, probe_port
+from fairlead.model.host_proxies import is_on_hosts, on_hosts
+from fairlead.model.hosts import Host
 from fairlead.model.indexes import NO_IDS, Ids
 from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import Port, PortUse
 from fairlead.model.owner import Kind, Owner, VipNetwork
-from fairlead.model.proxy_place import place_of_port
+from fairlead.model.proxy_place import place_of, place_of_port
 from fairlead.model.reach import joined_with
 from fairlead.model.snapshot import Snapshot, vip_network
 
@@ -65,6 +69,34 @@ def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
                 yield from _probed_from(before.snapshot, after.snapshot, port.network_id)
 
 
+def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
+    """The load balancers with members behind it: their rows say which host that is, and whether it holds the VIP. Its
+    addresses are in rows of its own alone, but members may run there; and by which IP version it meets others is in
+    rows of theirs."""
+    was, becomes = (each.snapshot.hosts.get(owner.id) for each in (before, after))
+    kept = (was and _said(was)) == (becomes and _said(becomes))
+    old, new = (frozenset(host.prefixes) if host is not None else frozenset() for host in (was, becomes))
+    changed = [prefix.cidr for prefix in (old ^ new if kept else old | new)]
+    if was and becomes:
+        changed += map(ip_network, {*was.addresses} ^ {*becomes.addresses})
+    if not kept:
+        yield from on_hosts(after.snapshot)
+    if was and becomes and _versions(was) != _versions(becomes):
+        yield from (Owner(Kind.HOST, each) for each in after.snapshot.hosts)
+    for topology in (before, after):
+        found = balancers_behind(topology.snapshot, changed)
+        yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
+
+
+def _said(host: Host) -> tuple[int, bool, bool]:
+    """What rows of services say of it. Until when it returns they do not."""
+    return host.number, host.draining, host.returning_until is not None
+
+
+def _versions(host: Host) -> set[int]:
+    return {address.version for address in host.addresses}
+
+
 def of_floating_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
     for snapshot in (before.snapshot, after.snapshot):
         floating_ip = snapshot.floating_ips.get(owner.id)
@@ -104,6 +136,9 @@ def of_load_balancer(before: Topology, after: Topology, owner: Owner) -> Iterato
         balancer = snapshot.load_balancers.get(owner.id)
         if balancer is not None:
             network_id, project_id = balancer.vip.network_id, balancer.project_id
+            place = place_of(balancer)
+            if is_on_hosts(snapshot, place) and (place in old.proxied) != (place in new.proxied):
+                yield Owner(Kind.NETWORK, network_id)
             if balancer.router_id is not None:
                 if (balancer.router_id in old.router_vips) != (balancer.router_id in new.router_vips):
                     yield Owner(Kind.VIP_GATEWAY, balancer.router_id)

@@ -17,9 +17,11 @@ from immutables import Map
 from fairlead.model.affected import affected
 from fairlead.model.agent import Agent
 from fairlead.model.chassis import Chassis
+from fairlead.model.fact_values import change_map, put_all, replace_all
 from fairlead.model.foreign_news import ForeignNews, admitted
 from fairlead.model.foreign_proxies import RefusedNews, WantedNews, describe_refused, refused_on, served_at
-from fairlead.model.health import Endpoint, Health
+from fairlead.model.health import Endpoint, Health, HealthKey
+from fairlead.model.host_news import OwnNews, at_own_addresses, behind_hosts, with_returned
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.names import describe_owner, describe_probed
 from fairlead.model.owner import Kind, Owner
@@ -44,28 +46,6 @@ PluggedNews: TypeAlias = Mapping[str, str | None]
 """Port -> the host name of the node that has it; None for none."""
 
 
-def _change_map(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
-    """None says that an entry goes. It costs what is new."""
-    changed = {key: value for key, value in news.items() if known.get(key) != value}
-    return _put_all(known, changed) if changed else known
-
-
-def _put_all(known: Map[Any, Any], news: Any) -> Map[Any, Any]:
-    """Without a look at what was known: two chassis with a thousand ports take long to compare, and of health the
-    observer tells only what differs."""
-    with known.mutate() as mutation:
-        for key, value in news.items():
-            if value is None:
-                mutation.pop(key, None)
-            else:
-                mutation[key] = value
-    return mutation.finish()
-
-
-def _replace_all(known: object, news: object) -> object:
-    return known if known == news else news
-
-
 def _nobody(old: Snapshot, new: Snapshot, news: Any) -> Iterable[Owner]:
     return ()
 
@@ -88,7 +68,7 @@ class Fact(Generic[_News]):
     """The snapshot after the news, where they are more than a field of it."""
     observer: str
     """Who says it, for people."""
-    change: Callable[[Any, _News], Any] = _change_map
+    change: Callable[[Any, _News], Any] = change_map
     """The field after the news."""
     concerns: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _nobody
     """The owners whose rows may differ after the news, given the snapshots before and after. Too many is allowed, too
@@ -169,7 +149,7 @@ def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
 
 def _heard(snapshot: Snapshot, name: str) -> bool:
     found = snapshot.agents.get(name)
-    return found is not None and found.heard
+    return found is not None and found.heard and not found.away
 
 
 def _alive(snapshot: Snapshot, name: str) -> bool:
@@ -267,7 +247,7 @@ def _routers_with_gateway(old: Snapshot, new: Snapshot, news: object) -> Iterato
 HEALTH: Fact[HealthNews] = Fact(
     field="health",
     observer="the probes of ovn-controller, by way of the Southbound database",
-    change=_put_all,
+    change=put_all,
     concerns=_probed_by,
     derive=derive_health,
     differing=changed_health,
@@ -277,7 +257,7 @@ HEALTH: Fact[HealthNews] = Fact(
 CHASSIS: Fact[ChassisNews] = Fact(
     field="chassis",
     observer="the Southbound database",
-    change=_put_all,
+    change=put_all,
     concerns=_near,
     derive=derive_health,
     differing=_near_or_changed,
@@ -294,7 +274,7 @@ PLUGGED: Fact[PluggedNews] = Fact(
 SIGHTINGS: Fact[SightingNews] = Fact(
     field="sightings",
     observer="the agents of nodes, which probe",
-    change=_put_all,
+    change=put_all,
     concerns=_probed_by,
     derive=derive_health,
     differing=changed_health,
@@ -311,13 +291,13 @@ COVERING: Fact[CoveredNews] = Fact(
 ABILITIES: Fact[frozenset[str]] = Fact(
     field="abilities",
     observer="the driver, by the schema of the Northbound database",
-    change=_replace_all,
+    change=replace_all,
     concerns=_all_balancers,
 )
 AGENTS_PROBE: Fact[bool] = Fact(
     field="agents_probe",
     observer="the operator, by the configuration",
-    change=_replace_all,
+    change=replace_all,
     concerns=_whatever_probes,
     derive=derive_health,
     step=5,
@@ -325,7 +305,7 @@ AGENTS_PROBE: Fact[bool] = Fact(
 COUNTS_ANSWERS: Fact[bool] = Fact(
     field="counts_answers",
     observer="the operator, by the configuration",
-    change=_replace_all,
+    change=replace_all,
     concerns=_all_balancers,
 )
 PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="the agents of nodes, which have proxies", concerns=led_to)
@@ -341,14 +321,33 @@ REFUSED_PROXIES: Fact[RefusedNews] = Fact(
 PROXIED_PROVIDERS: Fact[frozenset[str]] = Fact(
     field="proxied_providers",
     observer="the operator, by the configuration",
-    change=_replace_all,
+    change=replace_all,
     concerns=_all_balancers,
 )
 GATEWAY_CHASSIS: Fact[tuple[str, ...]] = Fact(
     field="gateway_chassis",
     observer="the operator, by the configuration",
-    change=_replace_all,
+    change=replace_all,
     concerns=_routers_with_gateway,
+)
+LOST_HOSTS: Fact[frozenset[str]] = Fact(
+    field="lost_hosts",
+    observer="the agent of a plain host, which asks the others whether they are there",
+    change=replace_all,
+    concerns=behind_hosts,
+)
+OWN_ADDRESSES: Fact[OwnNews] = Fact(
+    field="own_addresses",
+    observer="the agents of plain hosts, by their heartbeats",
+    concerns=at_own_addresses,
+    derive=derive_health,
+    step=5,
+)
+RETURNED: Fact[Map[str, frozenset[HealthKey]]] = Fact(
+    field="returned",
+    observer="the agent of a plain host, by what servers tell it of health",
+    change=replace_all,
+    concerns=with_returned,
 )
 FOREIGN: Fact[ForeignNews] = Fact(
     take=with_foreign,
@@ -373,6 +372,9 @@ FACTS: tuple[Fact[Any], ...] = (
     PROXIED_PROVIDERS,
     COUNTS_ANSWERS,
     GATEWAY_CHASSIS,
+    LOST_HOSTS,
+    OWN_ADDRESSES,
+    RETURNED,
     FOREIGN,
 )
 DERIVED = frozenset({"down", "online", "hostless"})

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from fairlead.model.behind import host_of
 from fairlead.model.covering import is_heard, known_of, place_of
 from fairlead.model.foreign import is_foreign
 from fairlead.model.health import Endpoint, Health
@@ -109,6 +110,9 @@ def _why_unprobed(snapshot: Snapshot, found: Endpoint, chassis: str) -> str:
     """What keeps agents from probing it; empty if nothing does."""
     if not snapshot.agents_probe or place_of(found) in snapshot.covered:
         return ""
+    if found.network_id in snapshot.announced:
+        host = host_of(snapshot, found.address)
+        return "" if host is not None and is_heard(snapshot, host[0].name) else NO_AGENT
     if not found.port_id:
         return NOBODYS
     if not chassis or is_heard(snapshot, chassis):

@@ -3,6 +3,7 @@
 A new sort is its class, a member of `Kind`, the maps of the snapshot that have it and its indexes, and a line here.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -16,13 +17,15 @@ from fairlead.model.domain import Topology
 from fairlead.model.enrolment import Node, NodeToken
 from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, called, is_foreign
 from fairlead.model.foreign_probing import offered_at
+from fairlead.model.hosts import Block, Host, block_of, prefix_key
 from fairlead.model.indexes import Addresses, Grouped, Held, Index, Summed, Unique
-from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, near_pools
+from fairlead.model.loadbalancer import LoadBalancer, decides_on_chassis, near_pools, probed_address
 from fairlead.model.local_ip import LocalIP, Mode
 from fairlead.model.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.quota import Quota, count, probe_rates, project_rate
+from fairlead.model.silence import SilentNode
 from fairlead.model.snapshot import EVERYBODY, KEPT_SHELF, Aggregate
 from fairlead.model.trust import Certificate, Project, TrustToken
 
@@ -82,8 +85,8 @@ def _segment(network: Network) -> Iterator[Any]:
 
 
 def _scopes(network: Network) -> list[str]:
-    """Whose list of networks it is in: in nobody's, if another API has it."""
-    return [] if is_foreign(network) else [EVERYBODY if network.external else network.project_id]
+    """Whose list of networks it is in: in nobody's, if another API has it. LXD has no word for announced ones."""
+    return [] if is_foreign(network) or network.announced else [EVERYBODY if network.external else network.project_id]
 
 
 def _claims_of_network(network: Network) -> Iterator[str]:
@@ -100,6 +103,20 @@ def _claims_of_floating_ip(floating_ip: FloatingIP) -> Iterator[str]:
 def _project_gateways(router: Router) -> Iterator[tuple[str, str]]:
     if router.gateway is not None:
         yield router.project_id, router.gateway.network_id
+
+
+# Hosts
+
+
+def _prefix_lengths(host: Host) -> Mapping[tuple[int, int], int]:
+    return Counter((prefix.cidr.version, prefix.cidr.prefixlen) for prefix in host.prefixes)
+
+
+def _member_blocks(balancer: LoadBalancer) -> frozenset[Block]:
+    """Of where they are, and are probed, and of those that had slots before: rows say behind which host that is."""
+    members = (member for pool in balancer.pools for member in pool.members)
+    there = {address for each in members for address in (each.address, probed_address(each))}
+    return frozenset(map(block_of, there | {each.before for each in balancer.moved}))
 
 
 # Load balancers
@@ -174,6 +191,7 @@ KINDS: Mapping[Kind, Declaration] = {
         indexes=(
             Unique("subnet_network", lambda network: (subnet.id for subnet in network.subnets)),
             Unique("segments", _segment),
+            Unique("announced", lambda network: [network.id] if network.announced else []),
             Unique("called", called),
             Grouped("project_networks", _scopes),
             Grouped("network_names", lambda network: [(scope, network.name) for scope in _scopes(network)]),
@@ -210,6 +228,17 @@ KINDS: Mapping[Kind, Declaration] = {
         claims=_claims_of_port,
         dependents=dependents.of_port,
     ),
+    Kind.HOST: Declaration(
+        document=Host,
+        key=attrgetter("name"),
+        indexes=(
+            Unique("host_numbers", lambda host: [host.number]),
+            Unique("host_prefixes", lambda host: (prefix_key(prefix.cidr) for prefix in host.prefixes)),
+            Summed("host_prefix_lengths", _prefix_lengths),
+        ),
+        claims=lambda host: [f"host-number/{host.number}"],
+        dependents=dependents.of_host,
+    ),
     Kind.LOAD_BALANCER: Declaration(
         document=LoadBalancer,
         indexes=(
@@ -225,6 +254,7 @@ KINDS: Mapping[Kind, Declaration] = {
             Grouped("kept_balancers", lambda balancer: [balancer.id[:KEPT_SHELF]] if balancer.kept else []),
             Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
             Grouped("watched", _watched_addresses),
+            Grouped("member_blocks", _member_blocks),
             Grouped("monitored_places", _monitored_places),
             Grouped("crossing", _crossed_subnets),
             Unique("pool_owner", lambda balancer: (pool.id for pool in balancer.pools)),
@@ -232,7 +262,7 @@ KINDS: Mapping[Kind, Declaration] = {
             Unique("monitor_owner", _monitors),
             Unique("l7policy_owner", _policies),
             Unique("vip_owner", lambda balancer: [balancer.vip.port_id]),
-            Unique("parting", lambda balancer: [balancer.id] if balancer.parted else []),
+            Unique("parting", lambda balancer: [balancer.id] if balancer.parted or balancer.moved else []),
             Grouped("flavor_users", lambda balancer: [balancer.flavor_id]),
             Grouped("zone_users", lambda balancer: [balancer.availability_zone]),
             PROBED,
@@ -281,6 +311,7 @@ KINDS: Mapping[Kind, Declaration] = {
         has_rows=False,
     ),
     Kind.NODE_TOKEN: Declaration(document=NodeToken, key=attrgetter("chassis"), has_rows=False),
+    Kind.SILENT_NODE: Declaration(document=SilentNode, key=attrgetter("name"), has_rows=False),
 }
 """Every kind but those that are derived from load balancers (`owner.WITHOUT_DOCUMENTS`)."""
 _KIND_OF: Mapping[type[Aggregate], Kind] = {

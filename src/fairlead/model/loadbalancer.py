@@ -337,6 +337,19 @@ class Parted:
         return self.transport, self.address, self.port
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedSlots:
+    """Slots of a listener that lead to another address than before, or to none; some connections may go on."""
+
+    listener_id: str
+    before: IPAddress
+    """Of the member that had them last: the IP version is that of the table."""
+    slots: tuple[int, ...]
+    """Of `LARGEST`, in order. A slot has one such member: whoever had it before that one is forgotten."""
+    until: datetime
+    """When it is forgotten."""
+
+
 class Use(StrEnum):
     """What a described load balancer is for."""
 
@@ -408,6 +421,8 @@ class LoadBalancer(Resource):
     """Its name."""
     parted: tuple[Parted, ...] = ()
     """Members that were removed lately, by the time when they are forgotten."""
+    moved: tuple[MovedSlots, ...] = ()
+    """Of a provider that announces, by the time when they are forgotten."""
     described: Described | None = None
     """None for one whose parts are changed each for itself, as in Octavia's API."""
     router_id: str | None = None

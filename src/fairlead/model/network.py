@@ -108,6 +108,9 @@ class Network(Resource):
     external: bool = False
     """Every project may have router gateways and floating IPs on it."""
     segment: Segment | None = None
+    announced: bool = False
+    """It is on no wire: hosts announce its addresses one by one, so these are VIPs and nothing else. An operator
+    declares it and its subnets; no two such networks have an address in common."""
     port_security_enabled: bool = True
     """What new ports have, unless they are made otherwise."""
     subnets: tuple[Subnet, ...] = ()

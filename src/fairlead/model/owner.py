@@ -10,6 +10,8 @@ class Kind(StrEnum):
     NETWORK = "network"
     ROUTER = "router"
     PORT = "port"
+    HOST = "host"
+    """A plain Linux host that serves announced VIPs: rows of load balancers lead to it by its number."""
     VIP_NETWORK = "vip-network"
     """What the VIPs of one network share; it exists while the network has a VIP and has no document of its own. What
     those of a project share that is only a guest on the network is an owner beside it: `VipNetwork`."""
@@ -32,6 +34,7 @@ class Kind(StrEnum):
     TRUST_TOKEN = "trust-token"  # noqa: S105 - no secret
     NODE = "node"
     NODE_TOKEN = "node-token"  # noqa: S105 - no secret
+    SILENT_NODE = "silent-node"
 
 
 WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.NEAR_NETWORK, Kind.NEAR_GATEWAY})
@@ -43,6 +46,10 @@ _ORDER = {kind: place for place, kind in enumerate(Kind)}
 class Owner:
     kind: Kind
     id: str
+
+    def __hash__(self) -> int:
+        """A text remembers its own, and few owners of several kinds have one id: a look at all asks often."""
+        return hash(self.id)
 
     def __str__(self) -> str:
         return f"{self.kind.value}/{self.id}"

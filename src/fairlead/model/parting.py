@@ -57,7 +57,15 @@ def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Chang
     if balancer is None:
         return Changes()
     left = tuple(each for each in balancer.parted if each.until > now)
-    return Changes() if left == balancer.parted else Changes(puts=(replace(balancer, parted=left),))
+    moved = tuple(each for each in balancer.moved if each.until > now)
+    if (left, moved) == (balancer.parted, balancer.moved):
+        return Changes()
+    return Changes(puts=(replace(balancer, parted=left, moved=moved),))
+
+
+def forgets_at(balancer: LoadBalancer) -> datetime:
+    """When the next of what it remembers is forgotten. It remembers something (`Snapshot.parting`)."""
+    return min([each.until for each in balancer.parted[:1]] + [each.until for each in balancer.moved[:1]])
 
 
 def _members(balancer: LoadBalancer, until: datetime) -> Iterator[Parted]:

@@ -10,15 +10,15 @@ from fairlead.model.slots import SlotTable, deal, lend
 from fairlead.model.steps import Steps
 
 
-def with_slots(pool: Pool, before: Sequence[Member] | None = None) -> Steps[Pool]:
+def with_slots(pool: Pool, before: Sequence[Member] | None = None, smallest: int = SMALLEST) -> Steps[Pool]:
     """The pool with slot tables for its members, if those `before` had the tables that it has.
 
     Slots are given here, when the model is written, and never when it is compiled: a restart changes nothing. Where the
     client's address decides, slots are found by rendezvous hashing, in which more slots move clients: such a table has
-    its full size from the beginning.
+    its full size from the beginning. `smallest` is the least size of others, a power of two.
     """
     old = replace(pool, members=pool.members if before is None else tuple(before))
-    smallest = LARGEST if pool.goes_by_source else SMALLEST
+    smallest = LARGEST if pool.goes_by_source else smallest
     tables = list[SlotTable]()
     for tier in TIERS:
         table = yield from deal(

@@ -106,7 +106,7 @@ def coverless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
     found = dict[str, str]()
     for endpoint in endpoints(snapshot, probing) if snapshot.agents_probe else ():
         network = snapshot.networks.get(endpoint.network_id)
-        if network is not None and not is_foreign(network):
+        if network is not None and not (is_foreign(network) or network.announced):
             for subnet in _sources(network, endpoint):
                 if cover_port_id(subnet.id) not in snapshot.ports:
                     found[subnet.id] = network.id

@@ -12,6 +12,7 @@ from typing import TypeAlias, assert_never
 from immutables import Map
 
 from fairlead.model.addresses import IPAddress, derive_mac, link_local
+from fairlead.model.behind import may_be_behind
 from fairlead.model.checks import Target, check_of, rhythm_of
 from fairlead.model.covering import known_of
 from fairlead.model.derived_ids import id_of_name
@@ -95,14 +96,21 @@ def find_endpoint(
     snapshot: Snapshot, balancer: LoadBalancer, monitor: HealthMonitor, member: Member, number: int
 ) -> Endpoint | Health:
     """Where this port of the member is probed, or what is known of it because it is not."""
-    port = find_port(snapshot, balancer, member)
-    if port is None and not is_hostless(snapshot, balancer, member):
+    where = member_network(snapshot, balancer, member)
+    address = probed_address(member)
+    port, announced = find_port(snapshot, balancer, member), where in snapshot.announced
+    if announced:
+        is_there = may_be_behind(snapshot, balancer, address) is not None
+    else:
+        is_there = port is not None or is_hostless(snapshot, balancer, member)
+    if not is_there:
         return Health.GONE
     if port is not None and not may_probe(balancer, port):
         return Health.UNPROBEABLE
-    address = probed_address(member)
+    if announced and not snapshot.agents_probe:
+        return Health.UNPROBEABLE
     if snapshot.agents_probe or port is None:
-        over, where = ASKED_OVER[monitor.type], member_network(snapshot, balancer, member)
+        over = ASKED_OVER[monitor.type]
         return Endpoint(
             port.id if port else "", address, 0 if over is Transport.ANY else number, over, where, monitor.id
         )
@@ -117,7 +125,7 @@ def is_hostless(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> b
     network, address = snapshot.networks.get(member_network(snapshot, balancer, member)), probed_address(member)
     if not snapshot.agents_probe or network is None or is_foreign(network):
         return False
-    is_own = network.project_id == balancer.project_id and not network.external
+    is_own = network.project_id == balancer.project_id and not (network.external or network.announced)
     return is_own and (network.id, address) not in snapshot.addresses and _may_be_anybody(network, address)
 
 

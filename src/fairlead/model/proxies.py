@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from fairlead.model.derived_ids import id_of_name
+from fairlead.model.host_proxies import hosts_standing, is_on_hosts
 from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import (
     UNLIMITED,
@@ -32,7 +33,7 @@ from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.pool_slots import with_slots
 from fairlead.model.probes import asks_for_probes
-from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_port, proxy_chassis
+from fairlead.model.proxy_place import ProxyPlace, place_of, place_of_host_proxy, place_of_port, proxy_chassis
 from fairlead.model.rendezvous import score
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import OperatingStatus
@@ -111,6 +112,15 @@ def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
     return replace(balancer, listeners=tuple(listeners), pools=(*kept, *pools.values()))
 
 
+def without_proxied(balancer: LoadBalancer) -> LoadBalancer:
+    """What is left to whoever leads packets: no listener that takes a proxy, and no pool to which only these lead."""
+    if not proxied_listeners(balancer):
+        return balancer
+    listeners = tuple(listener for listener in balancer.listeners if not listener.proxy_port)
+    pools = tuple(pool for pool in balancer.pools if _switch_leads_to(balancer, pool))
+    return replace(balancer, listeners=listeners, pools=pools)
+
+
 def _switch_leads_to(balancer: LoadBalancer, pool: Pool) -> bool:
     """Or nobody does yet."""
     leading = listeners_of(balancer, pool.id)
@@ -137,10 +147,13 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
 
     DEGRADED while some node says that it cannot serve, ERROR when nobody serves and nobody will: each node that should
     is dead, has no agent that is heard, or says that it cannot; or others refuse the ports. OFFLINE is what nobody
-    serves yet: a proxy that was just given its place, or its listener, needs a moment. Where the project has no
-    machine on the network nobody is to serve, and it is ONLINE: a proxy comes to the node of the first one. Whether
-    guests of others are there changes nothing: nobody makes another project's status.
+    serves yet: a proxy that was just given its place, or its listener, needs a moment. Where no machine of the project
+    runs on the network nobody is to serve, and it is ONLINE: a proxy comes to the node of the first one. A port that is
+    plugged in nowhere is no machine yet. Whether guests of others are there changes nothing: nobody makes another
+    project's status.
     """
+    if is_on_hosts(snapshot, place_of(balancer)):
+        return hosts_standing(snapshot, balancer, listener)
     ports = proxy_ports(snapshot, place_of(balancer))
     failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer, listener)}
     if not ports and place_of(balancer).at in snapshot.refused_proxies:
@@ -150,7 +163,8 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
     hosts = [proxy_chassis(port) for port in ports if port.id not in failing] if ports else [*snapshot.agents]
     if not any(_may_serve(snapshot, host) for host in hosts):
         return OperatingStatus.ERROR
-    is_wanted = ports or (balancer.vip.network_id, balancer.project_id) in snapshot.machines
+    machines = snapshot.machines.get((balancer.vip.network_id, balancer.project_id), NO_IDS)
+    is_wanted = ports or any(each in snapshot.plugged for each in machines)
     return OperatingStatus.OFFLINE if is_wanted else OperatingStatus.ONLINE
 
 
@@ -219,7 +233,7 @@ def _serves(snapshot: Snapshot, port: Port, listener: Listener) -> bool:
 
 def _is_silent(snapshot: Snapshot, chassis: str) -> bool:
     agent = snapshot.agents.get(chassis)
-    return agent is not None and not agent.heard
+    return agent is not None and (agent.away or not agent.heard)
 
 
 def _member_id(listener: Listener, port: Port) -> str:
@@ -299,7 +313,7 @@ def choose_chassis(candidates: Iterable[str], had: Iterable[str], name: str, mos
 def led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
     """Who leads to a proxy that serves others of its listeners than before."""
     for port_id in news:
-        place = place_of_port(new.ports[port_id]) if port_id in new.ports else None
+        place = _place_named(new, port_id)
         numbers = _serving_at(old, port_id) ^ _serving_at(new, port_id)
         found = {new.proxy_ports.get((place, number), "") for number in numbers} if place is not None else ()
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found) if each)
@@ -312,6 +326,11 @@ def led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
     }
     found = {each for place in places for each in snapshot.proxied.get(place, NO_IDS)}
     return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
+
+
+def _place_named(snapshot: Snapshot, port_id: str) -> ProxyPlace | None:
+    port = snapshot.ports.get(port_id)
+    return place_of_host_proxy(port_id) if port is None else place_of_port(port)
 
 
 def _serving_at(snapshot: Snapshot, port_id: str) -> frozenset[int]:

@@ -29,11 +29,11 @@ class Way:
 
 
 def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
-    """None where there is none that could be, or others give its addresses."""
+    """None where there is none that could be, or others give its addresses; on plain hosts proxies have none."""
     if place.at not in snapshot.routers:
         network = snapshot.networks.get(place.at)
         is_theirs = isinstance(network, ForeignNetwork) and network.writer not in SERVED
-        return None if network is None or is_theirs or network.external else network
+        return None if network is None or is_theirs or network.external or network.announced else network
     wanted = {
         version for each in snapshot.proxied.get(place, NO_IDS) for version in snapshot.load_balancers[each].ip_versions
     }

@@ -41,6 +41,18 @@ def place_of_port(port: Port) -> ProxyPlace | None:
     return ProxyPlace(port.network_id, port.project_id) if is_bound and port.writer in SERVED else None
 
 
+def host_proxy_id(place: ProxyPlace, host: str) -> str:
+    """What is told of a plain host's proxy is told under this: it has no port. The host's agent leaves out the host."""
+    return "/".join((*place, host))
+
+
+def place_of_host_proxy(identity: str) -> ProxyPlace | None:
+    """None for what is called otherwise."""
+    network_id, _, rest = identity.partition("/")
+    project_id, slash, _ = rest.rpartition("/")
+    return ProxyPlace(network_id, project_id) if slash else None
+
+
 def proxy_device(network_id: str, chassis: str) -> str:
     """The `device_id` of a proxy's port on a network of others."""
     return f"{DEVICE}{network_id}-{chassis}"

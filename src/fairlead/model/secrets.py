@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fairlead.model.host_proxies import has_host_proxy
 from fairlead.model.loadbalancer import (
     ClientAuthentication,
     Listener,
@@ -117,5 +118,8 @@ def lent_to(snapshot: Snapshot, chassis: str, balancer_id: str) -> tuple[Secret,
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:
         return ()
-    runs = any(proxy_chassis(port) == chassis for port in proxy_ports(snapshot, place_of(balancer)))
+    place = place_of(balancer)
+    runs = has_host_proxy(snapshot, chassis, place) or any(
+        proxy_chassis(port) == chassis for port in proxy_ports(snapshot, place)
+    )
     return needed_secrets(balancer) if runs else ()

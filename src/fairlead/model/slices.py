@@ -2,8 +2,11 @@
 
 A slice has the documents of the places that the chassis reaches by its own ports: networks, routers and what is on
 them. These are the places of which OVN gives it the flows, whoever owns them. So it sees nothing that its own machines
-could not meet, and nothing of what says who may come in. Who is down it has as the server knows it, and of all chassis
-only its own: a compiler that makes rows where a port is plugged in makes those of this chassis.
+could not meet, and nothing of what says who may come in. A plain host that an operator has declared is given, whether
+OVN knows it or not, all declared hosts, what their proxies serve, which addresses they have themselves, and the
+announced networks with their load balancers: any packet for these may come to it. Who is down it has as the server
+knows it, and of all chassis only its own: a compiler that makes rows where a port is plugged in makes those of this
+chassis.
 
 Where a document is can be told from itself (`places_of`). So a change of one concerns the chassis that reach its
 places, and looks at no other document.
@@ -20,13 +23,19 @@ from fairlead.model.indexes import NO_IDS
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.locality import local_places
 from fairlead.model.network import FloatingIP, Port, PortUse
+from fairlead.model.observed_proxy import Proxy
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxy_place import place_of_host_proxy
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.writing import load_documents
 
+HOSTS = "/hosts"
+"""A place that is no network's or router's: plain hosts are there, and know of each other."""
+
 
 def _places_of_balancer(balancer: LoadBalancer) -> tuple[str, ...]:
-    return (balancer.router_id or balancer.vip.network_id,)
+    network_id = balancer.vip.network_id
+    return (balancer.router_id,) if balancer.router_id else (network_id, served(network_id))
 
 
 def _places_of_floating_ip(floating_ip: FloatingIP) -> tuple[str, ...]:
@@ -39,6 +48,12 @@ def alone(network_id: str) -> str:
     return f"{network_id}/"
 
 
+def served(network_id: str) -> str:
+    """A place at which there is the network's own document, and the load balancers that have VIPs there: for hosts that
+    announce these, to which ports say nothing."""
+    return f"{network_id}/served"
+
+
 def _places_of_port(port: Port) -> tuple[str, ...]:
     """A gateway is where its router is too."""
     gateway = port.use is PortUse.ROUTER_GATEWAY
@@ -46,14 +61,16 @@ def _places_of_port(port: Port) -> tuple[str, ...]:
 
 
 PLACES: Mapping[Kind, Callable[[Any], tuple[str, ...]]] = {
-    Kind.NETWORK: lambda network: (network.id, alone(network.id)),
+    Kind.NETWORK: lambda network: (network.id, alone(network.id), served(network.id)),
     Kind.ROUTER: lambda router: (router.id,),
     Kind.PORT: _places_of_port,
+    Kind.HOST: lambda _: (HOSTS,),
     Kind.LOAD_BALANCER: _places_of_balancer,
     Kind.FLOATING_IP: _places_of_floating_ip,
     Kind.LOCAL_IP: lambda local_ip: (local_ip.network_id,),
 }
-"""The kinds of documents that nodes see, and where one is: ids of networks and routers. Nobody sees the others."""
+"""The kinds of documents that nodes see, and where one is: ids of networks and routers, and what is made of them here.
+Nobody sees the others."""
 
 
 def places_of(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
@@ -64,7 +81,12 @@ def places_of(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
 
 def owners_at(snapshot: Snapshot, place: str) -> Iterator[Owner]:
     """The documents that are at this place, whether the network or router itself is there or not."""
-    network, router = snapshot.networks.get(place.removesuffix("/")), snapshot.routers.get(place)
+    if place == HOSTS:
+        yield from (Owner(Kind.HOST, each) for each in snapshot.hosts)
+        return
+    network_id, _, part = place.partition("/")
+    network, router = snapshot.networks.get(network_id), snapshot.routers.get(place)
+    vips_of = network_id if part else place
     if network is not None:
         yield Owner(Kind.NETWORK, network.id)
     if router is not None:
@@ -72,7 +94,7 @@ def owners_at(snapshot: Snapshot, place: str) -> Iterator[Owner]:
         if router.gateway is not None and router.gateway.port_id in snapshot.ports:
             yield Owner(Kind.PORT, router.gateway.port_id)
     yield from (Owner(Kind.PORT, each) for each in snapshot.network_ports.get(place, NO_IDS))
-    yield from (Owner(Kind.LOAD_BALANCER, each) for each in snapshot.network_vips.get(place, NO_IDS))
+    yield from (Owner(Kind.LOAD_BALANCER, each) for each in snapshot.network_vips.get(vips_of, NO_IDS))
     yield from (Owner(Kind.LOAD_BALANCER, each) for each in snapshot.router_vips.get(place, NO_IDS))
     yield from (Owner(Kind.LOCAL_IP, each) for each in snapshot.network_local_ips.get(place, NO_IDS))
     yield from (Owner(Kind.FLOATING_IP, each) for each in snapshot.router_floating_ips.get(place, NO_IDS))
@@ -96,7 +118,12 @@ def joined_places(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
 
 
 def reached_places(snapshot: Snapshot, chassis: str) -> frozenset[str]:
-    """What a chassis reaches by its own ports."""
+    """What a chassis reaches by its own ports; and, if it is a declared host, by what routers bring to hosts."""
+    announced = {HOSTS, *map(served, snapshot.announced)} if chassis in snapshot.hosts else frozenset()
+    return _reached_by_ports(snapshot, chassis) | announced
+
+
+def _reached_by_ports(snapshot: Snapshot, chassis: str) -> frozenset[str]:
     node = snapshot.chassis.get(chassis)
     if node is None:
         return frozenset()
@@ -113,7 +140,7 @@ def own_plugged(snapshot: Snapshot, chassis: Chassis) -> Map[str, str]:
 
 
 def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
-    """It costs as much as the chassis reaches. One that nobody has observed reaches nothing."""
+    """It costs as much as the chassis reaches. One that nobody has observed or declared reaches nothing."""
     chassis = snapshot.chassis.get(name, Chassis(name=name))
     owners = {owner for place in reached_places(snapshot, name) for owner in owners_at(snapshot, place)}
     documents = ((_found(snapshot, owner), snapshot.generations.get(owner)) for owner in owners)
@@ -121,13 +148,22 @@ def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
         chassis=Map({name: chassis}),
         plugged=own_plugged(snapshot, chassis),
         covered=Map({place: who for place, who in snapshot.covered.items() if who == name}),
+        proxies=_of_hosts(snapshot) if name in snapshot.hosts else Map(),
+        own_addresses=snapshot.own_addresses if name in snapshot.hosts else Map(),
         down=_of_these(snapshot.down, owners),
         online=_of_these(snapshot.online, owners),
         abilities=snapshot.abilities,
+        agents_probe=snapshot.agents_probe,
         gateway_chassis=snapshot.gateway_chassis,
         parting_seconds=snapshot.parting_seconds,
     )
     return load_documents(facts, documents, snapshot.revision)
+
+
+def _of_hosts(snapshot: Snapshot) -> Map[str, Proxy]:
+    """What proxies on plain hosts serve: each of these leads packets to all of them."""
+    own = {name: snapshot.proxies[name] for name in snapshot.proxies if place_of_host_proxy(name) is not None}
+    return Map(own)
 
 
 def _found(snapshot: Snapshot, owner: Owner) -> Aggregate:

@@ -17,6 +17,7 @@ from fairlead.model.chassis import Chassis
 from fairlead.model.enrolment import Node, NodeToken
 from fairlead.model.foreign import ForeignNetwork, is_foreign
 from fairlead.model.health import Endpoint, Health, HealthKey
+from fairlead.model.hosts import Block, Host, PrefixKey
 from fairlead.model.indexes import NO_HOLDERS, NO_IDS, Holders, Ids
 from fairlead.model.loadbalancer import LoadBalancer, Member, Vip
 from fairlead.model.local_ip import LocalIP, Mode
@@ -34,6 +35,7 @@ from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
 from fairlead.model.proxy_place import ProxyPlace
 from fairlead.model.quota import ProbedAddress, Quota, Usage
 from fairlead.model.sighting import Sighting
+from fairlead.model.silence import SilentNode
 from fairlead.model.taken import Taken
 from fairlead.model.trust import Certificate, Project, TrustToken
 
@@ -46,7 +48,9 @@ KEPT_SHELF = 2
 EVERYBODY = ""
 """Whose the external networks are, where networks are looked for by project: no project has this id."""
 _Key = TypeVar("_Key")
-Aggregate: TypeAlias = Network | Port | Router | LoadBalancer | FloatingIP | LocalIP | Choice | Quota | Trust
+Aggregate: TypeAlias = (
+    Network | Port | Router | Host | LoadBalancer | FloatingIP | LocalIP | Choice | Quota | Trust | SilentNode
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class Snapshot:
     networks: Map[str, Network] = Map()
     routers: Map[str, Router] = Map()
     ports: Map[str, Port] = Map()
+    hosts: Map[str, Host] = Map()
+    """By name."""
     load_balancers: Map[str, LoadBalancer] = Map()
     floating_ips: Map[str, FloatingIP] = Map()
     local_ips: Map[str, LocalIP] = Map()
@@ -75,6 +81,8 @@ class Snapshot:
     nodes: Map[str, Node] = Map()
     """By the name of the chassis; so are the tokens by which nodes are enrolled."""
     node_tokens: Map[str, NodeToken] = Map()
+    silent_nodes: Map[str, SilentNode] = Map()
+    """By the name of the chassis."""
     generations: Map[Owner, int] = Map()
 
     # Facts (`model/facts.py`): observed, and never stored
@@ -97,7 +105,7 @@ class Snapshot:
     agents_probe: bool = False
     """Whether agents probe members and replicas, and OVN does not."""
     proxies: Map[str, Proxy] = Map()
-    """Port of a proxy -> what its agent says of it (`model/proxies.py`)."""
+    """Port of a proxy, or name of a plain host's (`proxy_place.host_proxy_id`) -> what its agent says of it."""
     wanted_proxies: Map[ProxyPlace, WantedProxies] = Map()
     """Place on a network of others -> how its proxies' ports have to change there (`model/foreign_proxies.py`)."""
     refused_proxies: Map[str, str] = Map()
@@ -106,6 +114,12 @@ class Snapshot:
     """The names of those whose load balancers may lead to proxies."""
     counts_answers: bool = False
     """Whether dataplanes count the bytes of what load balancers answer, where that takes rows."""
+    lost_hosts: frozenset[str] = frozenset()
+    """Plain hosts that this node does not reach. A server knows of none: each host sees for itself."""
+    own_addresses: Map[str, frozenset[IPAddress]] = Map()
+    """Plain host -> the addresses behind it that are its own, as it says: nobody else is there (`model/behind.py`)."""
+    returned: Map[str, frozenset[HealthKey]] = Map()
+    """Load balancer -> those of its members that were down until lately, as this node remembers. No server does."""
     gateway_chassis: tuple[str, ...] = ()
     """The chassis through which routers may leave; the same in every snapshot of a deployment."""
 
@@ -171,6 +185,15 @@ class Snapshot:
     port_floating_ips: Map[str, Ids] = Map()
     """Port -> the floating IPs that lead to it."""
     segments: Map[Segment, str] = Map()
+    announced: Map[str, str] = Map()
+    """The networks whose addresses hosts announce."""
+    host_numbers: Map[int, str] = Map()
+    host_prefixes: Map[PrefixKey, str] = Map()
+    """Prefix -> the host that its machines are behind (`behind.host_of`)."""
+    host_prefix_lengths: Map[tuple[int, int], int] = Map()
+    """(IP version, length) -> how many such prefixes there are."""
+    member_blocks: Map[Block, Ids] = Map()
+    """-> the load balancers that have a member there (`behind.balancers_behind`)."""
     project_networks: Map[str, Ids] = Map()
     """Project -> its networks; `EVERYBODY` has the external ones."""
     network_names: Map[tuple[str, str], Ids] = Map()

@@ -3,6 +3,8 @@
 from immutables import Map
 
 from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.behind import may_be_behind
+from fairlead.model.covering import is_heard
 from fairlead.model.health import HealthKey
 from fairlead.model.loadbalancer import LoadBalancer, Member
 from fairlead.model.network import PortUse
@@ -14,6 +16,7 @@ from fairlead.model.status import Applied
 
 def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied) -> BalancerStatus:
     """How this load balancer of the snapshot stands, if `applied` is what has arrived of it."""
+    is_announced = balancer.vip.network_id in snapshot.announced
     return BalancerStatus(
         balancer=balancer,
         generation=snapshot.generations.get(Owner(Kind.LOAD_BALANCER, balancer.id), snapshot.revision),
@@ -23,6 +26,8 @@ def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied
         online=snapshot.online.get(balancer.id, frozenset()),
         agents_probe=snapshot.agents_probe,
         cannot_answer=lambda member: _cannot_answer(snapshot, balancer, member),
+        is_unserved=lambda member: is_announced and not _is_served(snapshot, balancer, member),
+        is_heard=lambda: not is_announced or _is_heard(snapshot, balancer),
         by_proxies=lambda listener: proxies_standing(snapshot, balancer, listener),
     )
 
@@ -41,3 +46,17 @@ def _cannot_answer(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -
     where = member_network(snapshot, balancer, member), member.address
     port = snapshot.ports.get(snapshot.addresses.get(where, ""))
     return port is not None and port.use is PortUse.VIP
+
+
+def _is_served(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> bool:
+    """Whether the member is behind a host on which an agent was ever heard. One that is silent by now has left its rows
+    in the kernel, which goes on by them."""
+    host = may_be_behind(snapshot, balancer, member.address)
+    return host is not None and host.name in snapshot.agents
+
+
+def _is_heard(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
+    """Whether the agents of all hosts are that have members."""
+    members = (member for pool in balancer.pools for member in pool.members)
+    hosts = (may_be_behind(snapshot, balancer, each.address) for each in members)
+    return all(host is None or is_heard(snapshot, host.name) for host in hosts)

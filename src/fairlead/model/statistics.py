@@ -1,7 +1,8 @@
 """What the nodes count for a listener, and which listener a node has counted for.
 
 A node knows no listeners. Its switch counts for an address and a port in a place: it has flows in a logical datapath,
-and connections in a zone. Addresses of different tenants may be the same, so the place decides whose they are.
+and connections in a zone. Addresses of different tenants may be the same, so the place decides whose they are. A plain
+host counts for addresses that are announced, which are somebody's wherever they are met.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,50 +23,6 @@ LONGEST_INTERVAL = 3600
 """Seconds from look to look of a node."""
 MOST_SERVICES = 1000
 """That a node may ask about at once: looking them up is one piece of work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Of one listener on one node; all but `active` only grow."""
-
-    connections: int = 0
-    """Opened; over UDP, datagrams until the first answer."""
-    errors: int = 0
-    """Turned away, because no member lived."""
-    bytes_in: int = 0
-    """From clients to members, with the headers of the frames."""
-    bytes_out: int = 0
-    """From members to clients, likewise; where somebody counts them."""
-    active: int = 0
-    """Connections that are open now."""
-
-    def raised(self, newer: "Figures") -> "Figures":
-        """What has grown, at its newest; nothing falls but what is open."""
-        return Figures(
-            connections=max(self.connections, newer.connections),
-            errors=max(self.errors, newer.errors),
-            bytes_in=max(self.bytes_in, newer.bytes_in),
-            bytes_out=max(self.bytes_out, newer.bytes_out),
-            active=newer.active,
-        )
-
-    def grown(self, since: "Figures") -> "Figures":
-        """Without what is open."""
-        return Figures(
-            connections=self.connections - since.connections,
-            errors=self.errors - since.errors,
-            bytes_in=self.bytes_in - since.bytes_in,
-            bytes_out=self.bytes_out - since.bytes_out,
-        )
-
-    def __add__(self, other: "Figures") -> "Figures":
-        return Figures(
-            connections=self.connections + other.connections,
-            errors=self.errors + other.errors,
-            bytes_in=self.bytes_in + other.bytes_in,
-            bytes_out=self.bytes_out + other.bytes_out,
-            active=self.active + other.active,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +47,16 @@ class Zone:
         return f"zone:{self.name}"
 
 
-CountingPlace: TypeAlias = Datapath | Zone
-"""Where the switch of a node counts."""
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Wherever routers lead: no two load balancers have an announced address."""
+
+    def __str__(self) -> str:
+        return "announced:"
+
+
+CountingPlace: TypeAlias = Datapath | Zone | Announced
+"""Where a node counts."""
 
 
 def parse_place(text: str) -> CountingPlace:
@@ -102,13 +67,15 @@ def parse_place(text: str) -> CountingPlace:
             return Datapath(int(name))
         case "zone":
             return Zone(name)
+        case "announced":
+            return Announced()
         case _:
-            raise ValueError(f"{text!r} is neither datapath:KEY nor zone:NAME")
+            raise ValueError(f"{text!r} is neither datapath:KEY nor zone:NAME, and not announced:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedService:
-    """A virtual address and port in one place of a node, for which the node's switch has counted."""
+    """A virtual address and port in one place of a node, for which the node has counted."""
 
     place: CountingPlace
     transport: Transport
@@ -128,10 +95,15 @@ def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, Coun
 
 
 def _find_listener(topology: Topology, domain: Domain, service: CountedService) -> str | None:
-    for balancer in _find_balancers(topology, domain, service.address):
-        for listener in balancer.listeners:
-            if holds(listener.ports, service.port) and transport(listener.protocol) is service.transport:
-                return listener.id
+    balancers = _find_balancers(topology, domain, service.address)
+    return next(filter(None, (listener_at(balancer, service) for balancer in balancers)), None)
+
+
+def listener_at(balancer: LoadBalancer, service: CountedService) -> str | None:
+    """The one of this load balancer's that has the port."""
+    for listener in balancer.listeners:
+        if holds(listener.ports, service.port) and transport(listener.protocol) is service.transport:
+            return listener.id
     return None
 
 

@@ -16,6 +16,7 @@ from fairlead.api.agent_channel import BEAT
 from fairlead.api.agent_lines import read_line
 from fairlead.client import ServerError
 from fairlead.files import write_whole
+from fairlead.model.host_proxies import proxies_by_host
 from fairlead.model.owner import Owner
 from fairlead.model.slices import PLACES
 from fairlead.model.snapshot import Snapshot
@@ -108,11 +109,15 @@ class Slice:
 
 def _lines(snapshot: Snapshot, cursor: str) -> Iterator[bytes]:
     """Of the file: the slice as if it were told for the first time."""
-    yield agent_lines.list_line(snapshot.revision, agents_probe=snapshot.agents_probe)
+    yield agent_lines.list_line(snapshot)
     for chassis in snapshot.chassis.values():
         yield agent_lines.chassis_line(chassis)
     if snapshot.covered:
         yield agent_lines.covered_line(dict.fromkeys(snapshot.covered, True))
+    for host, proxies in proxies_by_host(snapshot).items():
+        yield agent_lines.proxies_line(host, proxies)
+    for host, addresses in snapshot.own_addresses.items():
+        yield agent_lines.addresses_line(host, addresses)
     for kind in PLACES:
         for identity, document in snapshot.documents(kind).items():
             owner = Owner(kind, identity)

@@ -48,13 +48,17 @@ class _Answer:
     """What httptools calls."""
 
     complete: bool = False
+    is_last: bool = False
+    """Whether the server ends the connection with it: who asks the parser afterwards is told so of every one."""
     body: bytearray = field(default_factory=bytearray)
+    parser: Any = None
 
     def on_body(self, body: bytes) -> None:
         self.body += body
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        self.complete, self.is_last = True, not self.parser.should_keep_alive()
+        self.parser = None  # which refers to this
 
 
 class Connection:
@@ -109,7 +113,7 @@ class Connection:
                     raise ServerError(f"{self._remote.url} says more than can be taken")
             if status is not None and status >= 400:
                 raise _refusal(status, bytes(answer.body))
-            if not parser.should_keep_alive():
+            if answer.is_last:
                 self.close()
             return json.loads(answer.body) if answer.body else None
 
@@ -129,7 +133,8 @@ class Connection:
         async with asyncio.timeout(self._patience):
             await self._writer.drain()
         answer = _Answer()
-        return httptools.HttpResponseParser(answer), answer
+        answer.parser = httptools.HttpResponseParser(answer)
+        return answer.parser, answer
 
     async def _read(self, parser: Any, answer: _Answer, patience: float) -> int | None:
         """The status, when it is known."""

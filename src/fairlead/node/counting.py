@@ -1,5 +1,5 @@
-"""Sums of what a switch and the proxies of a node have counted, by listener. Pure: what was read, and whose it is, are
-arguments.
+"""Sums of what a switch, or a plain host's kernel, and the proxies of a node have counted, by listener. Pure: what was
+read, and whose it is, are arguments.
 
 A connection that a proxy takes has passed the switch too. Of such a listener the proxies count, wherever it is, and a
 switch only those that it turned away because no proxy served.
@@ -9,11 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.api.agent_messages import MOST_LISTENERS
-from fairlead.drivers.ovn.counters import Count, Readings
-from fairlead.model.statistics import CountedService, Figures
-
-SAME_FLOW = 1.0
-"""Seconds by which two looks may differ about when a flow was made."""
+from fairlead.model.figures import Figures
+from fairlead.model.readings import Count, Readings
+from fairlead.model.statistics import CountedService
 
 
 @dataclass(slots=True)
@@ -86,6 +84,5 @@ class Tally:
 
 
 def _growth(before: Count | None, now: Count) -> int:
-    """A flow that was made anew has counted from nothing."""
-    same = before is not None and before.cookie == now.cookie and abs(before.created - now.created) < SAME_FLOW
-    return now.value - before.value if before is not None and same and now.value >= before.value else now.value
+    """A counter that was made anew has counted from nothing."""
+    return now.value - before.value if before is not None and now.goes_on(before) else now.value

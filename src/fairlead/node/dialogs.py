@@ -106,6 +106,40 @@ class Echo:
 
 
 @dataclass(slots=True)
+class RawEcho:
+    """PING by a raw socket, where the kernel opens no other one for it (`net.ipv4.ping_group_range`): what is asked has
+    to be told from what others ask, and in IPv4 has its checksum, and comes back with the header of IP."""
+
+    version: int
+    nonce: int
+    silence: None = None
+
+    def connected(self) -> Reply:
+        return self._message(ECHO[self.version])
+
+    def heard(self, octets: bytes) -> Reply:
+        header = (octets[0] & 0x0F) * 4 if self.version == 4 and octets else 0
+        said, answer = octets[header:], self._message(ECHO_REPLY[self.version])
+        return RIGHT if (said[:2], said[4:]) == (answer[:2], answer[4:]) else b""
+
+    def ended(self) -> Judgement:
+        return Wrong("no answer to a ping")
+
+    def _message(self, kind: int) -> bytes:
+        asked = struct.pack("!BBHHHI", kind, 0, 0, self.nonce >> 32, 1, self.nonce & 0xFFFFFFFF)
+        return asked if self.version == 6 else asked[:2] + struct.pack("!H", _checksum(asked)) + asked[4:]
+
+
+def _checksum(octets: bytes) -> int:
+    """RFC 1071, of an even number of octets."""
+    words = (int.from_bytes(octets[place : place + 2]) for place in range(0, len(octets), 2))
+    total = sum(words)
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
+
+
+@dataclass(slots=True)
 class Association:
     """SCTP: who answers that they would open an association is there. The socket hands over all that the other end
     sends by this protocol, in IPv4 with the header of IP; what does not answer this question is somebody else's."""
@@ -262,7 +296,7 @@ def _make_context() -> ssl.SSLContext:
 CONTEXT = _make_context()
 
 
-def dialog(check: Check, endpoint: Endpoint, nonce: int) -> Dialog:
+def dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool = False) -> Dialog:
     """`nonce` is of 48 bits that nobody can guess: who answers shows that they have heard the question."""
     version = endpoint.address.version
     if isinstance(check, HttpCheck):
@@ -277,7 +311,7 @@ def dialog(check: Check, endpoint: Endpoint, nonce: int) -> Dialog:
         case MonitorType.UDP_CONNECT:
             return Datagram()
         case MonitorType.PING:
-            return Echo(version)
+            return RawEcho(version, nonce) if by_raw_socket else Echo(version)
         case MonitorType.TLS_HELLO:
             return Hello()
         case MonitorType.HTTP | MonitorType.HTTPS:

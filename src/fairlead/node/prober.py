@@ -66,6 +66,7 @@ WORDS = {
     errno.ETIMEDOUT: "no answer",
     errno.ENOPROTOOPT: "its machine does not have the protocol",
     errno.EPERM: "this node's agent may not ask so",
+    errno.ENETUNREACH: "there is no way to it",
     errno.ENODEV: "this node has no device for the network yet",
 }
 _RESET = struct.pack("ii", 1, 0)
@@ -176,16 +177,17 @@ class Prober:
                 made = self._open(target)
             except OSError as error:
                 self.probes += 1
-                self.tracker.conclude(target, _failure(error), now)
+                self.tracker.conclude(target, self._failure(target, error), now)
             else:
-                said = dialog(target.check, target.endpoint, secrets.randbits(48))
+                raw = made.type == socket.SOCK_RAW
+                said = dialog(target.check, target.endpoint, secrets.randbits(48), by_raw_socket=raw)
                 self._begin(_Flight(target, made, said, now, self.lost))
 
     def _open(self, target: Target) -> socket.socket:
         """Raises OSError."""
         endpoint = target.endpoint
         six = endpoint.address.version == 6
-        made = socket.socket(socket.AF_INET6 if six else socket.AF_INET, *_kind(target, six))
+        made = _socket(target, six)
         try:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.device(target).encode())
@@ -257,7 +259,14 @@ class Prober:
 
     def _break(self, flight: _Flight, error: OSError) -> None:
         flight.is_refused = error.errno == errno.ECONNREFUSED
-        self._conclude(flight, _failure(error))
+        self._conclude(flight, self._failure(flight.target, error))
+
+    def _failure(self, target: Target, error: OSError) -> Outcome:
+        """Where somebody is reached as the host reaches them, no way there is as good as no answer."""
+        number = error.errno or 0
+        words = WORDS.get(number, error.strerror or str(error))
+        ours = number in OURS and (number != errno.ENETUNREACH or bool(self.device(target)))
+        return Missed(words) if ours else Failed(words)
 
     def _judge(self, flight: _Flight, judgement: Judgement) -> None:
         took = self._now() - flight.began
@@ -320,6 +329,17 @@ class Prober:
         del self._flights[flight.target.endpoint]
 
 
+def _socket(target: Target, six: bool) -> socket.socket:
+    """Raises OSError."""
+    family, (kind, protocol) = socket.AF_INET6 if six else socket.AF_INET, _kind(target, six)
+    try:
+        return socket.socket(family, kind, protocol)
+    except PermissionError:
+        if protocol not in {socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6}:
+            raise
+        return socket.socket(family, socket.SOCK_RAW, protocol)
+
+
 def _kind(target: Target, six: bool) -> tuple[int, int]:
     """Type and protocol of the socket."""
     match target.check:
@@ -344,9 +364,3 @@ def _silence(flight: _Flight, patience: float) -> Outcome:
             return Failed(why)
         case _:
             return Failed(f"no answer in {patience:g} s")
-
-
-def _failure(error: OSError) -> Outcome:
-    number = error.errno or 0
-    words = WORDS.get(number, error.strerror or str(error))
-    return Missed(words) if number in OURS else Failed(words)

@@ -35,10 +35,12 @@ class ProberThread:
     def __init__(
         self,
         chassis: str,
-        namespace: Path,
+        namespace: Path | None,
         told: Callable[[News], None],
         overslept: Callable[[], None] = lambda: None,
     ) -> None:
+        """In `namespace` each network has a device, by which alone its members are reached. Without one they are
+        reached as the host reaches them."""
         self._overslept = overslept
         self._chassis = chassis
         self._namespace = namespace
@@ -77,14 +79,17 @@ class ProberThread:
 
     def _work(self) -> None:
         try:
-            enter_namespace(self._namespace)
+            if self._namespace is not None:
+                enter_namespace(self._namespace)
         except OSError as error:
             self._started.set_exception(error)
             return
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        prober = Prober(device=_device, told=self._tell, overslept=self._wake)
+        prober = Prober(
+            device=_any_device if self._namespace is None else _device, told=self._tell, overslept=self._wake
+        )
         self._running = asyncio.ensure_future(prober.run())
         self._started.set_result((asyncio.get_running_loop(), prober))
         await asyncio.wait([self._running])
@@ -125,6 +130,11 @@ class ProberThread:
 
 def _device(target: Target) -> str:
     return device_name(device_key(target.endpoint.network_id, covers=target.covers))
+
+
+def _any_device(target: Target) -> str:
+    """As the host's routes say: an empty name binds to none (socket(7), SO_BINDTODEVICE)."""
+    return ""
 
 
 def sighting(standing: Standing, chassis: str, wall: datetime, now: float) -> Sighting:

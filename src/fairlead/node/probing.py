@@ -98,7 +98,7 @@ class Wanted:
         devices = (
             (cover_device if covers else probe_device)(snapshot, network)
             for network, covers in found
-            if network is not None
+            if network is not None and not network.announced
         )
         return [device for device in devices if device is not None]
 
@@ -121,14 +121,26 @@ def _targets_of(snapshot: Snapshot, chassis: str, owner: Owner) -> Mapping[Endpo
     if probing is None or node is None:
         return {}
     found = (each for each in targets(snapshot, probing) if probes_here(snapshot, chassis, each.endpoint))
-    return {each.endpoint: replace(each, covers=each.endpoint.port_id not in node.ports) for each in found}
+    announced = snapshot.announced
+    return {
+        each.endpoint: replace(
+            each, covers=each.endpoint.network_id not in announced and each.endpoint.port_id not in node.ports
+        )
+        for each in found
+    }
 
 
 class Probing:
     def __init__(
-        self, given: Given, reports: Telling, ports: Ports, namespace: Path, resetting: Resetting | None = None
+        self,
+        given: Given,
+        reports: Telling,
+        ports: Ports | None = None,
+        namespace: Path | None = None,
+        resetting: Resetting | None = None,
     ) -> None:
-        """`namespace` is the file that stands for the one in which `ports` are made; `resetting` answers by them."""
+        """`namespace` is the file that stands for the one in which `ports` are made; `resetting` answers by them.
+        Without them members are reached as the host reaches them."""
         self._resetting = resetting
         self._given = given
         self._reports = reports
@@ -214,7 +226,9 @@ class Probing:
     async def _provide(self, devices: list[ProbeDevice]) -> Collection[str]:
         """The names of those that were made. Raises SwitchError, OSError."""
         made = frozenset[str]()
-        if devices != self._devices:
+        if self._ports is None:
+            self._devices = []
+        elif devices != self._devices:
             made = await self._ports.apply(devices)
             self._devices = devices
             covering = {device_name(each.key) for each in devices if each.covers}
@@ -222,7 +236,7 @@ class Probing:
                 made |= covering
             self._unsettled |= made & covering
             self._made.set()
-        if self._thread is None and devices:
+        if self._thread is None and (devices or (self._ports is None and self._fresh)):
             thread = ProberThread(self._given.name, self._namespace, self._tell, self._wake)
             thread.ended.add_done_callback(lambda _: self._news.set())
             await thread.start()
@@ -252,7 +266,7 @@ class Probing:
         while True:
             await self._made.wait()
             self._made.clear()
-            while self._unsettled:
+            while self._unsettled and self._ports is not None:
                 await asyncio.sleep(SETTLING_LOOK)
                 with contextlib.suppress(SwitchError):  # it is asked again
                     found = self._unsettled & await self._ports.installed()

@@ -7,24 +7,31 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from fairlead import __version__
 from fairlead.api.agent_messages import render_service
 from fairlead.client import Server, ServerError
-from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy import HAProxy, Nowhere, Places
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.process import Program
+from fairlead.drivers.interface import DriverError
+from fairlead.drivers.native.counters import Counters as HostCounters
+from fairlead.drivers.native.driver import TABLE, Native
 from fairlead.drivers.ovn.announcer import Announcer
 from fairlead.drivers.ovn.counters import Switch, SwitchSettings
 from fairlead.drivers.ovn.probe_ports import ProbePorts
 from fairlead.drivers.ovn.proxy_places import ProxyPlaces
 from fairlead.drivers.ovn.tracked import Tracked
 from fairlead.drivers.ovn.vswitch import SwitchError, Tools
+from fairlead.garbage import frozen
 from fairlead.model.agent import Agent as SeenAgent
+from fairlead.model.readings import Readings
+from fairlead.model.statistics import CountedService
 from fairlead.node.announcing import AGAIN, WAIT, Announcing
 from fairlead.node.borrowing import borrow_from
 from fairlead.node.channel import Channel, Slice, slice_path
@@ -32,9 +39,14 @@ from fairlead.node.complaints import Complaints
 from fairlead.node.connection import Remote
 from fairlead.node.counting import Tally
 from fairlead.node.cutting import Cutting
+from fairlead.node.host_counting import HostCounting, Tells
+from fairlead.node.host_proxying import HostProxying
 from fairlead.node.identity import NodeIdentity, keep_renewed, read_identity
+from fairlead.node.own_addresses import OwnAddresses
+from fairlead.node.plain_host import PlainHost
+from fairlead.node.presence import be_present, present_agents
 from fairlead.node.probing import Probing
-from fairlead.node.protocol import Servers
+from fairlead.node.protocol import Servers, Whose
 from fairlead.node.proxying import Looks, Proxying
 from fairlead.node.remembering import KeptReports, sightings_path
 from fairlead.node.resetting import Resetter
@@ -47,13 +59,30 @@ ANSWER_PATIENCE = 10.0
 """Seconds for an answer, besides those for which a server was asked to wait."""
 
 
+class Counting(Protocol):
+    async def read(self) -> Readings:
+        """What this node has counted. Raises SwitchError, DriverError, OSError."""
+
+
+class Knowing(Tells, Protocol):
+    """Who says whose the addresses are, and hears the sums."""
+
+    async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> Whose:
+        """Raises ServerError."""
+
+
 class Agent:
     """It counts."""
 
     def __init__(
-        self, options: AgentOptions, servers: Servers, switch: Switch, chassis: Callable[[], Awaitable[str]], boot: str
+        self,
+        options: AgentOptions,
+        servers: Knowing,
+        switch: Counting,
+        chassis: Callable[[], Awaitable[str]],
+        boot: str,
     ) -> None:
-        """`chassis` asks for the node's name in OVN, and raises SwitchError."""
+        """`chassis` asks for the node's name, and raises SwitchError."""
         self._path = Path(options.state)
         self._interval = options.interval
         self._servers = servers
@@ -74,7 +103,7 @@ class Agent:
     async def look(self) -> None:
         try:
             await self.step()
-        except (SwitchError, ServerError, OSError) as error:
+        except (SwitchError, DriverError, ServerError, OSError) as error:
             self._complaints.say(error, self._interval)
         else:
             self._complaints.end()
@@ -82,7 +111,7 @@ class Agent:
     async def step(self) -> None:
         """One look: read, ask whose it is, keep, tell; what no server knows is gone.
 
-        Raises SwitchError, ServerError, OSError.
+        Raises SwitchError, DriverError, ServerError, OSError.
         """
         self._chassis = self._chassis or await self._ask_chassis()
         readings = await self._switch.read()
@@ -98,6 +127,46 @@ class Agent:
 
 async def serve(options: AgentOptions) -> None:
     """Until SIGINT or SIGTERM. Raises OSError when the password cannot be read."""
+    with frozen():
+        await (_serve_host(options) if options.host else _serve_node(options))
+
+
+async def _serve_host(options: AgentOptions) -> None:
+    """On a plain Linux host, which needs no switch to know its name."""
+    with be_present():
+        await _serve_present(options)
+
+
+async def _serve_present(options: AgentOptions) -> None:
+    heard = Heard(options, options.host)
+    probing, host = Probing(heard.slice, heard.reports), PlainHost(heard.slice, heard.reports, Native())
+    servers = read_servers(options, max(5.0, float(options.interval)))
+    counted = HostCounting(heard.slice, make_host_counters(options), servers)
+    counting = Agent(options, counted, counted, counted.name, read_boot())
+    proxying = _proxying(options, heard, Nowhere(), counting.tally)
+    proxies = HostProxying(heard.slice, heard.reports, proxying, options.haproxy)
+    LOG.info("serving what hosts announce, as host %s", options.host)
+    own = OwnAddresses(heard.slice, heard.reports)
+    parts = (*heard.listening, own.run, proxies.tell, probing.run, host.run, proxies.run, counting.run)
+    await _until_told(*parts, keep_alive)
+
+
+async def remove(options: AgentOptions) -> None:
+    """What the agent of a plain host has left: the host is as it was before. Proxies of a node beside a switch stay.
+    Raises DriverError, also while an agent runs: it would make all of it anew."""
+    if agents := present_agents():
+        raise DriverError(f"an agent runs on this host, process {', '.join(map(str, agents))}: end it first")
+    driver = Native()
+    await driver.remove()
+    await driver.close()
+    if not options.host:
+        return
+    proxies = HAProxy(Path(options.proxies), Nowhere(), lambda *_: None)
+    await proxies.remove()
+    await proxies.close()
+
+
+async def _serve_node(options: AgentOptions) -> None:
     tools = Tools(Path(options.run_dir))
     servers = read_servers(options, max(5.0, float(options.interval)))
     counting = Agent(options, servers, make_switch(options, tools), tools.chassis, read_boot())
@@ -107,12 +176,16 @@ async def serve(options: AgentOptions) -> None:
         read_servers(options, WAIT + ANSWER_PATIENCE),
         Announcer(options.bridge, tools),
     )
-    parts = (counting.run, announcing.run, partial(keep_channel, options, tools.chassis, counting.tally), keep_alive)
+    LOG.info("counting on %s every %d s", options.bridge, options.interval)
+    channel = partial(keep_channel, options, tools.chassis, counting.tally)
+    await _until_told(counting.run, announcing.run, channel, keep_alive)
+
+
+async def _until_told(*parts: Callable[[], Coroutine[None, None, None]]) -> None:
     running = asyncio.ensure_future(asyncio.gather(*(part() for part in parts)))
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, running.cancel)
-    LOG.info("counting on %s every %d s", options.bridge, options.interval)
     tell_supervisor(READY)  # servers may be away: it works with what it was told last
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -129,12 +202,8 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
             complaints.say(error, AGAIN)
             await asyncio.sleep(AGAIN)
     complaints.end()
-    own = Own(options)
-    since, host = datetime.now(UTC), socket.gethostname()
-    agent = SeenAgent(name=name, version=__version__, host=host, since=since, heartbeat=float(options.heartbeat))
-    slice_ = Slice(name, slice_path(Path(options.state)))
-    seen = sightings_path(Path(options.state))
-    reports = KeptReports(seen, lambda: agent, lambda: own.remotes, len(own.remotes))
+    heard = Heard(options, name)
+    slice_, reports = heard.slice, heard.reports
     run_dir = Path(options.run_dir)
     ports = ProbePorts(options.bridge, options.probe_namespace, Tools(run_dir))
     namespace = Path("/run/netns") / options.probe_namespace
@@ -142,15 +211,33 @@ async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[st
     asked = read_servers(options, ANSWER_PATIENCE)
     tracked = Tracked(options.bridge, Tools(run_dir), run_dir)
     cutting = Cutting(slice_, tracked, partial(asked.ask_listeners, name), reports.failed)
-    channel = Channel(slice_, lambda: own.remotes)
-    places = ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir))
-    program = Program(path=options.haproxy)
-    counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
-    borrow = borrow_from(asked, name)
-    driver = HAProxy(Path(options.proxies), places, reports.serves, program, borrow, counters)
-    proxying = Proxying(slice_, reports, driver, Looks(tally, options.interval, float(options.renewal)))
-    parts = (channel.run, reports.run, own.keep_renewed, probing.run, cutting.run, proxying.run)
+    proxying = _proxying(options, heard, ProxyPlaces(options.bridge, options.proxy_namespaces, Tools(run_dir)), tally)
+    parts = (*heard.listening, reports.run, probing.run, cutting.run, proxying.run)
     await asyncio.gather(*(part() for part in parts))
+
+
+def _proxying(options: AgentOptions, heard: "Heard", places: Places, tally: Tally) -> Proxying:
+    """Raises OSError when the password cannot be read."""
+    counters = Counters(lambda process, counted: tally.take_process(str(process), counted))
+    borrow = borrow_from(read_servers(options, ANSWER_PATIENCE), heard.slice.name)
+    program = Program(path=options.haproxy)
+    driver = HAProxy(Path(options.proxies), places, heard.reports.serves, program, borrow, counters)
+    return Proxying(heard.slice, heard.reports, driver, Looks(tally, options.interval, float(options.renewal)))
+
+
+class Heard:
+    """What a node hears from servers, and what they hear from it."""
+
+    def __init__(self, options: AgentOptions, name: str) -> None:
+        """`name` is the chassis's. Raises NoIdentity, and OSError when the password cannot be read."""
+        own = Own(options)
+        since, host = datetime.now(UTC), socket.gethostname()
+        agent = SeenAgent(name=name, version=__version__, host=host, since=since, heartbeat=float(options.heartbeat))
+        self.slice = Slice(name, slice_path(Path(options.state)))
+        seen = sightings_path(Path(options.state))
+        self.reports = KeptReports(seen, lambda: agent, lambda: own.remotes, len(own.remotes))
+        channel = Channel(self.slice, lambda: own.remotes)
+        self.listening = (channel.run, own.keep_renewed)
 
 
 class Own:
@@ -172,8 +259,9 @@ class Own:
 
 
 async def read_once(options: AgentOptions) -> list[dict[str, object]]:
-    """What the switch says now, for people: each service with its figures. Raises SwitchError."""
-    readings = await make_switch(options, Tools(Path(options.run_dir))).read()
+    """What this node has counted, for people: each service with its figures. Raises SwitchError, DriverError,
+    OSError."""
+    readings = await _read_readings(options)
     return [
         {
             **render_service(service),
@@ -182,6 +270,20 @@ async def read_once(options: AgentOptions) -> list[dict[str, object]]:
         }
         for service, reading in sorted(readings.items(), key=lambda item: str(item[0]))
     ]
+
+
+async def _read_readings(options: AgentOptions) -> Readings:
+    if not options.host:
+        return await make_switch(options, Tools(Path(options.run_dir))).read()
+    counters = make_host_counters(options)
+    try:
+        return await asyncio.to_thread(counters.read, lambda _: True)
+    finally:
+        counters.close()
+
+
+def make_host_counters(options: AgentOptions) -> HostCounters:
+    return HostCounters(TABLE, read_boot(), options.most_connections)
 
 
 def make_switch(options: AgentOptions, tools: Tools) -> Switch:

@@ -19,9 +19,10 @@ from fairlead.api.agent_messages import (
     render_report,
 )
 from fairlead.client import Server, ServerError
+from fairlead.model.figures import Figures
 from fairlead.model.neighbours import Remembered
 from fairlead.model.secrets import Found, Wanted
-from fairlead.model.statistics import MOST_SERVICES, CountedService, Figures
+from fairlead.model.statistics import MOST_SERVICES, CountedService
 from fairlead.node.threads import beside
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from fairlead.api.agent_reports import MOST_SIGHTINGS, Report, Sightings, read_endpoint, render_report
 from fairlead.client import ServerError
+from fairlead.model.addresses import IPAddress
 from fairlead.model.agent import MOST_UNAPPLIED, Agent, Unapplied
 from fairlead.model.health import Endpoint
 from fairlead.model.owner import Owner
@@ -51,6 +52,7 @@ class Reports:
         self._seen: dict[Endpoint, Sighting] = {}
         self._unapplied: dict[tuple[str, str], str] = {}
         self._serving: dict[str, frozenset[int]] = {}
+        self._addresses: frozenset[IPAddress] | None = None
         self._looks_since: datetime | None = None
         """Since when what is seen is not only remembered, if this node has overslept since the agent began."""
         self._told = [_Told() for _ in range(servers)]
@@ -94,6 +96,13 @@ class Reports:
             for told in self._told:
                 told.wanted.set()
 
+    def has(self, addresses: frozenset[IPAddress]) -> None:
+        """This host itself, of those that are behind it."""
+        before, self._addresses = self._addresses, addresses
+        if before != addresses:
+            for told in self._told:
+                told.wanted.set()
+
     async def run(self) -> None:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -106,6 +115,8 @@ class Reports:
         try:
             while True:
                 if connection is None or self._remotes()[index] is not remote:
+                    if connection is not None:
+                        connection.close()
                     remote = self._remotes()[index]
                     connection = Connection(remote, ANSWER_PATIENCE)
                 heartbeat, began = self._agent().heartbeat, loop.time()
@@ -157,4 +168,11 @@ class Reports:
         )
         agent = replace(agent, unapplied=unapplied)
         serving = dict(self._serving)
-        return Report(agent=agent, sightings=sightings, whole=whole, serving=serving, looks_since=self._looks_since)
+        return Report(
+            agent=agent,
+            sightings=sightings,
+            whole=whole,
+            serving=serving,
+            addresses=self._addresses,
+            looks_since=self._looks_since,
+        )

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.drivers.ovn.counters import Count
 from fairlead.files import write_whole
 from fairlead.model.addresses import parse_address
+from fairlead.model.figures import Figures
 from fairlead.model.loadbalancer import Transport
-from fairlead.model.statistics import CountedService, Figures, parse_place
+from fairlead.model.readings import Count
+from fairlead.model.statistics import CountedService, parse_place
 from fairlead.node.counting import Tally
 from fairlead.node.neighbours import Key, Memory, Said
 
@@ -28,6 +29,8 @@ class _State(msgspec.Struct):
     sums: dict[str, dict[str, int]]
     processes: dict[str, dict[str, dict[str, int]]] = {}
     """Process -> listener -> what it had counted."""
+    slack: float = 0.0
+    """Seconds that the switch took to answer at most."""
 
 
 def read_state(path: Path, boot: str) -> Tally:
@@ -61,7 +64,7 @@ def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Cou
         yield (
             service,
             {
-                name: Count(value=value, cookie=cookie, created=created)
+                name: Count(value=value, cookie=cookie, created=created, slack=state.slack)
                 for name, (value, cookie, created) in counts.items()
             },
         )
@@ -79,8 +82,9 @@ def write_state(path: Path, boot: str, tally: Tally) -> None:
         )
         for service, counts in tally.last.items()
     ]
+    slack = max((count.slack for counts in tally.last.values() for count in counts.values()), default=0.0)
     processes = {process: _plain(counted) for process, counted in tally.processes.items()}
-    _write(path, _State(boot=boot, last=last, sums=_plain(tally.sums), processes=processes))
+    _write(path, _State(boot=boot, last=last, slack=slack, sums=_plain(tally.sums), processes=processes))
 
 
 def _plain(found: Mapping[str, Figures]) -> dict[str, dict[str, int]]:

@@ -6,38 +6,31 @@ the dataplane says that somebody else changed it; then the owner is read again. 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
-from fairlead.dataplane.rows import Diff, Rows, diff
-from fairlead.drivers.interface import (
-    Driver,
-    DriverError,
-    Later,
-    MissingReference,
-    Standby,
-    Unavailable,
-    Unheard,
-    Unreachable,
-)
-from fairlead.model.names import describe_owner
+from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
+from fairlead.drivers.interface import BulkDriver, Driver, Standby, Unheard
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.status import NEVER_APPLIED, Applied
-from fairlead.reconciler.contention import Contention
 from fairlead.reconciler.looking import Looking, MassDelete, brake
-from fairlead.reconciler.memory import Memory, Statistics, Work
+from fairlead.reconciler.memory import Memory, Wanted, Work
+from fairlead.reconciler.outcomes import Outcomes
 from fairlead.reconciler.queue import MANY, Queue
-from fairlead.resting import in_steps
+from fairlead.reconciler.telling import MOST_CAUSES
+from fairlead.resting import Rests, in_steps
 
 LOG = logging.getLogger(__name__)
 STALLED = 1.0
 """Seconds without a success after which an owner is no longer waited for: nobody answers, or nobody writes."""
-MOST_CAUSES = 8
-"""Of one owner: a burst of changes is one apply, and its log line stays readable."""
+TOGETHER = 0.05
+"""Seconds for which owners are compiled that are applied together: a change that comes meanwhile waits for them."""
+MOST_TOGETHER = 256
+"""Owners of one transaction."""
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 """The id of the request that is being served: owners that it makes dirty remember it until they are applied."""
 
@@ -67,25 +60,22 @@ class Reconciler:
         deleted: Callable[[], Awaitable[Container[Owner]]] = _nothing,
         unheard: Callable[[Owner], str] = _hears_all,
     ) -> None:
-        self.statistics = Statistics()
         self.dataplane = dataplane
         self._logger = LOG.getChild(dataplane.name)
         self._kinds = dataplane.kinds
         self._driver = driver
+        self._bulk = driver if isinstance(driver, BulkDriver) else None
         self._snapshot = snapshot
         self._clock = clock
-        self._queue = Queue()
-        self._contention = Contention()
         self._deleted = deleted
         self._unheard = unheard
-        self._memory = Memory()
-        self._watchers: list[Callable[[Work], None]] = []
-        self._followers: list[Callable[[Owner], None]] = []
-        self._succeeded = clock()
+        self._queue, self._memory = Queue(), Memory()
+        self._outcomes = Outcomes(self._memory, self._queue, snapshot, clock, self._logger)
+        self._contention = self._outcomes.contention
         self._heard = clock()
-        self.stood_by = asyncio.Event()
+        self.statistics = self._outcomes.statistics
+        self.stood_by = self._outcomes.stood_by
         """Set whenever something waits for another server."""
-        self._news: dict[Owner, asyncio.Event] = {}
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -93,11 +83,11 @@ class Reconciler:
 
     def watch(self, watcher: Callable[[Work], None]) -> None:
         """Call this after each owner that was worked on with success."""
-        self._watchers.append(watcher)
+        self._outcomes.watchers.append(watcher)
 
     def follow(self, follower: Callable[[Owner], None]) -> None:
         """Call this whenever another thing is known of what of an owner has been applied."""
-        self._followers.append(follower)
+        self._outcomes.followers.append(follower)
 
     def mark(self, owners: Iterable[Owner]) -> None:
         """These owners are dirty: their model, or what it depends on, has changed. Those that never have rows here are
@@ -129,12 +119,7 @@ class Reconciler:
         self.statistics.meddled += bool(what)
         pause = self._contention.notice(owner, now)
         if not pause:
-            self._logger.log(
-                logging.WARNING if what else logging.DEBUG,
-                "somebody else changed rows of %s: %s",
-                describe_owner(self._snapshot(), owner),
-                what,
-            )
+            self._outcomes.telling.changed_by_others(owner, what)
             self.read_again(owner)
             return
         self._memory.believed.pop(owner, None)
@@ -151,13 +136,9 @@ class Reconciler:
         """Once for each repair that waits: the pauses grow, so the lines become few."""
         repairs = self._contention.repairs(owner)
         error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
-        self._logger.log(
-            logging.WARNING if what else logging.DEBUG,
-            *("%s: %s: %s", self._called(owner), error, what),
-            extra={"fields": {"owner": str(owner), "repairs": repairs, "pause": pause, "change": what}},
-        )
+        self._outcomes.telling.disputed(owner, what, error, {"repairs": repairs, "pause": pause})
         before = self._memory.applied.get(owner, NEVER_APPLIED)
-        self._know(owner, Applied(generation=before.generation, error=error))
+        self._outcomes.know(owner, Applied(generation=before.generation, error=error))
 
     def awaited(self) -> float | None:
         """Seconds for which something has waited for another server, and that server has done nothing at all; None
@@ -174,21 +155,12 @@ class Reconciler:
         since = self._queue.since(owner)
         if since is None and known == NEVER_APPLIED:  # since the start nobody has looked at it
             return replace(known, stalled=True)
-        stalled = since is not None and self._clock() - max(since, self._succeeded) > STALLED
+        stalled = since is not None and self._clock() - max(since, self._outcomes.last_success) > STALLED
         return replace(known, stalled=True) if stalled else known
 
     async def news(self, owner: Owner, generation: int) -> None:
         """Returns when this generation of the owner has been applied, or when anything has become of an attempt."""
-        known = self._memory.applied.get(owner, NEVER_APPLIED)
-        if known.generation < generation and known.error is None:
-            await self._news.setdefault(owner, asyncio.Event()).wait()
-
-    def _know(self, owner: Owner, applied: Applied) -> None:
-        self._memory.applied[owner] = applied
-        if heard := self._news.pop(owner, None):
-            heard.set()
-        for follower in self._followers:
-            follower(owner)
+        await self._outcomes.news(owner, generation)
 
     def next_due(self) -> float | None:
         """When the first owner that waits for a retry is due."""
@@ -237,25 +209,28 @@ class Reconciler:
             snapshot, actual = self._snapshot(), await self._driver.read_all()
             self._memory.believed.clear()
             self._memory.touched = self._queue.owners()
-        wrong, gone, together = list[Owner](), list[Owner](), MANY + 1  # nobody who asks meanwhile waits for them
+            self._memory.compiled, self._memory.compiled_by = {}, snapshot
+        wrong, gone, marked, together = list[Owner](), list[Owner](), 0, MANY + 1
         async for each in self._look.compare(snapshot, actual):
             if each.owner in self._memory.touched:
                 continue
             if each.failure is not None:
-                self._remember_failure(each.owner, each.failure)
+                self._outcomes.remember_failure(each.owner, each.failure)
                 if not isinstance(each.failure, Unsupported):
                     self.mark([each.owner])
                 continue
             self._memory.believed[each.owner] = each.actual
             if not each.change:
-                self._know(each.owner, _applied(snapshot, each.owner))
+                self._outcomes.know(each.owner, _applied(snapshot, each.owner))
             elif each.desired:
                 wrong.append(each.owner)
-                if len(wrong) % together == 0:
-                    self.mark(wrong[-together:])
+                self._memory.remember_compiled(snapshot, each.owner, each.desired)
+                if len(wrong) - marked == 2 * together:  # the rest are many too: nobody who asks waits for them
+                    self.mark(wrong[marked : marked + together])
+                    marked += together
             else:
                 gone.append(each.owner)
-        self.mark(wrong[len(wrong) // together * together :])
+        self.mark(wrong[marked:])
         if self.statistics.resyncs:  # the first one is the start: what it finds is what happened before
             self.statistics.resync_changes += len(wrong) + len(gone)
         self.statistics.resyncs += 1
@@ -267,46 +242,103 @@ class Reconciler:
         return len(wrong) + len(gone)
 
     async def step(self) -> bool:
-        """Work on the next owner that is ready; False when none is."""
+        """Work on the next owner that is ready, or on some where the dataplane takes them together; False when none
+        is."""
         async with self._busy:
             owner = self._queue.pop(self._clock())
-            if owner is not None:
+            if owner is None:
+                return False
+            if self._bulk is None or owner in self._memory.apart:
                 await self._work_on(owner)
-        return owner is not None
+            else:
+                await self._work_on_some(owner, self._bulk)
+        return True
 
     async def _work_on(self, owner: Owner) -> None:
-        awaited_since = self._memory.awaiting.pop(owner, self._clock())
+        wanted = await self._want(self._snapshot(), owner)
+        if wanted is not None:
+            await self._attain(wanted)
+
+    async def _work_on_some(self, first: Owner, driver: BulkDriver) -> None:
+        """Those of one line, by one snapshot and in one transaction."""
+        some = await self._want_some(first)
+        if len(some) == 1:
+            await self._attain(some[0])
+            return
         try:
-            await self._reconcile(owner)
-        except Unsupported as refusal:
-            self.statistics.refused += 1
-            self._queue.done(owner)
-            self._remember_failure(owner, refusal)  # trying again would not help; a change of the model may
-        except Later as later:
-            self._memory.believed.pop(owner, None)
-            self._memory.postponed.add(owner)
-            self._queue.postpone(owner, now := self._clock(), now + later.seconds)  # no failure
+            await self._attain_all(some, driver)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
+            self._outcomes.failed_together(some, error)
+
+    async def _want_some(self, first: Owner) -> list[Wanted]:
+        """As many as are compiled in a short time. Doors and others are served meanwhile."""
+        some, snapshot, rests = list[Wanted](), self._snapshot(), Rests()
+        until, owner = self._clock() + TOGETHER, first
+        while True:
+            wanted = await self._want(snapshot, owner)
+            if wanted is not None:
+                some.append(wanted)
+            await rests.rest()
+            if len(some) == MOST_TOGETHER or self._clock() >= until:
+                return some
+            if self._snapshot() is not snapshot:  # whoever is next may not be in this one as they are
+                return some
+            another = self._queue.pop_another(self._memory.apart)
+            if another is None:
+                return some
+            owner = another
+
+    async def _want(self, snapshot: Snapshot, owner: Owner) -> Wanted | None:
+        """None: it cannot be compiled, which is remembered."""
+        awaited_since, began = self._memory.awaiting.pop(owner, self._clock()), self._clock()
+        self._memory.doubted.discard(owner)
+        try:
+            desired = await self._compile(snapshot, owner)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
+            self._outcomes.failed(owner, error, awaited_since)
+            return None
+        return Wanted(
+            owner=owner,
+            desired=desired,
+            applied=_applied(snapshot, owner),
+            compiling=self._clock() - began,
+            awaited_since=awaited_since,
+        )
+
+    async def _attain(self, wanted: Wanted) -> None:
+        owner, began = wanted.owner, self._clock()
+        try:
+            believed = self._memory.believed.get(owner)
+            if believed is None:
+                believed = await self._driver.read(owner)
+            change = diff(wanted.desired, believed)
+            if change or owner in self._memory.postponed:
+                await self._apply(owner, change, wanted.applied.generation)
+            self._outcomes.succeeded([(wanted, change)], self._clock() - began)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours is logged where it is remembered
+            self._outcomes.failed(owner, error, wanted.awaited_since)
+
+    async def _attain_all(self, some: Sequence[Wanted], driver: BulkDriver) -> None:
+        """Raises DriverError."""
+        began, found = self._clock(), {each.owner: self._memory.believed.get(each.owner) for each in some}
+        unknown = [owner for owner, rows in found.items() if rows is None]
+        if unknown:
+            found.update(await driver.read_some(unknown))
+        changes = [(each, diff(each.desired, found[each.owner] or NO_ROWS)) for each in some]
+        postponed = self._memory.postponed
+        wanted = {each.owner: change for each, change in changes if change or each.owner in postponed}
+        if wanted:
+            await driver.apply_all(wanted)
+            self.statistics.applied += len(wanted)
+        self._outcomes.succeeded(changes, self._clock() - began)
+
+    async def _apply(self, owner: Owner, change: Diff, generation: int) -> None:
+        try:
+            await self._driver.apply(owner, change)
         except Standby:
-            self._memory.believed.pop(owner, None)
-            self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen
-            if owner not in self._memory.failed:
-                self._memory.awaiting[owner] = awaited_since
-                self.stood_by.set()
-        except Exception as error:
-            if not isinstance(error, DriverError):
-                self._logger.exception("a mistake of Fairlead's own in %s; trying again", owner)
-            self.statistics.failed += 1
-            if not isinstance(error, Unavailable):
-                self._memory.failed.add(owner)
-            self._memory.believed.pop(owner, None)
-            self._remember_failure(owner, error)
-            if isinstance(error, Unreachable):
-                self._queue.unreachable(owner, self._clock())
-            else:
-                self._queue.failed(owner, self._clock())
-        else:
-            self._memory.failed.discard(owner)
-            self._queue.done(owner)
+            self._contention.differs(owner, generation)
+            raise
+        self.statistics.applied += 1
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -327,86 +359,15 @@ class Reconciler:
         self._queue.retry_now(self._clock())
         self._wake.set()
 
-    async def _reconcile(self, owner: Owner) -> None:
-        began = self._clock()
-        self._memory.doubted.discard(owner)
-        snapshot = self._snapshot()
-        desired = await self._compile(snapshot, owner)
-        compiled = self._clock()
-        believed = self._memory.believed.get(owner)
-        if believed is None:
-            believed = await self._driver.read(owner)
-        change = diff(desired, believed)
-        applied = _applied(snapshot, owner)
-        if change or owner in self._memory.postponed:
-            await self._apply(owner, change, applied.generation)
-            self._memory.postponed.discard(owner)
-        self._contention.settle(owner, applied.generation, self._clock(), repaired=bool(change))
-        self._remember_success(owner, desired, applied)
-        work = Work(owner=owner, compiling=compiled - began, applying=self._clock() - compiled, change=change)
-        self._tell(work, applied.generation)
-
-    async def _apply(self, owner: Owner, change: Diff, generation: int) -> None:
-        try:
-            await self._driver.apply(owner, change)
-        except Standby:
-            self._contention.differs(owner, generation)
-            raise
-        self.statistics.applied += 1
-
-    def _tell(self, work: Work, generation: int) -> None:
-        causes, change = self._memory.causes.pop(work.owner, []), work.change
-        if change:
-            took = round((work.compiling + work.applying) * 1000, 1)
-            news = {
-                "owner": str(work.owner),
-                "generation": generation,
-                "created": len(change.creates),
-                "updated": len(change.updates),
-                "deleted": len(change.deletes),
-                "milliseconds": took,
-                "requests": causes,
-            }
-            words = f"applied {self._called(work.owner)} generation {generation}: {change.counts} in {took} ms"
-            self._logger.info("%s", f"{words} for {', '.join(causes)}" if causes else words, extra={"fields": news})
-        for watcher in self._watchers:
-            watcher(work)
-
-    def _called(self, owner: Owner) -> str:
-        return describe_owner(self._snapshot(), owner)
-
     async def _compile(self, snapshot: Snapshot, owner: Owner) -> Rows:
         """Others are served between two steps of an owner that takes long. Raises Unsupported and Unheard."""
         if why := self._unheard(owner):
             raise Unheard(why)
-        rows = await in_steps(self.dataplane.compile_in_steps(snapshot, owner))
-        self.statistics.compiled += 1
+        rows = self._memory.take_compiled(snapshot, owner)
+        if rows is None:
+            rows = await in_steps(self.dataplane.compile_in_steps(snapshot, owner))
+            self.statistics.compiled += 1
         return rows
-
-    def _remember_success(self, owner: Owner, desired: Rows, applied: Applied) -> None:
-        if owner not in self._memory.doubted:
-            self._memory.believed[owner] = desired
-        self._succeeded = self._clock()
-        self._know(owner, applied)
-        if not desired and self._snapshot().find(owner) is None:
-            self._memory.believed.pop(owner, None)
-            self._memory.applied.pop(owner, None)
-
-    def _remember_failure(self, owner: Owner, error: Exception) -> None:
-        before = self._memory.applied.get(owner, NEVER_APPLIED)
-        self._know(owner, Applied(generation=before.generation, error=str(error)))
-        level = logging.DEBUG if isinstance(error, Unavailable | MissingReference) else logging.WARNING
-        causes = self._memory.causes.get(owner, [])
-        self._logger.log(
-            level,
-            *(
-                "could not apply %s%s: %s",
-                describe_owner(self._snapshot(), owner),
-                f" for {', '.join(causes)}" if causes else "",
-                error,
-            ),
-            extra={"fields": {"owner": str(owner), "requests": causes, "error": str(error)}},
-        )
 
 
 def _applied(snapshot: Snapshot, owner: Owner) -> Applied:

@@ -11,7 +11,7 @@
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Container, Sequence
 from itertools import islice
 
 from fairlead.model.owner import Owner
@@ -34,6 +34,8 @@ class Queue:
         self._many: OrderedDict[Owner, float] = OrderedDict()
         self._lines = (self._few, self._many)
         """Whose turn it is comes first."""
+        self._line = self._few
+        """Whose turn it was."""
         self._delayed: dict[Owner, float] = {}
         self._due: list[tuple[float, str, Owner]] = []
         self._failures: dict[Owner, int] = {}
@@ -103,9 +105,26 @@ class Queue:
                 del self._delayed[owner]
                 self._few[owner] = due
         first, second = self._lines
-        self._lines = second, first
-        line = first or second
-        return line.popitem(last=False)[0] if line else None
+        self._line = first or second
+        if first:
+            self._lines = second, first
+        return self._line.popitem(last=False)[0] if self._line else None
+
+    def pop_another(self, apart: Container[Owner]) -> Owner | None:
+        """The next one of the same line, to be worked on together; None when none is left there, or it is one of those
+        that are to be worked on by themselves."""
+        following = next(iter(self._line), None)
+        if following is None or following in apart:
+            return None
+        del self._line[following]
+        return following
+
+    def again(self, owners: Sequence[Owner], now: float) -> None:
+        """These come next in the line of many: what was done for them together came to nothing."""
+        for owner in reversed(owners):
+            if not self._is_ready(owner):
+                self._many[owner] = self._since.get(owner, now)
+                self._many.move_to_end(owner, last=False)
 
     def next_due(self) -> float | None:
         """When the first of those that wait for a retry is due."""

@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -30,6 +30,7 @@ from fairlead.server.authentication import read_again
 from fairlead.server.client_certificates import client_certificate, vouched_certificate
 from fairlead.server.lxd import LxdServer, give_to_group
 from fairlead.server.nodes import NodesServer
+from fairlead.store.interface import StoreUnavailable
 from fairlead.supervision import READY, STOPPING, tell_supervisor
 
 LOG = logging.getLogger(__name__)
@@ -57,25 +58,27 @@ class _Listener:
     certificate_of: Callable[[Any], bytes | None] = client_certificate
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Who has passwords and certificates: SIGHUP reads all of them again."""
+
+    authenticate: Authenticate
+    lxd: LxdServer
+    nodes: NodesServer
+    renew_store: Callable[[], Awaitable[None]]
+    """Raises StoreUnavailable: what was read before goes on then."""
+
+
 class _Server(uvicorn.Server):
     """Ends by returning: uvicorn would send itself the signal again, and nothing after it would be closed."""
 
-    def __init__(
-        self,
-        listeners: Sequence[_Listener],
-        configuration: Configuration,
-        authenticate: Authenticate,
-        lxd: LxdServer,
-        nodes: NodesServer,
-    ) -> None:
+    def __init__(self, listeners: Sequence[_Listener], configuration: Configuration, secrets: Secrets) -> None:
         """The first of the listeners is that of all doors."""
         super().__init__(listeners[0].settings)
         self._listeners = [replace(listeners[0], tls=lambda: self._tls), *listeners[1:]]
         self._configuration = configuration
         self._options = configuration.server
-        self._authenticate = authenticate
-        self._lxd = lxd
-        self._nodes = nodes
+        self._secrets = secrets
         self._tls = _serving_tls(self._options)
         self._reading: asyncio.Task[None] | None = None
 
@@ -103,10 +106,12 @@ class _Server(uvicorn.Server):
         try:
             check_secrets(self._configuration)
             tls = _serving_tls(self._options)
-            self._lxd.read_again()
-            self._nodes.read_again()
-            await read_again(self._authenticate, self._configuration)()
-        except (BadConfiguration, BadPasswordFile, OSError) as error:
+            replace_users = read_again(self._secrets.authenticate, self._configuration)
+            self._secrets.lxd.read_again()
+            self._secrets.nodes.read_again()
+            await self._secrets.renew_store()
+            await replace_users()
+        except (BadConfiguration, BadPasswordFile, StoreUnavailable, OSError) as error:
             LOG.error("SIGHUP: %s; what was read before goes on", error)
         else:
             self._tls = tls
@@ -115,7 +120,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Our own way in, instead of uvicorn's: it knows how many connections each address has."""
         own = self._options.connections
-        agents = self._nodes.options.connections if any(each.of_agents for each in self._listeners) else 0
+        agents = self._secrets.nodes.options.connections if any(each.of_agents for each in self._listeners) else 0
         possible = _files_for(own + agents)
         of_one = self._options.connections_per_address
         clients = ClientConnections(most=min(own, possible), most_of_one=of_one)
@@ -173,9 +178,15 @@ def _serving_tls(options: ServerOptions) -> ssl.SSLContext | None:
 
 
 async def listen(
-    apps: Applications, configuration: Configuration, authenticate: Authenticate, lxd: LxdServer, nodes: NodesServer
+    apps: Applications,
+    configuration: Configuration,
+    secrets: Secrets,
+    *,
+    until: asyncio.Event | None = None,
 ) -> None:
+    """Until a signal, or until that is set."""
     options, trusted = configuration.server, configuration.server.trusted_proxies
+    lxd, nodes = secrets.lxd, secrets.nodes
     behind_proxies = {
         "proxy_headers": bool(trusted),
         # without an address there is one kind of caller only: whoever may open the socket
@@ -191,8 +202,17 @@ async def listen(
         listeners = [main, *_lxd_listeners(apps.lxd, lxd, stack), *_agent_listeners(apps.nodes, nodes, stack)]
         own = (lxd.options.socket, lxd.options.listen, nodes.options.socket, nodes.options.listen)
         LOG.info("serving on %s", ", ".join(filter(None, (options.listen, *own))))
-        server = _Server(listeners, configuration, authenticate, lxd, nodes)
-        await server.serve(sockets=[each.socket for each in listeners])
+        server = _Server(listeners, configuration, secrets)
+        ending = asyncio.create_task(_end(server, until or asyncio.Event()))
+        try:
+            await server.serve(sockets=[each.socket for each in listeners])
+        finally:
+            ending.cancel()
+
+
+async def _end(server: uvicorn.Server, until: asyncio.Event) -> None:
+    await until.wait()
+    server.should_exit = True
 
 
 def _settings(app: ASGIApp, **more: Any) -> uvicorn.Config:

@@ -11,7 +11,7 @@ import gc
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from fairlead.api.app import make_app
 from fairlead.api.door import Services
 from fairlead.api.keys import Keys
 from fairlead.api.loop_lag import LoopLag
+from fairlead.api.node_counts import NodeCounts
 from fairlead.changes.proxy_places import Bounds
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import (
@@ -34,6 +35,7 @@ from fairlead.compilers.providers import (
 )
 from fairlead.config import BadConfiguration, check_secrets
 from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.garbage import frozen
 from fairlead.model.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
 from fairlead.model.proxies import proxied_listeners, rests_on_agents
 from fairlead.model.quota import Limits
@@ -43,27 +45,43 @@ from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.server.authentication import challenge, check_authentication, make_authentication
 from fairlead.server.central import Control
 from fairlead.server.keys import make_keys
-from fairlead.server.listening import host_names, listen
+from fairlead.server.listening import Secrets, host_names, listen
 from fairlead.server.lxd import LxdServer, store_folder
 from fairlead.server.nodes import NodesServer
 from fairlead.server.ovn import OvnControl
 from fairlead.server.proxies import keep_proxies
 from fairlead.server.remembering import FILE, Remembered
+from fairlead.server.silences import Silences
+from fairlead.server.standby import stand_by
 from fairlead.server.tasks import at_work
 from fairlead.server.upkeep import forget_parted, provide_covers
+from fairlead.store.formats import NewerDocument
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
 from fairlead.supervision import keep_alive
 
 LOG = logging.getLogger(__name__)
-SMALL_PARTS = (700, 10, 1)
-"""Of the garbage collector: objects, and how often younger ones are looked at before older ones are (Python: 10)."""
 CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}
 """Central dataplane -> what keeps it in a server."""
 
 
 async def serve(configuration: Configuration) -> None:
-    """Until SIGINT or SIGTERM. Raises StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
+    """Until SIGINT or SIGTERM; while a newer version's documents are in the store it stands by. Raises
+    StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
+    while (newer := await _work(configuration)) is not None:
+        if not await stand_by(configuration, newer):
+            return
+
+
+async def _work(configuration: Configuration) -> NewerDocument | None:
+    """Until it is told to end, or meets what a newer version has written: then nothing of it is left running."""
+    try:
+        return await _serve(configuration)
+    except NewerDocument as error:
+        return error
+
+
+async def _serve(configuration: Configuration) -> NewerDocument | None:
     check_secrets(configuration)
     authenticate = make_authentication(configuration)
     await check_authentication(authenticate, configuration)
@@ -107,10 +125,13 @@ async def serve(configuration: Configuration) -> None:
         )
         services = _services(configuration, model, providers, kept, controls, (lxd, nodes, keys))
         stack.push_async_callback(keys.close)
-        stack.enter_context(_frozen())
+        stack.enter_context(frozen())
         loop_lag = LoopLag()
         placing = partial(keep_proxies, model, services.nodes.channel.near, _bounds(configuration))
-        nodes_work = services.nodes.channel.run, services.nodes.look
+        silences = Silences(
+            model, services.node_counts, services.nodes.agents, partial(_writes, kept), lambda: datetime.now(UTC)
+        )
+        nodes_work = services.nodes.channel.run, services.nodes.look, silences.run
         await stack.enter_async_context(at_work(loop_lag.beat, keep_alive, placing, *nodes_work))
         apps = make_app(
             services,
@@ -120,7 +141,13 @@ async def serve(configuration: Configuration) -> None:
             challenge=challenge(configuration),
             loop_lag=loop_lag,
         )
-        await listen(apps, configuration, authenticate, lxd, nodes)
+        await listen(
+            apps,
+            configuration,
+            Secrets(authenticate=authenticate, lxd=lxd, nodes=nodes, renew_store=store.renew),
+            until=model.outgrown,
+        )
+    return model.newer
 
 
 SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")
@@ -148,6 +175,10 @@ def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
 def _controls(dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration) -> Sequence[Control]:
     central = (each for each in dataplanes if each.place is Place.CENTRAL)
     return [CONTROLS[each.name](each, model, configuration) for each in central]
+
+
+def _writes(dataplanes: Dataplanes) -> bool:
+    return all(each.condition().writes for each in dataplanes.central)
 
 
 def _bounds(configuration: Configuration) -> Bounds:
@@ -179,30 +210,9 @@ def _services(
         keys=keys,
         news=dataplanes.news,
         follow=dataplanes.follow,
+        node_counts=NodeCounts(stored=lambda: model.snapshot.silent_nodes),
         reachable=lxd.reachable,
         enrolment=nodes.enrolment,
         socket_chassis=nodes.options.of_socket,
         **seen,
     )
-
-
-@contextlib.contextmanager
-def _frozen() -> Iterator[None]:
-    """What lives is looked through for garbage once, and never again: with ten thousand load balancers every client
-    would wait for half a second. Frozen objects are freed when nothing refers to them, like all others. What is new is
-    looked through in small parts: what a thousand agents bring that come together took 60 ms."""
-
-    def freeze(phase: str, information: dict[str, int]) -> None:
-        if phase == "stop" and information["generation"] == 2:
-            gc.freeze()
-
-    gc.freeze()
-    gc.callbacks.append(freeze)
-    before = gc.get_threshold()
-    gc.set_threshold(*SMALL_PARTS)
-    gc.enable()
-    try:
-        yield
-    finally:
-        gc.callbacks.remove(freeze)
-        gc.set_threshold(*before)

@@ -3,8 +3,8 @@
 A server that begins knows nothing of members, and whoever is unknown serves. Agents tell again what they saw; but one
 may be away for long, and of what it saw in the place of another a server believes nothing before it knows who is
 silent. So a server keeps what would be something else if it were not known: who is down, and who answers that is
-nobody's port.
-That is no part of the model: each server has what it was told, and what agents tell goes before it.
+nobody's port. What a node had seen that has fallen silent is known to all servers (`model/silence.py`).
+The rest is no part of the model: each server has what it was told, and what agents tell goes before it.
 """
 
 import asyncio
@@ -38,6 +38,10 @@ class Remembered:
     async def recall(self) -> None:
         """Before anybody is heard, and when the model has been read: of what nobody asks any more nothing is known."""
         found = read_sightings(self._path)
+        for node in self._model.snapshot.silent_nodes.values():  # nobody tells it again
+            found.update(
+                (each, seen) for each, seen in node.seen if each not in found or found[each].since < seen.since
+            )
         self._seen = {endpoint: seen for endpoint, seen in found.items() if _is_asked(self._model.snapshot, endpoint)}
         if self._seen:
             LOG.info("%d members and replicas are remembered as they were seen last", len(self._seen))

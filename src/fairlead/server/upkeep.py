@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
+from fairlead.changes.hosts import forget_return
 from fairlead.changes.probe_ports import make_cover_ports
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.owner import Owner
-from fairlead.model.parting import forget_removed
+from fairlead.model.hosts import is_returned
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.parting import forget_removed, forgets_at
 from fairlead.model.probe_devices import coverless_subnets
 from fairlead.model.probes import all_probing, find_probing
 from fairlead.model.snapshot import Snapshot
@@ -42,13 +45,21 @@ def _with_covers(snapshot: Snapshot, owner: Owner, now: datetime) -> Changes:
 
 
 async def forget_parted(model: Model) -> None:
-    """Let go of removed members whose time is over, until cancelled."""
+    """Let go of removed members, and of who stood in for drained hosts, when their time is over, until cancelled."""
     while True:
         await asyncio.sleep(FORGET_INTERVAL)
-        snapshot, now = model.snapshot, datetime.now(UTC)
-        late = [each for each in snapshot.parting if snapshot.load_balancers[each].parted[0].until <= now]
-        for balancer_id in late:
+        for owner, forget in _forgotten(model.snapshot, datetime.now(UTC)):
             try:
-                await model.write(partial(forget_removed, balancer_id=balancer_id, now=now))
+                await model.write(forget)
             except (StoreError, Unsupported) as error:
-                LOG.warning("members of %s that were removed are not forgotten yet: %s", balancer_id, error)
+                LOG.warning("what %s was is not forgotten yet: %s", owner, error)
+
+
+def _forgotten(snapshot: Snapshot, now: datetime) -> list[tuple[Owner, Callable[[Snapshot], Changes]]]:
+    """What remembers something whose time is over, and the change that lets go of it."""
+    late = [each for each in snapshot.parting if forgets_at(snapshot.load_balancers[each]) <= now]
+    back = [host.name for host in snapshot.hosts.values() if is_returned(host, now)]
+    return [
+        *((Owner(Kind.LOAD_BALANCER, each), partial(forget_removed, balancer_id=each, now=now)) for each in late),
+        *((Owner(Kind.HOST, each), partial(forget_return, name=each, now=now)) for each in back),
+    ]

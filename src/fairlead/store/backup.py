@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.model.owner import Owner
-from fairlead.store.codec import decode
+from fairlead.store.codec import decode_stored
 from fairlead.store.interface import Document, StoreError
 from fairlead.store.model import CLAIM
 from fairlead.store.whole import PAGE, Picture
@@ -188,7 +187,7 @@ def _complain(line: Line) -> str:
     if not line.key or line.key.startswith(CLAIM):
         return ""
     try:
-        decode(Owner.parse(line.key), line.value.encode())
-    except (StoreError, ValueError) as error:
+        decode_stored(line.key, line.value.encode())
+    except StoreError as error:
         return str(error)
     return ""

@@ -19,18 +19,19 @@ from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
 from fairlead.model.addresses import IPAddress, IPNetwork
-from fairlead.model.kinds import KINDS
-from fairlead.model.l7 import L7Action, L7Policy
-from fairlead.model.loadbalancer import HealthMonitor, Listener, SessionPersistence
+from fairlead.model.kinds import KINDS, owner_of
+from fairlead.model.l7 import L7Action
+from fairlead.model.loadbalancer import HealthMonitor, SessionPersistence
 from fairlead.model.network import Resource
 from fairlead.model.owner import Owner
 from fairlead.model.port_ranges import PortRange, Ports, TargetPort, one_port
 from fairlead.model.snapshot import Aggregate
+from fairlead.store.formats import NewerDocument, upgraded, written
 from fairlead.store.interface import StoreError
 
 
 class BadDocument(StoreError):
-    """Somebody else wrote it, or a newer version of Fairlead. The message names the owner."""
+    """Somebody else wrote it. The message names the owner."""
 
 
 _T = TypeVar("_T")
@@ -43,16 +44,35 @@ CLASSES: Mapping[str, type[Aggregate]] = {kind.value: declared.document for kind
 
 
 def encode(aggregate: Aggregate) -> bytes:
-    return _ENCODER.encode(aggregate)
+    return written(owner_of(aggregate).kind, _ENCODER.encode(aggregate))
 
 
 def decode(owner: Owner, document: bytes) -> Aggregate:
-    """Raises BadDocument when the document is not one of this owner's kind."""
+    """Raises BadDocument when the document is not one of this owner's kind, and NewerDocument."""
     try:
-        decoded: Aggregate = _CONVERTER.structure(msgspec.json.decode(document), CLASSES[owner.kind.value])
+        found = upgraded(str(owner), owner.kind, msgspec.json.decode(document))
+        decoded: Aggregate = _CONVERTER.structure(found, CLASSES[owner.kind.value])
+    except NewerDocument:
+        raise
     except Exception as error:  # cattrs has no class of its own for what structuring raises
         raise BadDocument(f"{owner}: this is not its document: {error!r}") from error
     return decoded
+
+
+def decode_stored(key: str, document: bytes) -> Aggregate:
+    """What is stored under a key. Raises BadDocument, and NewerDocument for sorts too that this version has not."""
+    owner = owner_stored(key)
+    if owner is None:
+        raise NewerDocument(key, "it is of a sort that this version does not know")
+    return decode(owner, document)
+
+
+def owner_stored(key: str) -> Owner | None:
+    """None for a sort of a newer version."""
+    try:
+        return Owner.parse(key)
+    except ValueError:
+        return None
 
 
 def encode_value(value: object) -> bytes:
@@ -158,26 +178,6 @@ def _resource(form: Any, converter: Converter) -> Hook:
     return make_dict_structure_fn(form, converter, _cattrs_detailed_validation=False, project_id=once)
 
 
-def _policy(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An L7 policy as it is stored now, from how it was when every policy had the attributes of every action."""
-    kind = document["action"]
-    if not isinstance(kind, str):
-        return document
-    code = document["redirect_http_code"]
-    action = {
-        "REJECT": {},
-        "REDIRECT_TO_POOL": {"pool_id": document["redirect_pool_id"]},
-        "REDIRECT_TO_URL": {"url": document["redirect_url"], "code": code},
-        "REDIRECT_PREFIX": {"prefix": document["redirect_prefix"], "code": code},
-    }[kind]
-    return {**document, "action": {"type": kind, **action}}
-
-
-def _listener(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A listener as it is stored now, from how it was when each had one port."""
-    return document if "ports" in document else {**document, "ports": [[document["port"], document["port"]]]}
-
-
 def _ports(ranges: list[list[int]]) -> Ports:
     found = tuple(PortRange(_number(first), _number(last)) for first, last in ranges)
     return one_port(found[0].first) if len(found) == 1 and found[0].first == found[0].last else found
@@ -228,10 +228,6 @@ def _make_converter() -> Converter:
         _register_union(converter, union)
     converter.register_structure_hook_func(lambda form: form == Ports, lambda ranges, _: _ports(ranges))
     converter.register_structure_hook_func(lambda form: form == TargetPort, _target)
-    policy = make_dict_structure_fn(L7Policy, converter, _cattrs_detailed_validation=False)
-    converter.register_structure_hook(L7Policy, lambda document, form: policy(_policy(document), form))
-    listener = _resource(Listener, converter)
-    converter.register_structure_hook(Listener, lambda document, form: listener(_listener(document), form))
     return converter
 
 

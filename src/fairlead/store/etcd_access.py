@@ -12,7 +12,7 @@ EXAMPLE = "give it as in etcd://192.0.2.1:2379,192.0.2.2:2379,192.0.2.3:2379/fai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Names of files; what is in them is read when the store is opened."""
+    """Names of files; what is in them is read when the store is opened, and when it is renewed."""
 
     ca: str = ""
     certificate: str = ""

@@ -1,11 +1,13 @@
 """Calls to the members of an etcd: each has a deadline, and what one member does not answer is asked of the next.
 
-A call ends in an answer, in `Refused` (etcd said no: it was not done), or in `Unreached` (nobody knows).
+A call ends in an answer, in `Refused` (etcd said no: it was not done), or in `Unreached` (nobody knows, unless it is
+`NotSent`).
 """
 
 import asyncio
 import importlib.util
 import os
+import ssl
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +30,14 @@ PATIENCE = 8.0
 """Seconds in all, over all members."""
 PAUSE = 0.1
 """Seconds between two rounds over the members."""
+LONGEST_CALL = 2 * DEADLINE
+"""Seconds: of one that has to log in first."""
 LARGEST_ANSWER = 64 * 2**20
 OPTIONS = (
     ("grpc.max_receive_message_length", LARGEST_ANSWER),
     ("grpc.max_send_message_length", LARGEST_ANSWER),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", int(DEADLINE * 1000)),  # until an attempt is given up, whatever gRPC calls it
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -55,6 +59,10 @@ LONGEST_REASON = 300
 
 class Unreached(Exception):
     """No answer: what was asked may have been done."""
+
+
+class NotSent(Unreached):
+    """What was asked was not done, nor will it be."""
 
 
 class Refused(Exception):
@@ -84,26 +92,79 @@ AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
 WATCH = "/etcdserverpb.Watch/Watch"
 
 
-class Members:
+class Way:
+    """To all members, with certificates and a password as they were read once."""
+
     def __init__(self, location: Location, access: Access) -> None:
-        """Raises OSError when a file of `access` cannot be read."""
-        self._names = location.members
-        self._user = access.user
-        self._password = (read_file(access.password_file) or b"").decode().rstrip("\r\n")
-        self._token = ""
-        self._current = 0
-        tls = None
-        if access.ca:
-            ca, key, certificate = map(read_file, (access.ca, access.key, access.certificate))
-            tls = grpc.ssl_channel_credentials(ca, key, certificate)
-        self._channels = [
+        """Raises OSError and ValueError for files that nobody can come in with."""
+        self.password = (read_file(access.password_file) or b"").decode().rstrip("\r\n")
+        self.token = ""
+        tls = _read_tls(access)
+        self.channels = [
             grpc.aio.secure_channel(each, tls, OPTIONS) if tls else grpc.aio.insecure_channel(each, OPTIONS)
             for each in location.members
         ]
 
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("token", self.token),) if self.token else ()
+
     async def close(self) -> None:
-        for channel in self._channels:
+        for channel in self.channels:
             await channel.close()
+
+
+def _read_tls(access: Access) -> Any:
+    """None without TLS. Raises OSError."""
+    if not access.ca:
+        return None
+    read = tuple(map(read_file, (access.ca, access.key, access.certificate)))
+    try:  # gRPC itself would say nothing, and reach nobody
+        context = ssl.create_default_context(cafile=access.ca)
+        if access.certificate:
+            context.load_cert_chain(access.certificate, access.key, password="")
+    except ssl.SSLError as error:
+        names = ", ".join(filter(None, (access.ca, access.certificate, access.key)))
+        raise OSError(f"{names}: these are not certificates and their key: {error.reason or error}") from None
+    return grpc.ssl_channel_credentials(*read)
+
+
+class Members:
+    def __init__(self, location: Location, access: Access) -> None:
+        """Raises OSError and ValueError, as `Way` does."""
+        self._location, self._access = location, access
+        self._names = location.members
+        self._user = access.user
+        self._current = 0
+        self._way = Way(location, access)
+        self._streams = set[Any]()
+        self._left: dict[Way, asyncio.Task[None]] = {}
+        """On which calls are under way, and what closes them."""
+
+    async def close(self) -> None:
+        left = dict(self._left)
+        for task in left.values():
+            task.cancel()
+        await asyncio.gather(*left.values(), return_exceptions=True)
+        for way in (self._way, *left):
+            await way.close()
+
+    async def renew(self) -> None:
+        """Go by what the files have now. Calls under way end as they began, and streams begin anew. Raises OSError,
+        ValueError and Refused: nothing has changed then."""
+        way = Way(self._location, self._access)
+        try:
+            if self._user:
+                await self._log_in(way)
+        except Unreached:  # it is not known to be wrong
+            pass
+        except BaseException:
+            await way.close()
+            raise
+        before, self._way = self._way, way
+        self._left[before] = asyncio.create_task(self._leave(before), name="calls that were under way")
+        for stream in tuple(self._streams):
+            stream.cancel()
 
     async def ask(self, method: Method, request: Any) -> Any:
         """What may be asked twice. Raises Refused, and StoreUnavailable when no member answers."""
@@ -120,27 +181,26 @@ class Members:
 
     async def ask_once(self, method: Method, request: Any) -> Any:
         """Of one member; if it does not answer, the next call goes to the next one. Raises Refused, Unreached."""
-        if self._user and not self._token:
-            await self._log_in()
+        way = await self._let_in()
         try:
-            return await self._call(method, request)
+            return await self._call(way, method, request)
         except Refused as refused:
             if not self._user or not refused.old_token:
                 raise
-        await self._log_in()
-        return await self._call(method, request)
+        way.token = ""
+        return await self._call(await self._let_in(), method, request)
 
     async def watch(self, create: Any, patience: float | None = DEADLINE) -> AsyncGenerator[Any, None]:
         """Messages of a watch at one member, each within `patience` seconds. Raises Refused, Unreached."""
-        if self._user and not self._token:
-            await self._log_in()
+        way = await self._let_in()
         asked = self._current
-        open_stream = self._channels[asked].stream_stream(
+        open_stream = way.channels[asked].stream_stream(
             WATCH,
             request_serializer=pb.WatchRequest.SerializeToString,
             response_deserializer=pb.WatchResponse.FromString,
         )
-        call = open_stream(metadata=(("hasleader", "true"), *self._metadata()))
+        call = open_stream(metadata=(("hasleader", "true"), *way.metadata))
+        self._streams.add(call)
         try:
             async with asyncio.timeout(DEADLINE):
                 await call.write(pb.WatchRequest(create=create))
@@ -154,26 +214,42 @@ class Members:
             raise self._told(asked, error) from None
         except TimeoutError:
             raise self._unreached(asked, "no answer in time") from None
+        except asyncio.CancelledError:
+            if _is_told_to_end():
+                raise
+            raise Unreached(f"{self._names[asked]}: the stream was left for a newer way") from None
         finally:
+            self._streams.discard(call)
             call.cancel()
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("token", self._token),) if self._token else ()
+    async def _leave(self, way: Way) -> None:
+        await asyncio.sleep(LONGEST_CALL + PAUSE)
+        await way.close()
+        del self._left[way]
 
-    async def _log_in(self) -> None:
-        self._token = ""
-        request = pb.AuthenticateRequest(name=self._user, password=self._password)
-        self._token = (await self._call(AUTHENTICATE, request)).token
+    async def _let_in(self) -> Way:
+        """Raises Refused, NotSent."""
+        way = self._way
+        if self._user and not way.token:
+            try:
+                await self._log_in(way)
+            except Unreached as error:
+                raise NotSent(str(error)) from None
+        return way
 
-    async def _call(self, method: Method, request: Any) -> Any:
+    async def _log_in(self, way: Way) -> None:
+        request = pb.AuthenticateRequest(name=self._user, password=way.password)
+        way.token = (await self._call(way, AUTHENTICATE, request)).token
+
+    async def _call(self, way: Way, method: Method, request: Any) -> Any:
         asked = self._current
-        call = self._channels[asked].unary_unary(
+        call = way.channels[asked].unary_unary(
             method.path,
             request_serializer=type(request).SerializeToString,
             response_deserializer=method.answer.FromString,
         )
         try:
-            return await call(request, timeout=DEADLINE, metadata=self._metadata())
+            return await call(request, timeout=DEADLINE, metadata=way.metadata)
         except grpc.aio.AioRpcError as error:
             raise self._told(asked, error) from None
 
@@ -190,6 +266,12 @@ class Members:
         if self._current == asked:
             self._current = (asked + 1) % len(self._names)
         return Unreached(f"{self._names[asked]}: {reason}")
+
+
+def _is_told_to_end() -> bool:
+    """And not a call of it that was cancelled."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _now() -> float:

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from fairlead.store import etcd_pb2 as pb
-from fairlead.store.etcd_calls import PAUSE, RANGE, Members, Refused, Unreached
-from fairlead.store.etcd_requests import Keys, after_all
+from fairlead.store.etcd_calls import PAUSE, TXN, Members, Refused, Unreached
+from fairlead.store.etcd_requests import Keys, after_all, look, ranges
 from fairlead.store.interface import Batch, Compacted, StoreUnavailable
 
 KEPT, KEPT_BYTES = 1000, 8 * 2**20
 """Transactions, and bytes of their documents, that are kept for who asks what was written since."""
+LARGEST, MOST = 32 * 2**20, 100_000
+"""Bytes and documents of one transaction: more is gathered only while somebody replaces the whole store."""
 IN_TIME = 0.25
 """Seconds in which a stream brings what is written, or it is not waited for any longer and begun anew."""
 LEFT_ALONE = 1.0
@@ -32,10 +34,12 @@ LEFT_ALONE = 1.0
 async def transactions(members: Members, keys: Keys, after: int, patience: float | None) -> AsyncGenerator[Batch, None]:
     """Those after a revision, for ever; no message for `patience` seconds is no answer.
 
-    Raises Compacted, StoreUnavailable, Refused and Unreached.
+    Raises Compacted, also for who has read anything of a store that was replaced since, StoreUnavailable, Refused and
+    Unreached.
     """
     create = pb.WatchCreateRequest(key=keys.root, range_end=after_all(keys.root), start_revision=after + 1)
     written: dict[str, bytes | None] = {}
+    size = 0
     async with contextlib.aclosing(members.watch(create, patience)) as messages:
         async for message in messages:
             if message.compact_revision:
@@ -43,10 +47,15 @@ async def transactions(members: Members, keys: Keys, after: int, patience: float
             if message.canceled:
                 raise StoreUnavailable(message.cancel_reason or "the watch was canceled")
             for event in message.events:
+                if after and event.kv.key == keys.offset:
+                    raise Compacted("the store was replaced")
                 written.update(_documents(keys, event))
+                size += len(event.kv.value)
                 if event.kv.key == keys.head:  # which comes last
                     yield Batch(revision=event.kv.mod_revision, documents=written)
-                    written = {}
+                    written, size = {}, 0
+            if size > LARGEST or len(written) > MOST:
+                raise Compacted("more was written than one change can be")
 
 
 def _documents(keys: Keys, event: Any) -> dict[str, bytes | None]:
@@ -82,9 +91,10 @@ class Feed:
             self._task = asyncio.create_task(self._run(), name="the stream of the store")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def since(self, revision: int) -> list[Batch] | None:
         """What came after it; None when that is not kept."""
@@ -117,14 +127,12 @@ class Feed:
     async def _begin_anew(self) -> None:
         """At the member that answers now: the other one stands still, or is cut off. Others may have done it."""
         if asyncio.get_running_loop().time() - self._started > LEFT_ALONE:
-            task, self._task = self._task, None
+            await self.close()
             self.start()
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while True:
+        """A call that fails in the moment in which it is cancelled says only that it has failed."""
+        while self._task is asyncio.current_task():
             try:
                 await self._listen()
             except Compacted:
@@ -134,10 +142,15 @@ class Feed:
             await asyncio.sleep(PAUSE)
 
     async def _listen(self) -> None:
+        start = self._reached
         if self._began is None:
-            found = (await self._members.ask(RANGE, pb.RangeRequest(key=self._keys.head, keys_only=True))).kvs
-            self._began = self._reached = found[0].mod_revision if found else 0
-        heard = transactions(self._members, self._keys, self._reached, patience=None)
+            looks = [look(self._keys.head), look(self._keys.seal)]
+            answer = await self._members.ask(TXN, pb.TxnRequest(success=looks))
+            head, seal = (each.kvs for each in ranges(answer.responses))
+            start = answer.header.revision
+            # Under a seal somebody may have written half of what will be the next one: it is for nobody.
+            self._began = self._reached = start if seal else max((each.mod_revision for each in head), default=0)
+        heard = transactions(self._members, self._keys, start, patience=None)
         async with contextlib.aclosing(heard) as batches:
             async for batch in batches:
                 self._take(batch)

@@ -1,11 +1,11 @@
 """What is asked of etcd, as values: which keys there are, and how a transaction of any size becomes one of etcd's.
 
-Etcd takes 128 operations in a list, and transactions as operations: their lists count from what their parents' leave.
-So three levels of `WIDTH` are 74,088 operations, all or nothing, of one revision. How many bytes it takes is its own to
-say.
+Etcd takes 128 comparisons, 128 operations, and as many for when it fails; and transactions as operations, whose lists
+count from what the longest of their parents' leaves. So three levels are 77,658 operations, all or nothing, of one
+revision, or fewer beside many comparisons. How many bytes it takes is its own to say.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,10 +13,15 @@ import msgspec
 from fairlead.store import etcd_pb2 as pb
 from fairlead.store.interface import TooLarge
 
-WIDTH = 42
-LEVELS = 3
-GUARDS = WIDTH - 3
-"""That one transaction can have beside the three of our own; more are looked at before, and the head is the guard."""
+OPERATIONS = 128
+"""In one list of an etcd whose --max-txn-ops is the default."""
+OWN = 5
+"""Comparisons of a transaction beside those of guards: its session, the seal, the precedence, the offset and the head.
+It writes fewer keys beside documents."""
+TOP = 42
+"""At least, in the first list of several levels: a third of it."""
+LOOKS = 4000
+"""Keys whose revisions are asked at once."""
 
 
 class Keys:
@@ -27,6 +32,7 @@ class Keys:
         self.head = self.root + b"head"
         self.seal = self.root + b"seal"
         self.offset = self.root + b"offset"
+        self.precedence = self.root + b"precedence"
         self.documents = self.root + b"doc/"
         self.gone = self.root + b"gone/"
         self.sessions = self.root + b"session/"
@@ -57,6 +63,11 @@ def look(key: bytes, revision: int = 0) -> Any:
     return pb.Operation(range=pb.RangeRequest(key=key, keys_only=True, revision=revision))
 
 
+def read(key: bytes, revision: int = 0) -> Any:
+    """With its value."""
+    return pb.Operation(range=pb.RangeRequest(key=key, revision=revision))
+
+
 def put(key: bytes, value: bytes) -> Any:
     return pb.Operation(put=pb.PutRequest(key=key, value=value))
 
@@ -65,23 +76,47 @@ def delete(key: bytes) -> Any:
     return pb.Operation(delete=pb.DeleteRequest(key=key))
 
 
-def nested(operations: Sequence[Any]) -> Sequence[Any]:
+def has_room(beside: int, operations: int) -> bool:
+    """For so many in a transaction with so many comparisons."""
+    top, middle, low = _widths(beside)
+    return beside <= OPERATIONS and operations <= max(OPERATIONS, top * middle * low)
+
+
+def _widths(beside: int) -> tuple[int, int, int]:
+    """Of three levels."""
+    top = min(max(beside, TOP), OPERATIONS)
+    return top, (OPERATIONS - top) // 2, (OPERATIONS - top + 1) // 2
+
+
+def nested(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
     """The same, in lists that etcd takes. Raises TooLarge."""
-    for _ in range(LEVELS):
-        if len(operations) <= WIDTH:
-            return operations
+    top, middle, low = _widths(beside)
+    if not has_room(beside, len(operations)):
+        raise TooLarge(f"one change of more than {top * middle * low} documents and claims: make it in several")
+    if len(operations) <= OPERATIONS:
+        return operations
+    for width in (low, middle):
         operations = [
-            pb.Operation(txn=pb.TxnRequest(success=operations[first : first + WIDTH]))
-            for first in range(0, len(operations), WIDTH)
+            pb.Operation(txn=pb.TxnRequest(success=operations[first : first + width]))
+            for first in range(0, len(operations), width)
         ]
-    raise TooLarge(f"one change of more than {WIDTH**LEVELS} documents and claims: make it in several")
+    return operations
 
 
-def writes(keys: Keys, puts: Mapping[str, bytes], deletes: Iterable[str], token: str, version: bytes) -> Sequence[Any]:
+def ranges(responses: Iterable[Any]) -> Iterator[Any]:
+    """What was found by each of the operations that were nested, in their order."""
+    for each in responses:
+        if each.WhichOneof("response") == "txn":
+            yield from ranges(each.txn.responses)
+        else:
+            yield each.range
+
+
+def writes(keys: Keys, puts: Mapping[str, bytes], deletes: Iterable[str], token: str, version: bytes) -> list[Any]:
     """The head comes last: with its event all of the transaction has come."""
     gone = list(deletes)
     operations = [put(keys.document(key), value) for key, value in puts.items()]
     operations += [delete(keys.document(key)) for key in gone]
     if gone:
         operations.append(put(keys.gone + token.encode(), msgspec.json.encode(gone)))
-    return nested([*operations, put(keys.session, token.encode()), put(keys.head, version)])
+    return [*operations, put(keys.session, token.encode()), put(keys.head, version)]

@@ -13,7 +13,7 @@ import msgspec
 from fairlead.store import etcd_pb2 as pb
 from fairlead.store.etcd import VERSION, EtcdStore
 from fairlead.store.etcd_calls import RANGE, TXN
-from fairlead.store.etcd_requests import after_all, delete, holds, is_value, nested, put
+from fairlead.store.etcd_requests import after_all, delete, holds, is_value, nested, put, read
 from fairlead.store.interface import ABSENT, Conflict, Document
 from fairlead.store.seal import Seal, decode_seal, encode_seal
 from fairlead.store.whole import PAGE, Picture, State
@@ -38,11 +38,11 @@ class EtcdWhole(EtcdStore):
         first, end = self._keys.documents, after_all(self._keys.documents)
         there, _ = await self._read(first, end, None, keys_only=True, moment=moment)
         gone -= {self._keys.name(each.key) for each in there}
-        pages = self._pages(moment, await self.offset())
+        pages = self._pages(moment, await self._more())
         yield Picture(revision=state.revision, documents=state.documents, gone=gone, pages=pages)
 
     async def seal(self, seal: Seal | None, before: Seal | None, head: int | None = None) -> None:
-        more = [] if head is None else [holds(self._keys.head, head and head - await self.offset())]
+        more = [] if head is None else [holds(self._keys.head, head and head - await self._more())]
         change = [put(self._keys.seal, encode_seal(seal))] if seal else [delete(self._keys.seal)]
         await self._change(change, before, seal, more)
 
@@ -75,9 +75,13 @@ class EtcdWhole(EtcdStore):
         looks = [pb.RangeRequest(key=keys.head, keys_only=True), pb.RangeRequest(key=keys.seal), count]
         answer = await self._ask(TXN, pb.TxnRequest(success=[pb.Operation(range=each) for each in looks]))
         head, seal, documents = (each.range for each in answer.responses)
-        revision = head.kvs[0].mod_revision + await self.offset() if head.kvs else ABSENT
+        revision = head.kvs[0].mod_revision + await self._more() if head.kvs else ABSENT
         found = decode_seal(seal.kvs[0].value) if seal.kvs else None
         return State(revision=revision, documents=documents.count, seal=found), answer.header.revision
+
+    async def _more(self) -> int:
+        await self.head()
+        return self.more
 
     async def _pages(self, moment: int, offset: int) -> AsyncIterator[Sequence[Document]]:
         begin, end = self._keys.documents, after_all(self._keys.documents)
@@ -100,7 +104,7 @@ class EtcdWhole(EtcdStore):
         request = pb.TxnRequest(
             compare=[there, *compare],
             success=nested(list(operations)),
-            failure=[pb.Operation(range=pb.RangeRequest(key=seal))],
+            failure=[read(seal)],
         )
         answer = await self._ask(TXN, request)
         if answer.succeeded:
@@ -108,6 +112,9 @@ class EtcdWhole(EtcdStore):
         found = answer.responses[0].range.kvs
         if before == after or [each.value for each in found] != ([encode_seal(after)] if after else []):
             raise Conflict("the store")
+
+    async def _tidy(self) -> None:
+        """Two pictures of what nobody writes to are the same."""
 
     def _refuse_sealed(self, found: Sequence[Any]) -> None:
         """Who takes it as a whole looks at the seal itself."""

@@ -24,6 +24,10 @@ class Conflict(StoreError):
         self.key = key
 
 
+class Overtaken(StoreError):
+    """Others wrote first, as often as it was tried: nothing was written."""
+
+
 class StoreUnavailable(StoreError):
     """The disk is full, the file is not ours, the cluster has no quorum: the message says which."""
 
@@ -92,5 +96,9 @@ class Store(Protocol):
 
     def watch(self, after: int) -> AsyncIterator[Batch]:
         """The same, for ever. Raises Compacted and StoreUnavailable."""
+
+    async def renew(self) -> None:
+        """Certificates and passwords are what their files have now, if any is needed. Nothing that is asked meanwhile
+        is lost. Raises StoreUnavailable: what was read before goes on then."""
 
     async def close(self) -> None: ...

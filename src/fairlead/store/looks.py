@@ -3,12 +3,17 @@
 Several servers write to one store, and a client that wrote at one may read at another. So a reader waits for a look
 that begins after it came: whether anything newer is there, and to take that in. All who come while one look is on its
 way share the next one, so the store is asked one thing at a time by each server, however many read.
+
+A look that failed is made again until one has an answer, though nobody reads: a server that is not ready is asked
+nothing, and would never learn that the store is back.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from fairlead.store.interface import StoreUnavailable
 
@@ -17,6 +22,8 @@ PATIENCE = 5.0
 """Seconds that a reader waits for a look: an election of etcd, and a member that stands still, end within that."""
 SHORT_PATIENCE = 0.5
 """The same, while the last look has failed: readers must not pile up for a store that is away."""
+AGAIN = 0.5
+"""Seconds until a store that is away is asked again."""
 
 
 class NotKnown(StoreUnavailable):
@@ -31,6 +38,7 @@ class Looks:
         self._running: asyncio.Task[None] | None = None
         self._failure = ""
         self._away_since: float | None = None
+        self._went_away = asyncio.Event()
         self.made = self.shared = 0
         """Looks, and readers who had one."""
 
@@ -59,6 +67,23 @@ class Looks:
         except StoreUnavailable as error:
             raise NotKnown(f"what is stored by now is not known: {error}") from None
 
+    @asynccontextmanager
+    async def made_again(self) -> AsyncIterator[None]:
+        """Within it a look that failed is made again, until one has an answer."""
+        task = asyncio.create_task(self._again(), name="looks at a store that is away")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _again(self) -> None:
+        while True:
+            await self._went_away.wait()
+            await asyncio.sleep(AGAIN)
+            with contextlib.suppress(StoreUnavailable):
+                await self.newest()
+
     async def _after(self, before: asyncio.Task[None] | None) -> None:
         """Who comes from the moment on in which the look begins has to wait for another one."""
         if before is not None:
@@ -74,6 +99,7 @@ class Looks:
 
     def failed(self, error: StoreUnavailable) -> None:
         self._failure = str(error)
+        self._went_away.set()
         if self._away_since is None:
             self._away_since = time.monotonic()
             LOG.warning("the store cannot be read (%s): what other servers write is not known until it can", error)
@@ -82,6 +108,7 @@ class Looks:
         if self._away_since is not None:
             LOG.info("the store can be read again, after %.1f s", self.away)
         self._away_since, self._failure = None, ""
+        self._went_away.clear()
 
 
 def _heard(look: asyncio.Task[None]) -> None:

@@ -8,7 +8,7 @@ the store. Readers get a frozen snapshot and never wait.
 import asyncio
 import contextlib
 import logging
-import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -23,35 +23,35 @@ from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes, load_documents
 from fairlead.resting import in_steps
-from fairlead.store.codec import decode, encode
+from fairlead.store.codec import decode_stored, encode, owner_stored
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany
+from fairlead.store.formats import NewerDocument
 from fairlead.store.interface import (
     ABSENT,
     Batch,
     Compacted,
     Conflict,
     Document,
+    Overtaken,
     Store,
     StoreError,
     StoreUnavailable,
 )
-from fairlead.store.looks import Looks
+from fairlead.store.looks import AGAIN, Looks
+from fairlead.store.races import pause
 
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
 ATTEMPTS = 20
-LONGEST_PAUSE = 0.05
-"""Seconds that a change rests after a lost race, at most: others of this server wait meanwhile."""
 PATIENCE = 10.0
-"""Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up."""
+"""Seconds that a change waits for its turn: with a disk that stands still the callers must not pile up. And after which
+one that others overtake is not tried again."""
 WAITING = 1000
 """Changes that wait for their turn, of one project."""
 ASKING_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
 """The project that asks: each has its turn to write, however much the others have to be written."""
 CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 """Takes the names of the owners that were written for a request."""
-FOLLOW_AGAIN = 0.5
-"""Seconds until a store that is away is asked again by who follows it."""
 CLAIM = "claim/"
 PAGE = 500
 """Documents that are read at once."""
@@ -117,6 +117,9 @@ class Model:
         """Nothing of others is taken in between a transaction of ours and its place in the snapshot."""
         self.looks = Looks(self._look)
         """At the store, for those who read."""
+        self.newer: NewerDocument | None = None
+        """What a newer version wrote, once it was met: this server is to end its work then (`outgrown`)."""
+        self.outgrown = asyncio.Event()
 
     @classmethod
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
@@ -129,7 +132,7 @@ class Model:
         """All that is stored, once, before anything else is asked of the model. Raises StoreUnavailable."""
         documents, began = await self._store.range("", limit=PAGE)
         while documents:  # page by page: all of them at once would take as much memory as the model
-            page = ((decode(Owner.parse(each.key), each.value), each.revision) for each in _without_claims(documents))
+            page = ((self._decoded(each.key, each.value), each.revision) for each in _without_claims(documents))
             self.snapshot = load_documents(self.snapshot, page, began)
             documents, _ = await self._store.range("", after=documents[-1].key, limit=PAGE)
         self.snapshot = derive_all(replace(self.snapshot, revision=began))
@@ -174,9 +177,10 @@ class Model:
             at_once(self.observe(ABILITIES, abilities))
 
     async def write(self, change: Change) -> Snapshot:
-        """Do the change; answers the snapshot that has it. What it answers is stored.
+        """Do the change; answers the snapshot that has it, and nothing that others stored later. What it answers is
+        stored.
 
-        Raises what `change` and `check` raise (then nothing was written), and StoreUnavailable.
+        Raises what `change` and `check` raise (then nothing was written), Overtaken and StoreUnavailable.
         """
         return await asyncio.shield(asyncio.ensure_future(self._write(change)))
 
@@ -187,6 +191,10 @@ class Model:
 
     async def follow(self) -> None:
         """Take in what other servers write, until cancelled, however long the store is away."""
+        async with self.looks.made_again():
+            await self._follow()
+
+    async def _follow(self) -> None:
         while True:
             try:
                 await self.looks.newest()
@@ -198,7 +206,7 @@ class Model:
                     await self.catch_up()
             except StoreUnavailable as error:
                 self.looks.failed(error)
-                await asyncio.sleep(FOLLOW_AGAIN)
+                await asyncio.sleep(AGAIN)
 
     async def refresh(self) -> None:
         """Know all that anybody was told to be stored before this was asked. Raises NotKnown."""
@@ -214,7 +222,14 @@ class Model:
 
     async def deleted(self) -> Container[Owner]:
         """Owners that are gone and that this store had, as far back as it knows. Raises StoreUnavailable."""
-        gone = {Owner.parse(key) for key in await self._store.deleted() if not key.startswith(CLAIM)}
+        return await in_steps(self._deleted(await self._store.deleted()))
+
+    def _deleted(self, keys: Iterable[str]) -> Steps[Deleted]:
+        gone = set[Owner]()
+        for key in keys:
+            if not key.startswith(CLAIM) and (owner := owner_stored(key)) is not None:
+                gone.add(owner)
+            yield
         networks = {owner.id for owner in gone if owner.kind is Kind.NETWORK} | set(self.snapshot.networks)
         routers = {owner.id for owner in gone if owner.kind is Kind.ROUTER} | set(self.snapshot.routers)
         return Deleted(documents=frozenset(gone), networks=frozenset(networks), routers=frozenset(routers))
@@ -237,29 +252,36 @@ class Model:
 
     async def _write(self, change: Change) -> Snapshot:
         async with self._turn():
-            for attempt in range(ATTEMPTS):
-                before = self.snapshot
-                changes = await decided(change(before))
-                if not changes.puts and not changes.deletes:
-                    return before
-                await self._try(before, changes)
-                if await self._store_and_publish(before, changes):
-                    return self.snapshot
-                await asyncio.sleep(_pause(attempt))
-                await self.catch_up()
-        raise StoreUnavailable(f"others wrote first {ATTEMPTS} times in a row; try again")
+            return await self._write_in_turn(change)
 
-    async def _store_and_publish(self, before: Snapshot, changes: Changes) -> bool:
-        """Whether nobody wrote first. Raises StoreError."""
+    async def _write_in_turn(self, change: Change) -> Snapshot:
+        until = time.monotonic() + PATIENCE
+        for lost in range(ATTEMPTS):
+            if self.newer is not None:
+                raise self.newer
+            before = self.snapshot
+            changes = await decided(change(before))
+            if not changes.puts and not changes.deletes:
+                return before
+            await self._try(before, changes)
+            if (written := await self._store_and_publish(before, changes)) is not None:
+                return written
+            await asyncio.sleep(pause(lost))
+            await self.catch_up()
+            if time.monotonic() > until:
+                break
+        raise Overtaken(f"others wrote first {lost + 1} times in a row; try again")
+
+    async def _store_and_publish(self, before: Snapshot, changes: Changes) -> Snapshot | None:
+        """None if somebody wrote first. Raises StoreError."""
         async with self._storing:
             try:
                 revision = await self._commit(before, changes)
             except Conflict:
-                return False
+                return None
             if (changed := CHANGED.get()) is not None:
                 changed.extend(map(str, changes.owners))
-            await self._publish_own(changes, revision)
-            return True
+            return await self._publish_own(changes, revision)
 
     async def _try(self, before: Snapshot, changes: Changes) -> None:
         """Raises what `check` raises."""
@@ -282,37 +304,68 @@ class Model:
             head=before.revision if changes.rests_on_absence else None,
         )
 
-    async def _publish_own(self, changes: Changes, revision: int) -> None:
+    async def _publish_own(self, changes: Changes, revision: int) -> Snapshot:
         """What is stored is stored: nothing that fails from here on may be told as a failure."""
         if revision == self.snapshot.revision + 1:
             self._publish(changes, revision)
-            return
+            return self.snapshot
         try:  # others wrote between: theirs first, in the order of the feed
-            await self._catch_up()
+            written = await self._catch_up(revision)
         except StoreError as error:
             LOG.warning("cannot read what others wrote: %s", error)
-            behind = self.snapshot.revision
-            self._publish(changes, revision)
-            self.snapshot = replace(self.snapshot, revision=behind)  # so that the feed is read from there
+            self._publish_late(changes, revision)
+            return self.snapshot
+        # others may have changed, or deleted, by now what was just written: whoever wrote it is told what they wrote
+        return written if written is not None else apply_changes(self.snapshot, changes, revision)
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, own: int = 0) -> Snapshot | None:
+        """Answers what was known at the revision `own`; None if it was passed over, because all had to be read."""
+        at_own = None
         try:
             for batch in await self._store.changes(self.snapshot.revision):
                 self._take_in(batch)
+                at_own = self.snapshot if batch.revision == own else at_own
         except Compacted:
             await self._reload()
+        return at_own
 
     async def _reload(self) -> None:
-        """The feed no longer tells what happened: compare with everything that is stored."""
-        documents, revision = await self._store.range("")
-        stored = {Owner.parse(each.key): each for each in _without_claims(documents)}
-        known = self.snapshot.generations
+        """The feed no longer tells what happened: compare with everything that is stored, page by page.
+
+        Until all was seen the revision is what it was: who is cut off in between begins again.
+        """
         LOG.warning("too far behind the store: read all of it again")
-        for owner, document in stored.items():
-            if known.get(owner) != document.revision:
-                self._publish(Changes(puts=(decode(owner, document.value),)), document.revision)
-        gone = tuple(owner for owner in known if owner not in stored)
-        self._publish(Changes(deletes=gone), revision)
+        gone = set(self.snapshot.generations)
+        documents, began = await self._store.range("", limit=PAGE)
+        while documents:
+            await in_steps(self._compare(documents, gone))
+            documents, _ = await self._store.range("", after=documents[-1].key, limit=PAGE)
+        await in_steps(self._forget(gone))
+        self.snapshot = replace(self.snapshot, revision=began)
+        await self._catch_up()  # with what others wrote between two pages
+
+    def _compare(self, documents: Iterable[Document], gone: set[Owner]) -> Steps[None]:
+        """Those that are other than here, and none of them is gone."""
+        for document in _without_claims(documents):
+            owner = owner_stored(document.key)
+            if owner is None or self.snapshot.generations.get(owner) != document.revision:
+                changes = Changes(puts=(self._decoded(document.key, document.value),))
+                self._publish_late(changes, document.revision)
+            if owner is not None:
+                gone.discard(owner)
+            yield
+
+    def _forget(self, gone: set[Owner]) -> Steps[None]:
+        for owner in sorted(gone, key=str):
+            self._publish_late(Changes(deletes=(owner,)), self.snapshot.revision)
+            yield
+
+    def _publish_late(self, changes: Changes, revision: int) -> None:
+        """What was written at this revision, before all that came until then is known: the feed is read on from where
+        it was."""
+        behind = self.snapshot.revision
+        self._publish(changes, revision)
+        self.snapshot = replace(self.snapshot, revision=behind)
 
     def _take_in(self, batch: Batch) -> None:
         if batch.revision <= self.snapshot.revision:
@@ -322,12 +375,20 @@ class Model:
         for key, value in batch.documents.items():
             if key.startswith(CLAIM):
                 continue
-            owner = Owner.parse(key)
-            if value is None:
+            if value is not None:
+                puts.append(self._decoded(key, value))
+            elif (owner := owner_stored(key)) is not None:
                 deletes.append(owner)
-            else:
-                puts.append(decode(owner, value))
         self._publish(Changes(puts=tuple(puts), deletes=tuple(deletes)), batch.revision)
+
+    def _decoded(self, key: str, value: bytes) -> Aggregate:
+        """Raises BadDocument and NewerDocument."""
+        try:
+            return decode_stored(key, value)
+        except NewerDocument as error:
+            self.newer = error
+            self.outgrown.set()
+            raise
 
     def _publish(self, changes: Changes, revision: int) -> None:
         old = self.snapshot
@@ -344,12 +405,6 @@ class Model:
     def _tell(self, owners: tuple[Owner, ...]) -> None:
         for subscriber in self._subscribers:
             subscriber(owners)
-
-
-def _pause(lost: int) -> float:
-    """Seconds to stay away after so many lost races: two servers that write without a rest would else be as far apart
-    each time, and the same one would lose each time."""
-    return random.uniform(0, min(0.001 * 2**lost, LONGEST_PAUSE))  # noqa: S311 - nobody gains by guessing it
 
 
 def _without_claims(documents: Iterable[Document]) -> Iterator[Document]:

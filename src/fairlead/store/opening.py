@@ -54,13 +54,7 @@ def _check_etcd(rest: str, access: Access) -> None:
 async def _open_etcd(rest: str, access: Access) -> Store:
     from fairlead.store.etcd import EtcdStore  # gRPC is there only if somebody asked for it
 
-    store = await EtcdStore.open(parse_location(rest), access)
-    try:
-        more = await store.offset()
-    except BaseException:
-        await store.close()
-        raise
-    return Shifted(store, more) if more else store
+    return Shifted(await EtcdStore.open(parse_location(rest), access))
 
 
 async def _find_etcd(rest: str, access: Access) -> Whole:

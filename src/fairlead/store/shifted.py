@@ -2,20 +2,33 @@
 
 Etcd gives its own revisions. What was copied into it comes from a store that may have been further: without this a
 port's `revision_number` would go back, and a number that a client has seen would come again for something else.
+
+The number is another one once the store was replaced while a server runs on it. What was read before is no revision of
+it then, and has to be read again.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from fairlead.store.interface import ABSENT, Batch, Compacted, Document, Store
 
 NOBODYS = -1
 
 
+class Numbered(Store, Protocol):
+    @property
+    def more(self) -> int:
+        """Than its own: as of what it was asked last."""
+
+
 class Shifted:
-    def __init__(self, store: Store, more: int) -> None:
+    def __init__(self, store: Numbered) -> None:
         self._store = store
-        self._more = more
+
+    @property
+    def _more(self) -> int:
+        return self._store.more
 
     async def head(self) -> int:
         return self._later(await self._store.head())
@@ -31,13 +44,14 @@ class Shifted:
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
     ) -> int:
+        more = self._more
         revision = await self._store.transact(
             guards={key: self._own(revision) for key, revision in guards.items()},
             puts=puts,
             deletes=deletes,
             head=None if head is None else self._own(head),
         )
-        return revision + self._more
+        return revision + more
 
     async def deleted(self) -> set[str]:
         return await self._store.deleted()
@@ -48,6 +62,9 @@ class Shifted:
     async def watch(self, after: int) -> AsyncIterator[Batch]:
         async for each in self._store.watch(self._since(after)):
             yield self._told(each)
+
+    async def renew(self) -> None:
+        await self._store.renew()
 
     async def close(self) -> None:
         await self._store.close()

@@ -126,6 +126,9 @@ class SqliteStore:
             except TimeoutError:
                 pass
 
+    async def renew(self) -> None:
+        """A file needs none."""
+
     async def close(self) -> None:
         if self._looker is not None:
             await self._in_thread(self._looking, self._looker.close)

@@ -3,6 +3,8 @@
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import pytest
+
 from api.lxd.test_networks import UPLINK, make
 from api.lxd.world import CALLERS, Door
 from fairlead.api.loop_lag import LONG
@@ -46,6 +48,7 @@ def behind(number: int, uplink: Network) -> list[Network | Port | Router]:
     ]
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_the_networks_behind_an_uplink(tmp_path: Path):
     door = Door(tmp_path)
     make(door, "UPLINK", UPLINK, kind="physical")

@@ -13,7 +13,7 @@ from fairlead.model.quota import Counted
 NOT_ASKED = {
     *("catalog", "floatingips", "l7", "l7_checks", "listener_checks", "members", "monitors", "offers", "persistence"),
     *("pools", "refusal", "tls_checks", "vips", "local_ips", "associations", "said_again", "nodes", "takeovers"),
-    "secrets",
+    *("secrets", "hosts", "host_checks"),
 }
 """Modules that this door asks for nothing of, or for nothing that they could refuse."""
 NOT_MET = {

@@ -87,6 +87,7 @@ def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Cr
     assert crowd.send("POST", "/ports", {"ports": [{"network_id": crowd.net}] * BULK}) == 201
 
 
+@pytest.mark.slow
 def test_pools_that_are_full(crowd: Crowd):
     """Each of the ports looks through all of the pools of all subnets before it finds that nothing is free."""
     net = crowd.make("network")

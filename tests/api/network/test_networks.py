@@ -86,7 +86,7 @@ def test_what_is_the_same_is_not_written_again(door: Door, net: dict[str, Any]):
         ({"mtu": True}, "Invalid input for mtu. Reason: 'True' is not an integer."),
         (
             {"provider:network_type": "vxlan"},
-            "Invalid input for provider:network_type. Reason: vxlan is not in ['flat', 'vlan'].",
+            "Invalid input for provider:network_type. Reason: vxlan is not in ['announced', 'flat', 'vlan'].",
         ),
         (
             {"is_default": True},

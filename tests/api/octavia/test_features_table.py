@@ -12,6 +12,11 @@ import pytest
 from api.octavia.world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
 from fairlead.api.keys import Keys
 from fairlead.api.octavia import specs
+from fairlead.compilers.haproxy import compiler
+from fairlead.compilers.haproxy.frontends import CONNECTIONS, HEADERS
+from fairlead.dataplane.haproxy_text import OUTLIVES
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.haproxy.process import MOST_REPLACED
 from fairlead.keystores.interface import Content
 from fairlead.model import l7
 from fairlead.model import loadbalancer as lb
@@ -20,6 +25,7 @@ from fairlead.model.network import AllocationPool
 from fairlead.model.writing import Changes
 from harness.api import WITH_PROXIES, compile_with_proxies
 from harness.certificates import Authority
+from harness.proxied import listener, pool, rows_of, view
 
 WITH_AGENTS = ("by proxy", "by agents")
 """What is said of features that are refused where no agents probe."""
@@ -375,3 +381,28 @@ def test_what_is_stored_only_changes_no_row(door: Door):
             if item in put:
                 door.change(kind, door.ids[kind], **MORE[section][item])
     assert door.place.driver.rows == before
+
+
+def test_time_outs_that_a_switch_stores_only_a_proxy_holds():
+    stored = {item for row in rows() if (row.section, row.verdict) == ("listener", "stored only") for item in row.items}
+    times = {item for item in stored if item.startswith("timeout_")}
+    assert times == {name for name in specs.LISTENER_POST if name.startswith("timeout_")}
+    for name in times:
+        assert proxied(**{name.removeprefix("timeout_"): 7}) != proxied(), name
+
+
+def proxied(**milliseconds: int) -> Rows:
+    its = pool("p")
+    one = listener("l", 2000, its, timeouts=lb.Timeouts(**milliseconds))
+    return rows_of(view([one], [its]))
+
+
+def test_numbers_of_proxies_are_those_that_hold():
+    text = README.read_text()
+    assert OUTLIVES == "1h"
+    for said in (
+        f"at most {MOST_REPLACED} such processes of a network on each node, and each for an hour at most",
+        f"it is {CONNECTIONS:,} for each listener on each node, and {compiler.CONNECTIONS:,} for all listeners",
+        f"the headers of a request have {HEADERS // 1000} seconds",
+    ):
+        assert said in text

@@ -14,7 +14,8 @@ OF_NETWORKING = {
 }
 OF_DESCRIPTIONS = {*("described", "described_checks", "listen_addresses", "outside", "uplinks", "whole_networks")}
 OF_TRUST = {"projects", "trust", "nodes"}
-OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST
+OF_HOSTS = {"hosts", "host_checks"}
+OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST | OF_HOSTS
 """What this door asks for nothing of."""
 OF_TRUST = {"projects", "trust", "nodes"}
 """What LXD's clients, and agents, ask for."""

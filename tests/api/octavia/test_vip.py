@@ -66,3 +66,13 @@ def test_where_a_vip_cannot_be(door: Door, body: dict[str, str], words: str):
 @pytest.mark.parametrize("body", [{"vip_address": "10.1.0.60"}, {"vip_subnet_id": OTHER}])
 def test_of_a_port_with_several_addresses_one_is_named(door: Door, body: dict[str, str]):
     assert door.make("lb", vip_port_id=machine(60), **body)["vip_address"] == "10.1.0.60"
+
+
+def test_an_announced_network_is_for_providers_that_announce(door: Door):
+    pool = replace(network(), id=OTHER, announced=True, subnets=(replace(network().subnets[0], id=BARE),))
+    door.run(door.place.model.write(lambda _: Changes(puts=(pool,))))
+    before = door.run(door.place.store.range(""))
+    status, words = door.bad("POST", "/loadbalancers", {"loadbalancer": {"vip_network_id": OTHER}})
+    why = f"Network {OTHER} is for VIPs that hosts announce, which those of provider fairlead are not."
+    assert (status, words) == (400, f"Validation failure: {why}")
+    assert door.run(door.place.store.range("")) == before

@@ -11,6 +11,7 @@ from fairlead.api import plugin
 from fairlead.api.plugin.feed import MOST_TOLD, MOST_WAITING, StatusFeed
 from fairlead.model.addresses import parse_address
 from fairlead.model.facts import FOREIGN, HEALTH
+from fairlead.model.figures import Figures
 from fairlead.model.foreign import Foreign, ForeignNetwork, ForeignPort, Writer
 from fairlead.model.foreign_probing import DEVICE
 from fairlead.model.health import Endpoint, Health
@@ -18,7 +19,6 @@ from fairlead.model.kinds import owner_of
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.network import Network, Port, PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.statistics import Figures
 from harness.api import Inside, play
 from harness.octavia import NET, network
 

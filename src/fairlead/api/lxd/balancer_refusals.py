@@ -17,7 +17,9 @@ from fairlead.changes import (
     described_checks,
     finding,
     listen_addresses,
+    members_behind,
     monitor_checks,
+    offers,
     pool_checks,
     probe_limits,
     probe_ports,
@@ -127,8 +129,20 @@ _ANY: Mapping[type[Refusal], Says] = {
         f"Too many {_MANY[why.what]}: a load balancer can have at most {why.most}"
     ),
     balancer_checks.TooManyPorts: _too_many_ports,
+    offers.VipNotAnnounced: lambda why: _bad(
+        f"Hosts announce the listen addresses of provider {quote(why.provider)}, and those of an OVN network are not"
+    ),
     finding.NoSuch: lambda _: ApiError(404, "Network load balancer not found"),
     finding.NotTheirs: lambda _: ApiError(403, "not authorized"),
+    members_behind.BehindNoHost: lambda why: _bad(
+        f"Target address {quote(str(why.address))} is behind no host where the project may have backends"
+    ),
+    members_behind.IsAHost: lambda why: _bad(
+        f"Target address {quote(str(why.address))} is an address of the host itself"
+    ),
+    members_behind.OnASubnet: lambda why: _bad(
+        f"Hosts announce the listen addresses of provider {quote(why.provider)}, and backends are on no network"
+    ),
     pool_checks.NoDestination: lambda why: _bad(f"Target address {quote(str(why.address))} cannot be a backend's"),
     pool_checks.MemberExists: lambda why: ApiError(
         409,

@@ -139,6 +139,8 @@ _SUBNETS: Mapping[type[Refusal], Says] = {
     subnets.NoRoomForMacs: _bad("IPv6 subnet must be a /64"),
     subnets.TooManySubnets: lambda why: ApiError(400, f"A network has at most {why.most} subnets"),
     subnets.SubnetsOverlap: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} overlaps with another of the network"),
+    subnets.AnnouncedElsewhere: lambda why: ApiError(400, f"Hosts announce addresses of subnet {shown(why.cidr)}"),
+    subnets.AnnouncedAtHost: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} has addresses behind a host"),
     subnets.GatewayInUse: lambda why: ApiError(400, f"Address {shown(why.gateway)} is already in use"),
     subnets.SubnetInUse: IN_USE,
 }
@@ -153,6 +155,9 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     networks.SegmentTaken: lambda why: ApiError(
         409, f"Parent interface {shown(why.segment.physical_network)} in use by another network"
     ),
+    networks.AnnouncedOnWire: _bad("An announced network has no parent interface"),
+    networks.AnnouncedExternal: _bad("An announced network is no uplink"),
+    networks.AnnouncedForVips: _bad("The network is for listen addresses that hosts announce"),
     networks.MtuTooSmall: lambda why: ApiError(400, f"The MTU of a network with IPv6 is at least {why.least}"),
     networks.NetworkInUse: IN_USE,
     networks.SharingInUse: IN_USE,

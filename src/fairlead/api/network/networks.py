@@ -1,12 +1,14 @@
 """Networks. A network with its subnets is one document: deleting it deletes them.
 
-External networks are made by administrators, flat or as a VLAN of a physical network; every project sees them. Not
+External networks are made by administrators, flat or as a VLAN of a physical network; every project sees them. So are
+announced ones, of which every project sees those that are shared. Not
 here, and refused: provider attributes of other networks, several segments of one, QoS policies, availability zones, a
 default external network.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 from fairlead.api.fields import NULL, Parser, Values, array_schema, object_schema, or_null, reads
@@ -34,11 +36,20 @@ from fairlead.model.network import Network, SegmentType
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 
+
+class NetworkType(StrEnum):
+    """What a network is outside OVN: a wire; or on none, with addresses for VIPs that hosts announce."""
+
+    ANNOUNCED = "announced"
+    FLAT = "flat"
+    VLAN = "vlan"
+
+
 HIDDEN = frozenset(PROVIDER)
 """Only an administrator sees what a network is outside OVN."""
 _TAG = parsers.integer(1, LARGEST_VLAN)
 _PROVIDED: Mapping[str, Parser[Any]] = dict(
-    zip(PROVIDER, (parsers.word_of(SegmentType), parsers.name, _TAG), strict=True)
+    zip(PROVIDER, (parsers.word_of(NetworkType), parsers.name, _TAG), strict=True)
 )
 
 
@@ -66,7 +77,7 @@ ATTRIBUTES = {
     "port_security_enabled": Attribute(parse=parsers.boolean),
     "router:external": Attribute(parse=parsers.boolean),
     "is_default": Attribute(parse=parsers.only(False, because="a default external network is not supported")),
-    "provider:network_type": Attribute(parse=parsers.word_of(SegmentType), put=False, nullable=True),
+    "provider:network_type": Attribute(parse=parsers.word_of(NetworkType), put=False, nullable=True),
     "provider:physical_network": Attribute(put=False, nullable=True),
     "provider:segmentation_id": Attribute(parse=_TAG, put=False, nullable=True),
     "segments": Attribute(parse=_segments, put=False, nullable=True, sifts=False, shows=False),
@@ -94,7 +105,7 @@ def encode_network(view: Viewpoint, network: Network) -> Item:
         "port_security_enabled": network.port_security_enabled,
         "router:external": network.external,
         "is_default": False,
-        "provider:network_type": segment and segment.type.value,
+        "provider:network_type": NetworkType.ANNOUNCED.value if network.announced else segment and segment.type.value,
         "provider:physical_network": segment and segment.physical_network,
         "provider:segmentation_id": segment and segment.id,
         "qos_policy_id": None,
@@ -139,7 +150,9 @@ def _asked_segment(values: Values) -> AskedSegment:
     if segment and any(values.get(name) is not None for name in PROVIDER):
         raise errors.segments_and_provider()
     kind, physical, tag = ((segment or values).get(name) for name in PROVIDER)
-    return AskedSegment(type=kind, physical_network=physical, tag=tag)
+    if kind is NetworkType.ANNOUNCED:
+        return AskedSegment(announced=True, physical_network=physical, tag=tag)
+    return AskedSegment(type=kind and SegmentType(kind.value), physical_network=physical, tag=tag)
 
 
 NETWORKS: Collection[Network] = Collection(

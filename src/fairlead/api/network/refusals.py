@@ -149,6 +149,15 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     networks.VlanWithoutTag: invalid("segmentation_id required for vlan provider network: no range is configured"),
     networks.SegmentOfInternalNetwork: invalid("provider attributes are supported for external networks only"),
     networks.SegmentTaken: _segment_taken,
+    networks.AnnouncedOnWire: invalid(
+        "physical_network and segmentation_id prohibited for announced provider network: it is on no wire"
+    ),
+    networks.AnnouncedExternal: invalid(
+        "an announced provider network cannot be external: its addresses are VIPs; share it with all projects instead"
+    ),
+    networks.AnnouncedForVips: bad(
+        "network", "network {why.network_id} is announced by hosts: its addresses are VIPs of load balancers only"
+    ),
     networks.MtuTooSmall: Words(
         409,
         "NetworkMTUSubnetConflict",
@@ -200,6 +209,12 @@ WORDS: Mapping[type[Refusal], Words | Callable[[Any], ApiError]] = {
     subnets.TooManySubnets: invalid("a network has at most {why.most} subnets"),
     subnets.SubnetsOverlap: invalid(
         "Requested subnet with cidr: {why.cidr} for network: {why.network_id} overlaps with another subnet"
+    ),
+    subnets.AnnouncedElsewhere: invalid(
+        "Requested subnet with cidr: {why.cidr} overlaps with a subnet of announced network {why.network_id}"
+    ),
+    subnets.AnnouncedAtHost: invalid(
+        "Requested subnet with cidr: {why.cidr} has an address of host {why.host}, or of what is behind it"
     ),
     subnets.GatewayInUse: Words(
         409,

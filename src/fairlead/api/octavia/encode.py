@@ -15,6 +15,7 @@ from fairlead.api.octavia.tls import encode_listener_tls, encode_pool_tls
 from fairlead.api.openapi import IDENTITY, NUMBER, TEXT
 from fairlead.model import sizes
 from fairlead.model.balancer_status import BalancerStatus
+from fairlead.model.figures import Figures
 from fairlead.model.l7 import L7Action, L7Policy, L7Rule, RedirectPrefix, RedirectToPool, RedirectToUrl, Reject
 from fairlead.model.loadbalancer import (
     AppCookiePersistence,
@@ -35,7 +36,6 @@ from fairlead.model.network import Resource
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.standing import balancer_status
-from fairlead.model.statistics import Figures
 from fairlead.model.status import OperatingStatus, ProvisioningStatus
 from fairlead.model.steps import Steps
 

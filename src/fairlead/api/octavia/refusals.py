@@ -25,6 +25,7 @@ from fairlead.changes import (
     ids,
     l7_checks,
     listener_checks,
+    members_behind,
     monitor_checks,
     monitors,
     offers,
@@ -229,6 +230,19 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         400,
         f"{why.address} is not a valid option for {'member monitor_address' if why.is_probed else 'member address'}",
     ),
+    members_behind.BehindNoHost: lambda why: bad_request(
+        f"Hosts announce the VIPs of provider {why.provider}, and member"
+        f" {'monitor_address' if why.is_probed else 'address'} {why.address} is behind none of them"
+        " where the project may have members: it has to be in a prefix that an operator has declared for a host."
+    ),
+    members_behind.IsAHost: lambda why: bad_request(
+        f"Member {'monitor_address' if why.is_probed else 'address'} {why.address} is an address of the host itself, to"
+        f" which provider {why.provider} leads nobody but where an operator has said that members run on the host."
+    ),
+    members_behind.OnASubnet: lambda why: bad_request(
+        f"Hosts announce the VIPs of provider {why.provider}, and lead to members behind them by address alone: leave"
+        f" out subnet_id {why.subnet_id}, which is on another network."
+    ),
     persistence.CookiesOfDatagrams: lambda why: bad_request(
         "Cookie names are not supported for UDP/SCTP pools."
         if why.type is PersistenceType.APP_COOKIE
@@ -331,6 +345,12 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     vip_gateways.NoGatewayForVip: lambda why: bad_request(
         f"No router of project {why.project_id} has its gateway on external network {why.network_id}: nobody would"
         " answer for a VIP there."
+    ),
+    offers.VipNotAnnounced: lambda why: bad_request(
+        f"Hosts announce the VIPs of provider {why.provider}: network {why.network_id} is not an announced one."
+    ),
+    offers.VipNeedsAnnouncing: lambda why: bad_request(
+        f"Network {why.network_id} is for VIPs that hosts announce, which those of provider {why.provider} are not."
     ),
     vips.AddressNotTheirs: lambda _: disallowed("(rule:create_port and (rule:create_port:fixed_ips:ip_address))"),
     vips.SubnetsOfSeveralNetworks: lambda _: bad_request("All VIP subnets must belong to the same network."),

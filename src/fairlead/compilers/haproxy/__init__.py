@@ -1,8 +1,8 @@
 """Model to rows of the HAProxy on a node."""
 
-from fairlead.compilers.haproxy.compiler import compile_in_steps
+from fairlead.compilers.haproxy.compiler import rows_of
 from fairlead.dataplane.haproxy import references
-from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.dataplane.interface import Dataplane, Place, row_by_row
 from fairlead.model.owner import Kind
 
 HAPROXY = Dataplane(
@@ -10,7 +10,7 @@ HAPROXY = Dataplane(
     title="HAProxy",
     place=Place.NODE,
     kinds=frozenset({Kind.NETWORK, Kind.ROUTER, Kind.LOAD_BALANCER}),
-    compile_in_steps=compile_in_steps,
+    compile_in_steps=row_by_row(rows_of),
     references=references,
 )
 

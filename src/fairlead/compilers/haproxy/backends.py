@@ -12,6 +12,7 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Backend, HAProxyRow, Server
 from fairlead.dataplane.haproxy_text import PEERS
 from fairlead.dataplane.haproxy_words import Line, Unwritable
+from fairlead.model.behind import nowhere
 from fairlead.model.loadbalancer import (
     Algorithm,
     AppCookiePersistence,
@@ -74,6 +75,8 @@ def backend_rows(
     down = view.down.get(balancer.id, frozenset())
     ports = {member.id: targets(member.port, (listener.port,))[0] for member in pool.members}
     failed = {each for each, port in ports.items() if each in down or (each, port) in down}
+    if balancer.vip.network_id in view.announced:  # a proxy would reach what a host has there for itself
+        failed |= nowhere(view, balancer, pool.members)
     near = _near(view, balancer, pool, failed, chassis)
     for member in pool.members:
         yield Server(

@@ -1,7 +1,7 @@
 """Model to rows of the HAProxy on one node, from the node's slice of the model.
 
-A node has them of the networks on which it has a proxy's port, and of no other. Asked for the whole model, as a change
-is checked, it says what it refuses, whether a node has a port yet or not.
+A node has them of the networks on which it has a proxy's port, and of no other; a plain host of the announced networks.
+Asked for the whole model, as a change is checked, it says what it refuses, whether a node has a port yet or not.
 """
 
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from fairlead.compilers.haproxy.abilities import ABILITIES
 from fairlead.compilers.haproxy.frontends import frontend_rows
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.haproxy import HAProxyRow, Process, Route
+from fairlead.dataplane.haproxy import HAProxyRow, HostProcess, Process, Route
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.dataplane.rows import Key, Row, Rows
 from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
 from fairlead.model.addresses import IPAddress, render_interface
+from fairlead.model.host_proxies import has_own_host_proxy, own_host_places
 from fairlead.model.loadbalancer import Listener, LoadBalancer, find_pool, is_prepared, pools_of
 from fairlead.model.network import Network, Port, Router, find_subnet
 from fairlead.model.owner import Owner
@@ -21,7 +21,6 @@ from fairlead.model.proxies import own_proxies, own_proxy, proxied_listeners, pr
 from fairlead.model.proxy_homes import ways_of
 from fairlead.model.proxy_place import place_of, proxy_chassis, proxy_mac
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.steps import Steps
 
 CONNECTIONS = 10_000
 """At once, through the proxy of one network on one node. A connection may need 40 KB of its memory."""
@@ -29,20 +28,15 @@ THREADS = 2
 """Processors of a node that one such proxy may use."""
 
 
-def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
-    """With a rest after each row: a load balancer may have a thousand members."""
-    rows: dict[Key, Row] = {}
-    for row in _rows(view, owner):
-        rows[row.key] = row
-        yield
-    return rows
-
-
-def _rows(view: Snapshot, owner: Owner) -> Iterator[HAProxyRow]:
+def rows_of(view: Snapshot, owner: Owner) -> Iterator[HAProxyRow]:
     match view.find(owner):
         case Network() | Router() as there:
             for place, port in own_proxies(view, there.id):
                 yield _process(view, proxy_name(view, place), port)
+            for place in own_host_places(view, there.id):
+                yield HostProcess(
+                    network=proxy_name(view, place), port="/".join(place), connections=CONNECTIONS, threads=THREADS
+                )
         case LoadBalancer() as balancer:
             yield from _balancer_rows(view, balancer)
 
@@ -67,10 +61,11 @@ def _process(view: Snapshot, name: str, port: Port) -> Process:
 
 def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRow]:
     """None while it waits to be taken over; but what cannot be had is refused then already."""
-    port = own_proxy(view, place_of(balancer))
-    addresses = _addresses(balancer, port)
+    place = place_of(balancer)
+    port, on_host = own_proxy(view, place), has_own_host_proxy(view, place)
+    addresses = tuple(vip.address for vip in balancer.vips) if on_host else _addresses(balancer, port)
     chassis = proxy_chassis(port) if port is not None else ""
-    wanted = port is not None and balancer.admin_state_up and not is_prepared(balancer)
+    wanted = (port is not None or on_host) and balancer.admin_state_up and not is_prepared(balancer)
     for listener in proxied_listeners(balancer):
         _refuse(balancer, listener)
         try:

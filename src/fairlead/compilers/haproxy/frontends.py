@@ -4,7 +4,7 @@ What is added to requests and answers is Octavia's: the names of the headers, an
 are told is the listener's, as the client knows it, and not the proxy's own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
@@ -26,6 +26,13 @@ CONNECTIONS = 5_000
 """Of one listener at once on one node, if it asks for more or for no limit: others of its project have theirs."""
 RAW_DELAY, LONGEST_RAW_DELAY = 5_000, 60_000
 """Milliseconds that a client has to send its first bytes: if the listener says none, and at most."""
+HEADERS = 20_000
+"""Milliseconds for all headers of a request, from its first byte, or from the connection's first moment: else whoever
+sends a byte now and then holds connections for ever, and with `CONNECTIONS` of them the listener. A packet that is lost
+four times in a row comes in time (RFC 6298: after 1, 2, 4 and 8 s)."""
+LONGEST_IDLE = 2_073_600_000
+"""Milliseconds, 24 days: in place of no limit, with which HAProxy 2.6 heeds none of the times of HTTP. As much as may
+be asked for, and nearly all that it counts to."""
 _IN_A_LINE = 32
 """Prefixes."""
 _CLIENT_HEADERS = {
@@ -50,7 +57,8 @@ def frontend_rows(
     _refuse(balancer, listener, pools.values())
     for pool in pools.values():
         yield from backend_rows(view, balancer, listener, pool, chassis)
-    lines = [*_lines(listener, addresses), *policy_lines(balancer, listener), *_after_policies(balancer, listener)]
+    own = frozenset(vip.address for vip in balancer.vips)
+    lines = [*_lines(listener, addresses, own), *policy_lines(balancer, listener), *_after_policies(balancer, listener)]
     if default is not None:
         lines.append(("default_backend", backend_name(default, listener)))
     limit = listener.connection_limit
@@ -80,14 +88,28 @@ def _enabled(balancer: LoadBalancer, pool_id: str | None) -> Pool | None:
     return pool if pool is not None and pool.admin_state_up else None
 
 
-def _lines(listener: Listener, addresses: tuple[IPAddress, ...]) -> Iterator[Line]:
+def _early(address: IPAddress, vips: Set[IPAddress]) -> tuple[str, ...]:
+    """On plain hosts a VIP comes when something takes its connections, and goes before: it is bound without being
+    there (ip(7), IP_FREEBIND)."""
+    return ("transparent",) if address in vips else ()
+
+
+def _inherited(address: IPAddress) -> tuple[str, ...]:
+    """So that the next process takes the socket over (HAProxy compares this option of IPv6's): else it opens one of its
+    own, and who waits in the queue of the old one is reset when that is closed."""
+    return ("v6only",) if address.version == 6 else ()
+
+
+def _lines(listener: Listener, addresses: tuple[IPAddress, ...], vips: Set[IPAddress]) -> Iterator[Line]:
     """Who may come in, and how."""
     yield "mode", "http" if listener.protocol in INSIDE else "tcp"
     if listener.protocol in INSIDE:  # who is replaced closes no connection on which a request may be coming
         yield "option", "idle-close-on-response"
+        yield "option", "http-ignore-probes"  # nor is an answer of who was slow given to who has asked nothing yet
     for address in addresses:
-        yield "bind", render_endpoint(address, listener.proxy_port), *tls.bind_words(listener)
-    yield "timeout", "client", str(listener.timeouts.client_data)
+        where = render_endpoint(address, listener.proxy_port)
+        yield "bind", where, *_inherited(address), *_early(address, vips), *tls.bind_words(listener)
+    yield from _waits(listener)
     cidrs = sorted(map(str, listener.allowed_cidrs))
     for first in range(0, len(cidrs), _IN_A_LINE):
         yield "acl", "allowed", "src", *cidrs[first : first + _IN_A_LINE]
@@ -99,6 +121,19 @@ def _lines(listener: Listener, addresses: tuple[IPAddress, ...]) -> Iterator[Lin
         yield from _raw_lines(listener, listener.raw)
     elif listener.timeouts.tcp_inspect:
         yield "tcp-request", "inspect-delay", str(listener.timeouts.tcp_inspect)
+
+
+def _waits(listener: Listener) -> Iterator[Line]:
+    """How long a client may be silent, between two requests too: without a word of that HAProxy takes the time for
+    headers there."""
+    idle = listener.timeouts.client_data
+    if listener.protocol not in INSIDE:
+        yield "timeout", "client", str(idle)
+        return
+    idle = idle or LONGEST_IDLE
+    yield "timeout", "client", str(idle)
+    yield "timeout", "http-request", str(min(HEADERS, idle))
+    yield "timeout", "http-keep-alive", str(idle)
 
 
 def _raw_lines(listener: Listener, raw: RawMatch) -> Iterator[Line]:

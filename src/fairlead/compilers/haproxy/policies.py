@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.compilers.haproxy.backends import argument, backend_name
-from fairlead.compilers.haproxy.expressions import check_expression
+from fairlead.compilers.haproxy.expressions import bounded
 from fairlead.dataplane.haproxy_words import Line, Unwritable, literal, name
 from fairlead.model.l7 import (
     L7Action,
@@ -132,8 +132,7 @@ def _looked_at(rule: L7Rule) -> tuple[str, ...]:
 
 def _value(rule: L7Rule) -> str:
     if rule.compare_type is L7Comparison.REGEX:
-        check_expression(rule.value)
-        return rule.value
+        return bounded(rule.value)
     if rule.type is L7RuleType.FILE_TYPE:
         return _unquoted(rule.value).removeprefix(".")
     return rule.value if rule.type is L7RuleType.SSL_DN_FIELD else _unquoted(rule.value)

@@ -16,11 +16,13 @@ from fairlead.dataplane.rows import Rows
 from fairlead.model.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.enrolment import Node, NodeToken
 from fairlead.model.foreign import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter
+from fairlead.model.hosts import Host
 from fairlead.model.loadbalancer import LoadBalancer
 from fairlead.model.local_ip import LocalIP
 from fairlead.model.network import FloatingIP, Network, Port, Router
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.quota import Quota
+from fairlead.model.silence import SilentNode
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.trust import Certificate, Project, TrustToken
@@ -47,8 +49,10 @@ def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
             pass  # others have written their rows
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             pass
-        case Project() | Certificate() | TrustToken() | Node() | NodeToken():
+        case Project() | Certificate() | TrustToken() | Node() | NodeToken() | SilentNode():
             pass
+        case Network(announced=True) | Host():
+            pass  # hosts announce it
         case Network() as network:
             yield LogicalSwitch(name=network.id, title=network.name)
             yield from wire_rows(network)

@@ -43,6 +43,8 @@ def vip_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     if not projects or where.guest not in (None, *projects):
         return
     network = find_vip_network(snapshot, where.network_id)
+    if network.announced:
+        return
     if where.guest == network.project_id:  # others have made it theirs
         return
     topology = Topology(snapshot)

@@ -2,7 +2,7 @@
 
 from fairlead.drivers.haproxy.driver import HAProxy
 from fairlead.drivers.haproxy.keeping import Serving
-from fairlead.drivers.haproxy.places import Places
+from fairlead.drivers.haproxy.places import Nowhere, Places
 from fairlead.drivers.haproxy.secrets import Fetch
 
-__all__ = ["Fetch", "HAProxy", "Places", "Serving"]
+__all__ = ["Fetch", "HAProxy", "Nowhere", "Places", "Serving"]

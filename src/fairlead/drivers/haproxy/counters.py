@@ -21,7 +21,7 @@ from fairlead.dataplane.haproxy import EXPORTER, METRICS
 from fairlead.drivers.haproxy.process import Running
 from fairlead.drivers.haproxy.runtime import PATIENCE
 from fairlead.drivers.interface import Unavailable
-from fairlead.model.statistics import Figures
+from fairlead.model.figures import Figures
 
 QUESTION = "show info;show stat -1 3 -1\n"
 """Frontends and backends, and no server."""

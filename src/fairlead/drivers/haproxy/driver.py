@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from fairlead.dataplane.haproxy import Frontend, HAProxyRow, Process
+from fairlead.dataplane.haproxy import AnyProcess, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_commands import commands, renewal, tellable
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.haproxy_words import Unwritable
@@ -22,13 +22,14 @@ from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.keeping import Keeper, Serving
 from fairlead.drivers.haproxy.kept import Kept, read_kept
 from fairlead.drivers.haproxy.metrics import Metrics
-from fairlead.drivers.haproxy.network import Network, devices_of, folder_name, network_of, ours, with_change
+from fairlead.drivers.haproxy.network import Network, device_of, folder_name, network_of, ours, with_change
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import CONTROL, Program, all_running, read_running
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import CommandFailed, tell
 from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, nobody_lends, said
 from fairlead.drivers.haproxy.turn import AT_START
+from fairlead.drivers.haproxy.upgrading import Upgrading
 from fairlead.drivers.interface import DriverError, Later, Unavailable
 from fairlead.model.owner import Owner
 from fairlead.model.secrets import Secret
@@ -68,6 +69,7 @@ class HAProxy:
             counters=self._counters,
             metrics=self._metrics,
         )
+        self._upgrading = Upgrading(self._keeper)
 
     def follow(
         self, settled: Callable[[Collection[Owner]], None], failing: Callable[[Collection[Owner]], None]
@@ -105,12 +107,20 @@ class HAProxy:
 
     async def close(self) -> None:
         """Processes go on."""
+        await self._upgrading.close()
         await self._keeper.close(self._networks.values())
         await self._counters.close()
         await self._metrics.close()
 
+    async def remove(self) -> None:
+        """All that an agent has left: processes end, and so do their connections. Not beside one that works."""
+        if self._folder.exists():
+            for each in [each for each in self._folder.iterdir() if _OURS.fullmatch(each.name)]:
+                await self._keeper.remove_left(each)
+
     async def look(self) -> None:
-        """At what each process has counted."""
+        """At what each process has counted, and whether it runs the program that is there now."""
+        self._upgrading.look(self._networks.values())
         for network in tuple(self._networks.values()):
             if network.running is not None and not network.is_silent:
                 await self._counters.look(network.running, network.kept.folder / CONTROL)
@@ -233,7 +243,7 @@ class HAProxy:
             return
         self._rights.make(kept.folder, (kept.folder / CONTROL).parent)
         missing = await self._bring_secrets(network, process, had)
-        moved = network.placed is None or devices_of(network.placed) != devices_of(process)
+        moved = network.placed is None or device_of(network.placed) != device_of(process)
         anew = moved or not kept.settled or network.running is None or missing != network.missing
         network.missing = missing
         told = None if anew else commands(change)
@@ -244,6 +254,7 @@ class HAProxy:
         kept.write(settled=False)
         self._keeper.write(network, texts)
         if told is not None and network.is_there:
+            await self._keeper.place(network, process)
             try:
                 await tell(kept.folder / CONTROL, (said(kept, each) for each in told))
             except (CommandFailed, Unavailable) as error:
@@ -258,7 +269,7 @@ class HAProxy:
                 return
         await self._keeper.replace(network, process, moved=moved)
 
-    async def _bring_secrets(self, network: Network, process: Process, had: Rows) -> frozenset[Secret]:
+    async def _bring_secrets(self, network: Network, process: AnyProcess, had: Rows) -> frozenset[Secret]:
         """What cannot be had: what needs it waits. No listener that is served goes for want of a new secret: then it is
         the change that waits. Raises DriverError and OSError."""
         kept = network.kept
@@ -327,7 +338,7 @@ class HAProxy:
         kept.write(settled=True)
         return True
 
-    async def _replace(self, network: Network, process: Process) -> None:
+    async def _replace(self, network: Network, process: AnyProcess) -> None:
         """By a new process that reads all of it."""
         network.missing = self._secrets.missing(network.kept)
         self._keeper.write(network, await self._keeper.check(network, process))

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from fairlead.dataplane.haproxy import Process
+from fairlead.dataplane.haproxy import AnyProcess, Process
 from fairlead.dataplane.haproxy_text import Sockets, files
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.drivers.haproxy.answering import look_after
 from fairlead.drivers.haproxy.counters import Counters
 from fairlead.drivers.haproxy.kept import Kept
 from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, Metrics
-from fairlead.drivers.haproxy.network import Network, devices_of, ports_of
+from fairlead.drivers.haproxy.network import Network, place_of, ports_of
 from fairlead.drivers.haproxy.pace import FIRST_PAUSE, MANY, STEADY
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import (
@@ -75,8 +75,7 @@ class Keeper:
             if process is None:
                 return
             try:
-                if network.placed is None or devices_of(network.placed) != devices_of(process):
-                    await self._place(network, process)
+                await self.place(network, process)
                 if network.is_there and network.kept.settled:
                     await self.metrics.keep(network)
                     self._serves(network)
@@ -90,7 +89,7 @@ class Keeper:
                 await self._check_old(network)
                 raise DriverError(str(error)) from None
 
-    async def check(self, network: Network, process: Process) -> Mapping[str, str]:
+    async def check(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
         """Answers the files that the program takes. Raises Unwritable, NotStarted, OSError."""
         network.pace.spend(_now())
         texts = await asyncio.to_thread(self.files, network, process)
@@ -102,15 +101,14 @@ class Keeper:
         for name, text in texts.items():
             self.rights.write(network.kept.folder / name, text)
 
-    async def replace(self, network: Network, process: Process, *, moved: bool) -> None:
+    async def replace(self, network: Network, process: AnyProcess, *, moved: bool) -> None:
         """By a process that reads the files. Raises DriverError and OSError."""
         kept = network.kept
         if network.is_silent and network.running is not None:
             kill(network.running)  # connections would go on to be given to it
-        if moved:
-            if network.running is not None and network.placed is not None:
-                await self.stop(network)
-            await self._place(network, process)
+        if moved and network.running is not None and network.placed is not None:
+            await self.stop(network)
+        await self.place(network, process)
         before = network.running if network.is_there else None
         await self.metrics.keep(network)
         network.leaving = before
@@ -126,9 +124,12 @@ class Keeper:
         retire([each for each in there if each != network.running])
         kept.write(settled=True)
 
-    async def _place(self, network: Network, process: Process) -> None:
+    async def place(self, network: Network, process: AnyProcess) -> None:
+        """What differs of where it stands is changed under it. Raises DriverError."""
+        if network.placed is not None and place_of(network.placed) == place_of(process):
+            return
         network.placed = None
-        network.inside = await self.places.make(process)
+        network.inside = await self.places.make(process) if isinstance(process, Process) else ()
         network.placed = process
 
     def _serves(self, network: Network) -> None:
@@ -269,7 +270,7 @@ class Keeper:
             LOG.warning("the proxy of %s is there again", network.kept.folder.name)
         self.failing(network.balancers)
 
-    def files(self, network: Network, process: Process) -> Mapping[str, str]:
+    def files(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
         """Raises Unwritable."""
         kept = network.kept
         sockets = Sockets(

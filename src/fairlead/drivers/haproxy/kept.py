@@ -13,14 +13,23 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
+from fairlead.dataplane.haproxy import (
+    AnyProcess,
+    Backend,
+    Certificate,
+    Frontend,
+    HAProxyRow,
+    HostProcess,
+    Process,
+    Server,
+)
 from fairlead.dataplane.rows import Key, Rows
 from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.owner import Owner
 
 ROWS, PID = "rows.json", "pid"
 CLASSES: Mapping[str, type[HAProxyRow]] = {
-    each.__name__: each for each in (Process, Frontend, Backend, Server, Certificate)
+    each.__name__: each for each in (Process, HostProcess, Frontend, Backend, Server, Certificate)
 }
 
 
@@ -44,8 +53,8 @@ class Kept:
         return (row for rows in self.owners.values() for row in rows.values())
 
     @property
-    def process(self) -> Process | None:
-        return next((row for row in self.rows if isinstance(row, Process)), None)
+    def process(self) -> AnyProcess | None:
+        return next((row for row in self.rows if isinstance(row, AnyProcess)), None)
 
     def of(self, owner: Owner) -> Rows:
         return dict(self.owners.get(owner, {}))

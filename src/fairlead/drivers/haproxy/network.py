@@ -5,7 +5,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
+from fairlead.dataplane.haproxy import (
+    AnyProcess,
+    Backend,
+    Certificate,
+    Frontend,
+    HAProxyRow,
+    HostProcess,
+    Process,
+    Server,
+)
 from fairlead.dataplane.haproxy_commands import commands
 from fairlead.dataplane.haproxy_text import served
 from fairlead.dataplane.rows import Diff, Key, Rows, diff
@@ -44,8 +53,10 @@ class Network:
     """Of processes that take the place of one for a change."""
     waiting: dict[Owner, dict[Key, HAProxyRow]] = field(default_factory=dict)
     """All rows of owners whose changes wait for the next process."""
-    placed: Process | None = None
+    placed: AnyProcess | None = None
     """As its place was made by this driver; None if it was not yet."""
+    again: float = 0.0
+    """When a program may be tried that did not take the place of the one that runs (`upgrading.py`)."""
     is_silent: bool = False
     """Whether the process that runs stands still."""
 
@@ -65,7 +76,7 @@ class Network:
         return [owner for owner, rows in found if any(isinstance(row, Frontend) for row in rows.values())]
 
     @property
-    def wanted(self) -> Process | None:
+    def wanted(self) -> AnyProcess | None:
         """What is to run; None while it would have nobody to serve."""
         return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.rows) else None
 
@@ -103,9 +114,17 @@ def folder_name(network_id: str) -> str:
     return hashlib.sha256(network_id.encode()).hexdigest()[:12]
 
 
-def devices_of(process: Process) -> object:
-    """What its place is made of."""
-    return process.port, process.mac, process.mtu, process.addresses, process.routes
+def device_of(process: AnyProcess) -> object:
+    """As whom the switch knows it: another one is another device, with which all connections end. On a plain host it
+    has none of its own."""
+    return () if isinstance(process, HostProcess) else (process.port, process.mac)
+
+
+def place_of(process: AnyProcess) -> object:
+    """All that its place is made of."""
+    if isinstance(process, HostProcess):
+        return ()
+    return device_of(process), process.mtu, process.addresses, process.routes
 
 
 def network_of(rows: Mapping[Key, HAProxyRow]) -> Callable[[HAProxyRow], str]:
@@ -116,7 +135,7 @@ def network_of(rows: Mapping[Key, HAProxyRow]) -> Callable[[HAProxyRow], str]:
 
     def find(row: HAProxyRow) -> str:
         match row:
-            case Process():
+            case Process() | HostProcess():
                 return row.network
             case Frontend() | Backend():
                 return row.process

@@ -6,6 +6,16 @@ from typing import Protocol
 from fairlead.dataplane.haproxy import Process
 
 
+class Nowhere:
+    """On a plain host, where processes run in no place of their own."""
+
+    async def make(self, process: Process) -> Sequence[str]:
+        raise AssertionError(f"a place for {process}")
+
+    async def remove(self, network_id: str) -> None:
+        pass
+
+
 class Places(Protocol):
     async def make(self, process: Process) -> Sequence[str]:
         """The namespace with the device that the process wants, whatever was there before. Answers the words that stand

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.dataplane.haproxy_text import CONFIGURATION
@@ -51,6 +52,15 @@ class Program:
         bare = ("--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--") if self.user else ()
         return *limited, *changed, *bare, self.path, *more
 
+    @property
+    def file(self) -> str:
+        """Which one has its name now; empty while there is none. An upgrade of a package puts another one there."""
+        try:
+            found = Path(shutil.which(self.path) or self.path).stat()
+        except OSError:
+            return ""
+        return f"{found.st_dev}.{found.st_ino}"
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -58,6 +68,9 @@ class Running:
 
     pid: int
     began: str
+    program: str = field(default="", compare=False)
+    """Its file (`Program.file`), as it was before the process was started: another user's process shows its own to
+    nobody without CAP_SYS_PTRACE. Empty: nobody has written it down."""
 
     @property
     def is_there(self) -> bool:
@@ -85,9 +98,9 @@ def began_of(pid: int) -> str:
 def read_running(folder: Path) -> Running | None:
     """The one that the folder names, if it is there."""
     try:
-        pid, began = (folder / PID).read_text().split()
-        found = Running(int(pid), began)
-    except (OSError, ValueError):
+        pid, began, *program = (folder / PID).read_text().split()
+        found = Running(int(pid), began, *program)
+    except (OSError, ValueError, TypeError):
         return None
     return found if found.is_there else None
 
@@ -156,13 +169,13 @@ async def start(folder: Path, program: Program, inside: Sequence[str], before: R
         more = ("-x", str(control), *more)
     here = ("-C", str(folder))  # where it looks for what it shows to members: default-path does not say so
     words = [*inside, *program.words("-db", *here, "-f", str(folder / CONFIGURATION), *more)]
-    running, said = _spawn(words)
+    running, said = _spawn(words, program.file)
     try:
         await _answered(running, control, said)
     finally:
         os.close(said)
     with contextlib.suppress(OSError):  # it serves; the next agent finds it by `all_running`
-        write_whole(folder / PID, f"{running.pid} {running.began}\n".encode())
+        write_whole(folder / PID, f"{running.pid} {running.began} {running.program}\n".encode())
     return running
 
 
@@ -178,7 +191,7 @@ async def _answered(running: Running, control: Path, said: int) -> None:
         await asyncio.sleep(POLL)
 
 
-def _spawn(words: list[str]) -> tuple[Running, int]:
+def _spawn(words: list[str], program: str) -> tuple[Running, int]:
     """With where it says why it does not start. Nobody reads there afterwards: each member that comes or goes is words,
     and a file of them would fill the node's memory. HAProxy goes on when it cannot say them.
 
@@ -206,7 +219,7 @@ def _spawn(words: list[str]) -> tuple[Running, int]:
             os.waitpid(pid, os.WNOHANG)
 
     loop.add_reader(descriptor, reap)
-    return Running(pid, began_of(pid)), said
+    return Running(pid, began_of(pid), program), said
 
 
 def _read(said: int) -> bytes:

@@ -23,12 +23,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fairlead.drivers.ovn.vswitch import Tools
 from fairlead.model.addresses import parse_address
 from fairlead.model.loadbalancer import Transport
+from fairlead.model.readings import Count, Reading, Readings
 from fairlead.model.statistics import CountedService, Datapath, Zone
 
 OPENED = "ct_state=+new+trk"
@@ -54,29 +55,8 @@ _CONNECTION = re.compile(
 )
 NATTED = 2
 """The bit of a connection's mark that says that it was load balanced (ct_mark.natted of OVN)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """Of one flow, since it was made."""
-
-    value: int
-    cookie: int
-    """Names the logical flow that it was made of (ovn-architecture(7)); another action is another one."""
-    created: float
-    """When, on the clock of the reader, and as exactly as it can be asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What the switch says of one service in one place."""
-
-    counts: Mapping[str, Count] = field(default_factory=dict)
-    """By `connections`, `errors`, `bytes_in`, `bytes_out`."""
-    active: int = 0
-
-
-Readings: TypeAlias = Mapping[CountedService, Reading]
+Parse: TypeAlias = Callable[[str, float], Iterator[tuple[CountedService, str, Count]]]
+"""Of the flows that a switch writes, and the time when it was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,22 +78,23 @@ class Switch:
         counts: dict[CountedService, dict[str, Count]] = {}
         for family in FAMILIES:
             for match in (OPENED, CROSSING):
-                now = self._clock()
-                for service, name, count in parse_flows(await self._flows(f"{family},{match}"), now):
-                    counts.setdefault(service, {})[name] = count
+                await self._count(counts, f"{family},{match}", parse_flows)
         for family in FAMILIES:
             for number in PROTOCOLS:
-                now = self._clock()
-                for service, name, count in parse_metered(await self._flows(f"{family},nw_proto={number}"), now):
-                    counts.setdefault(service, {})[name] = count
+                await self._count(counts, f"{family},nw_proto={number}", parse_metered)
         active = await self._active()
         return {
             service: Reading(counts=counts.get(service, {}), active=active.get(service, 0))
             for service in {*counts, *active}
         }
 
-    async def _flows(self, match: str) -> str:
-        return await self._ask("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
+    async def _count(self, counts: dict[CountedService, dict[str, Count]], match: str, parse: Parse) -> None:
+        """A busy switch, or a busy node, takes long: ages are from some moment of that time."""
+        began = self._clock()
+        text = await self._ask("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
+        slack = max(0.0, self._clock() - began)
+        for service, name, count in parse(text, began):
+            counts.setdefault(service, {})[name] = replace(count, slack=slack)
 
     async def _active(self) -> Counter[CountedService]:
         tracked = await self._ask("ovs-appctl", "dpctl/ct-get-nconns")

@@ -1,15 +1,17 @@
 """Where proxies of networks run: a network namespace each, with one device behind a port of the switch.
 
-What is there is read, and what differs is made anew. The namespaces of one agent have names that begin alike; nobody
-else's are touched. The proxy in one sees nothing but its network: no device of the node, and no other network's.
+What is there is read, and what differs is changed while the device stays; one that is another port's is made anew. The
+namespaces of one agent have names that begin alike; nobody else's are touched. The proxy in one sees nothing but its
+network: no device of the node, and no other network's.
 """
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 from fairlead.dataplane.haproxy import Process
 from fairlead.drivers.interface import DriverError
@@ -41,9 +43,12 @@ class ProxyPlaces:
             namespace, name = self._namespace(process.network), device_name(process.network)
             if not _exists(namespace):
                 await self._tools.ask("ip", "netns", "add", namespace)
-            if not await self._is_right(namespace, name, process):
+            device = await self._find_device(namespace, name, process)
+            if device is None:
                 await self._remove_device(name)
                 await self._make_device(namespace, name, process)
+            else:
+                await self._change_device(namespace, name, device, process)
             return "nsenter", f"--net=/run/netns/{namespace}"
         except (SwitchError, OSError, ValueError, KeyError) as error:
             raise DriverError(f"the proxy's port of network {process.network}: {error}") from None
@@ -61,28 +66,37 @@ class ProxyPlaces:
     def _namespace(self, network_id: str) -> str:
         return f"{self._prefix}-{_digest(network_id)}"
 
-    async def _is_right(self, namespace: str, name: str, process: Process) -> bool:
+    async def _find_device(self, namespace: str, name: str, process: Process) -> Mapping[str, Any] | None:
+        """As ip-address(8) says it; None where there is none of this port."""
         columns = "--columns=external_ids"
         answer = await self._tools.ask(
             "ovs-vsctl", "--no-wait", "-f", "json", columns, "find", "Interface", f"name={name}"
         )
         found = json.loads(answer)["data"]
         if not found or dict(found[0][0][1]) != {"iface-id": process.port, MARK: process.network}:
-            return False
+            return None
         devices = json.loads(await self._inside(namespace, "ip", "-json", "address", "show"))
-        device = next((each for each in devices if each["ifname"] == name), None)
-        if device is None or (device["address"], device["mtu"]) != (process.mac, process.mtu):
-            return False
-        addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
-        return addresses == set(process.addresses) and await self._has_routes(namespace, process)
+        return next((each for each in devices if (each["ifname"], each["address"]) == (name, process.mac)), None)
 
-    async def _has_routes(self, namespace: str, process: Process) -> bool:
+    async def _change_device(self, namespace: str, name: str, device: Mapping[str, Any], process: Process) -> None:
+        """Connections stay, but for those of addresses that go."""
+        if device["mtu"] != process.mtu:
+            words = ("ip", "link", "set", name, "mtu", str(process.mtu))
+            await self._tools.at_switch(self._bridge, *words)
+            await self._inside(namespace, *words)  # the last one: if this agent ends before it, the next one does both
+        addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
+        lines = "".join(f"{each}\n" for each in _changes(name, addresses, await self._ways(namespace), process))
+        if lines:
+            await self._inside(namespace, "ip", "-batch", "-", said=lines)
+
+    async def _ways(self, namespace: str) -> Set[tuple[str, str]]:
+        """Where they lead, and by which address."""
         found = set[tuple[str, str]]()
         for version, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
             routes = json.loads(await self._inside(namespace, "ip", version, "-json", "route", "show"))
             ways = ((route["dst"], route["gateway"]) for route in routes if "gateway" in route)
             found |= {(everything if to == "default" else str(ip_network(to)), by) for to, by in ways}
-        return found == {(route.destination, route.nexthop) for route in process.routes}
+        return found
 
     async def _make_device(self, namespace: str, name: str, process: Process) -> None:
         """The end that the switch takes is made in the namespace of the switch, and has the same name."""
@@ -121,10 +135,32 @@ def device_name(network_id: str) -> str:
     return f"fp{_digest(network_id)}"
 
 
+def _changes(name: str, addresses: Set[str], ways: Set[tuple[str, str]], process: Process) -> Iterator[str]:
+    """From what is there. All that is wanted is said again: with an address the kernel takes others of its subnet, and
+    with the last one all ways."""
+    wanted = {route.destination: route.nexthop for route in process.routes}
+    if (addresses, ways) == (set(process.addresses), set(wanted.items())):
+        return
+    for to, by in sorted(ways):
+        if to not in wanted:
+            yield f"route delete {to} via {by} dev {name}"
+    for address in sorted(addresses - {*process.addresses}):
+        yield f"address delete {address} dev {name}"
+    for address in process.addresses:
+        yield f"address replace {address} dev {name}" + _at_once(address)
+    for route in process.routes:
+        yield f"route replace {route.destination} via {route.nexthop} dev {name}"
+
+
+def _at_once(address: str) -> str:
+    """Nobody else is asked who has it."""
+    return " nodad" if ":" in address else ""
+
+
 def _words(name: str, process: Process) -> Iterator[str]:
     yield "link set lo up"
     yield f"link set {name} addrgenmode none up"
     for address in process.addresses:
-        yield f"address add {address} dev {name}" + (" nodad" if ":" in address else "")
+        yield f"address add {address} dev {name}" + _at_once(address)
     for route in process.routes:
         yield f"route add {route.destination} via {route.nexthop} dev {name}"

@@ -20,7 +20,7 @@ from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.facts import CHASSIS, HEALTH, PLUGGED, HealthNews
 from fairlead.model.health import Endpoint, Health
-from fairlead.model.statistics import CountingPlace, Datapath
+from fairlead.model.statistics import Announced, CountingPlace, Datapath
 from fairlead.model.steps import Steps
 
 DATABASE = "OVN_Southbound"
@@ -93,6 +93,8 @@ class SouthboundReader(Reader):
         self.check_connected()
         if isinstance(place, Datapath):
             return self._tables.datapaths.by_key.get(place.key)
+        if isinstance(place, Announced):
+            return None
         name = place.name.removesuffix("_dnat").removesuffix("_snat")
         return self._tables.datapaths.by_uuid.get(name, name)
 

@@ -1,0 +1,93 @@
+"""Load balancers whose VIPs plain hosts announce, as a slice that is made in memory.
+
+Each host has 2^17 addresses behind it. Members of a load balancer are on as many hosts, one after the other.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
+
+from immutables import Map
+
+from fairlead.model.chassis import Chassis
+from fairlead.model.hosts import Host, HostPrefix
+from fairlead.model.loadbalancer import (
+    Algorithm,
+    Listener,
+    ListenerProtocol,
+    LoadBalancer,
+    Member,
+    Pool,
+    PoolProtocol,
+    Vip,
+)
+from fairlead.model.network import Network
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.pool_slots import with_slots
+from fairlead.model.port_ranges import one_port
+from fairlead.model.shares import LARGEST
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
+from fairlead.model.writing import load_documents
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+VIPS, BEHIND = ip_address("198.18.0.0"), ip_address("10.128.0.0")
+"""The first VIP, and the first address behind hosts."""
+PORT, MEMBER_PORT = 80, 8080
+
+
+def make_slice(balancers: int, members: int, hosts: int) -> Snapshot:
+    """What the first host is given."""
+    network = Network(id="pool", project_id="p", created_at=NOW, mtu=1500, announced=True)
+    declared = [
+        Host(
+            name=f"h{number + 1}",
+            number=number + 1,
+            addresses=(ip_address("10.20.0.1") + number,),
+            prefixes=(HostPrefix(cidr=ip_network((int(BEHIND) + (number << 17), 15))),),
+        )
+        for number in range(hosts)
+    ]
+    made = (make_balancer(place, members, hosts) for place in range(balancers))
+    empty = Snapshot(chassis=Map({"h1": Chassis(name="h1", host="h1")}))
+    return load_documents(empty, ((each, 1) for each in (network, *declared, *made)), 1)
+
+
+def make_balancer(place: int, members: int, hosts: int) -> LoadBalancer:
+    name, at = f"{place:08x}-1111-4111-8111-111111111111", BEHIND + place * -(-members // hosts)
+    its = tuple(
+        Member(
+            id=f"{name}-{number}",
+            project_id="p",
+            created_at=NOW,
+            ordinal=number,
+            address=at + ((place + number) % hosts << 17) + number // hosts,
+            port=MEMBER_PORT,
+        )
+        for number in range(members)
+    )
+    known = {"project_id": "p", "created_at": NOW}
+    pool = Pool(id=f"{name}-pool", **known, protocol=PoolProtocol.TCP, algorithm=Algorithm.ROUND_ROBIN, members=its)
+    listener = Listener(
+        id=f"{name}-tcp", **known, protocol=ListenerProtocol.TCP, ports=one_port(PORT), default_pool_id=pool.id
+    )
+    vip = Vip(address=VIPS + place, port_id=f"{name}-vip", subnet_id="pool4", network_id="pool")
+    pools = (at_once(with_slots(pool, (), LARGEST)),)
+    return LoadBalancer(id=name, **known, provider="native", vip=vip, listeners=(listener,), pools=pools)
+
+
+def with_one_more(balancer: LoadBalancer) -> LoadBalancer:
+    """A member is added."""
+    [pool] = balancer.pools
+    last = pool.members[-1]
+    more = replace(last, id=f"{last.id}-more", ordinal=last.ordinal + 1, address=last.address, port=MEMBER_PORT + 1)
+    pool = at_once(with_slots(replace(pool, members=(*pool.members, more)), pool.members, LARGEST))
+    return replace(balancer, pools=(pool,))
+
+
+def in_the_model(balancer: LoadBalancer) -> Owner:
+    return Owner(Kind.LOAD_BALANCER, balancer.id)
+
+
+def is_here(member: Member) -> bool:
+    return int(member.address) - int(BEHIND) < 1 << 17

@@ -1,0 +1,159 @@
+"""Three servers, three members of etcd, OVN's databases in three: killed, frozen and parted while clients write.
+
+    python benchmarks/killed.py                    1,000 steps and some minutes of quiet; half an hour, needs root
+    python benchmarks/killed.py --steps 40 --json  less, for programs
+
+All is in namespaces of its own that go with this program. Exit code 1 if anything that was acknowledged was lost, was
+done twice by a server, fits into no order, or is not in OVN; or if a client that asks again saw an error.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from fairlead.model.quota import BALANCING, NETWORKING
+from ha.judging import REMOTES, by_way, failures, judge, p50_p99, rows_of, settle, told
+from ha.load import CLIENTS, RATE, Client, Town, adapter
+from ha.nemesis import HOWS, Step, disturb
+from ha.place import HOSTS, Place, three_hosts
+
+BEGAN = monotonic()
+APART = "KILLED_APART"
+QUOTA = 10**6
+"""Of everything: not reached, but looked at, for what is made within a quota rests on nobody else having made more."""
+MEMORY = Path("/dev/shm")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What clients see while any one of three is killed.")
+    parser.add_argument("--steps", type=int, default=1000, help="of who kills, freezes and cuts off")
+    parser.add_argument("--longest", type=float, default=2.0, help="seconds for which one thing is away")
+    parser.add_argument("--quiet", type=float, default=20.0, help="seconds of writes before, on each store; 0: none")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after these no step begins")
+    parser.add_argument("--only", default="", choices=["", *map(" ".join, HOWS)], help="one way to disturb")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args()
+    if APART not in os.environ:
+        apart = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child")
+        os.environ |= {APART: "yes", "no_proxy": "*"}
+        os.execvp(apart[0], (*apart, sys.executable, "-W", "ignore", *sys.argv))
+    memory = MEMORY if MEMORY.is_dir() else None
+    with TemporaryDirectory(prefix="fairlead-ha-", dir=memory) as name, three_hosts(Path(name)) as place:
+        results = measure(place, options)
+    print(json.dumps(results, indent=2) if options.json else written(results))
+    return 1 if results["failures"] else 0
+
+
+def say(text: str) -> None:
+    print(f"ha: {monotonic() - BEGAN:6.0f} s: {text}", file=sys.stderr, flush=True)
+
+
+def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {"seed": options.seed}
+    say(f"etcd and OVN are there; seed {options.seed}")
+    if options.quiet:
+        results["quiet"] = {"on SQLite": alone(place, options)}
+    others = {client: rows_of(client) for client in REMOTES}
+    for host in HOSTS:
+        place.start("server", host)
+    for host in HOSTS:
+        place.wait("server", host)
+    say("three servers are ready")
+    town = Town(subnet(), "ha", HOSTS)
+    steps: list[Step] = []
+    with clients(town, options.seed):
+        sleep(options.quiet)
+        if options.quiet:
+            results["quiet"]["on etcd"] = {"write p50 / p99, ms": p50_p99(town.writes), **told(town.writes)}
+        for step in disturb(place, random.Random(options.seed), options.steps, options.longest, options.only):
+            steps.append(step)
+            say(f"{len(steps)}/{options.steps} {step.title} of host {step.host}: {step.ended - step.began:.1f} s")
+            if town.failures or monotonic() - BEGAN > options.seconds:
+                break
+    say("all is well again; judging")
+    if town.failures:
+        raise town.failures[0]
+    disturbed = [each for each in town.writes if steps and each.asked >= steps[0].began]
+    results["steps"] = len(steps)
+    results["by way"] = by_way(town, steps)
+    longest = max((table["longest pause, ms"] for table in results["by way"].values()), default=0)
+    results["all"] = {"longest pause, ms": longest, "write p50 / p99, ms": p50_p99(disturbed), **told(disturbed)}
+    results["judged"] = judge(town, others) | {"mistakes in servers' logs": place.mistakes()}
+    seen = results["all"]["errors with 5 retries"]
+    results["failures"] = failures(results["judged"]) + ([f"errors of who asks again: {seen}"] if seen else [])
+    return results
+
+
+def alone(place: Place, options: argparse.Namespace) -> dict[str, Any]:
+    """One server on SQLite, with rows that bear another mark."""
+    store = f"sqlite://{place.folder}/alone.db"
+    place.start("server", 0, FAIRLEAD_STORE_URL=store, FAIRLEAD_OVN_MARK="alone")
+    place.wait("server", 0)
+    town = Town(subnet(), "alone", (0,))
+    with clients(town, options.seed):
+        sleep(options.quiet)
+    settle(town.servers)
+    place.kill("server", 0)
+    say(f"on SQLite: {p50_p99(town.writes)} ms")
+    return {"write p50 / p99, ms": p50_p99(town.writes), **told(town.writes)}
+
+
+def subnet() -> str:
+    """Addresses that clients do not name are not those they fight for."""
+    client, _ = adapter(0, 5)
+    for door, names in (("load-balancer/v2.0/lbaas", BALANCING), ("network/v2.0", NETWORKING)):
+        client.put(f"/{door}/quotas/default", json={"quota": {what.value: QUOTA for what in names}})
+    network = client.post("/network/v2.0/networks", json={"network": {"name": "net"}}).json()["network"]
+    body = {
+        "network_id": network["id"],
+        "cidr": "10.0.0.0/8",
+        "ip_version": 4,
+        "allocation_pools": [{"start": "10.200.0.2", "end": "10.220.255.254"}],
+    }
+    return str(client.post("/network/v2.0/subnets", json={"subnet": body}).json()["subnet"]["id"])
+
+
+@contextmanager
+def clients(town: Town, seed: int) -> Iterator[None]:
+    """They have all been answered when it ends."""
+    threads = [Client(town, number, seed) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        town.end()
+        for thread in threads:
+            thread.join()
+
+
+def written(results: dict[str, Any]) -> str:
+    """For people: a table of the ways, and what was judged."""
+    quiet = {f"quiet, {name}": table for name, table in results.get("quiet", {}).items()}
+    by_name: dict[str, Any] = {**quiet, **results["by way"], "all": results["all"]}
+    columns = ["times", *results["all"]]
+    lines = [row(["", *columns]), row(["---"] * (len(columns) + 1))]
+    lines += [row([name, *(table.get(column, "") for column in columns)]) for name, table in by_name.items()]
+    judged = {**results["judged"], "steps": results["steps"], "seed": results["seed"]}
+    lines += ["", *(f"{what}: {value or 0}" for what, value in judged.items())]
+    lines.append(f"at {RATE:.0f} writes a second; failures: {', '.join(results['failures']) or 'none'}")
+    return "\n".join(lines)
+
+
+def row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

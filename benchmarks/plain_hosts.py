@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""New connections per second to a VIP of plain hosts, beside three other ways to the same process.
+
+    python benchmarks/plain_hosts.py --rounds 12 --json
+
+Needs root, nftables, HAProxy and wrk. Namespaces of one machine: a client behind a router, hosts behind the router, and
+a member behind the first host. The ways: `direct`, to the member's own address; `vip`, by the rows that an agent
+writes, whose driver writes them here too; `dnat`, what an administrator writes for one port of one address with
+nftables (a hash of the flow, a map to members, kernel connection tracking); `proxy`, HAProxy in TCP mode on the host.
+
+A connection comes in by the router at the host that has the member, or is begun on this host itself, or on another one,
+whose kernel chooses as well, and leads it through a tunnel. What stands beside it is what would be installed there.
+
+The machine is shared and small, so absolute numbers say little. The ways are measured in turn, a second each, in an
+order that rotates from round to round, and what counts is the median of the ratios within a round. wrk asks with
+`Connection: close` HAProxy as an HTTP server, which closes first. Each way has ports of its own at the member. Hosts
+forget connections that have ended within a second: trackers that are full would be measured otherwise.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dataplane import DEFAULTS, SERVER, spread
+from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip
+from fairlead.model.addresses import IPAddress, render_endpoint
+from fairlead.model.loadbalancer import Transport
+from harness.apart import Apart
+from harness.fabric import VIPS, Fabric, fabric, host_address, member_address
+
+WAYS = ("direct", "dnat", "vip", "proxy")
+FIRST = dict(zip(WAYS, range(8100, 8500, 100), strict=True))
+"""At the member, with one member: the port that clients of the way know, too. With ten: the one after it, and the ports
+from there on."""
+DNAT: dict[int, IPAddress] = {4: IPv4Address("203.0.113.6"), 6: IPv6Address("2001:db8::6")}
+"""Of the way that is made by hand; the host that has it is the one that knows it."""
+GOALS = {"direct": 0.90, "proxy": 1.3}
+"""The VIP's rate over that of the way, at the least."""
+MEMBER_HOST, OTHER_HOST = 1, 2
+PATIENCE = 15.0
+ENDED = "time_wait", "close", "close_wait", "last_ack", "fin_wait"
+"""States of the tracker's connections of which nothing is wanted any more."""
+
+
+class Unanswered(Exception):
+    """Nobody has answered to what is to be measured."""
+
+
+class Begun(Enum):
+    OUTSIDE = "by a router"
+    HERE = "on the member's host"
+    THERE = "on another host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    version: int
+    begun: Begun
+    members: int
+
+    def __str__(self) -> str:
+        return f"IPv{self.version}, {self.begun.value}, {self.members} member{'s' if self.members > 1 else ''}"
+
+    @property
+    def entry(self) -> int:
+        """The host that decides."""
+        return OTHER_HOST if self.begun is Begun.THERE else MEMBER_HOST
+
+    def port(self, way: str) -> int:
+        return FIRST[way] + (self.members > 1 and way != "direct")
+
+    def target(self, way: str) -> IPAddress:
+        if way == "vip":
+            return next(vip for vip in VIPS if vip.version == self.version)
+        return {
+            "direct": member_address(MEMBER_HOST, self.version),
+            "dnat": DNAT[self.version],
+            "proxy": host_address(self.entry, self.version),
+        }[way]
+
+
+CASES = [
+    Case(version=version, begun=begun, members=members) for begun in Begun for version in (4, 6) for members in (1, 10)
+]
+Round = dict[tuple[Case, str], float]
+
+
+def main() -> int:
+    options = parse_arguments()
+    with ExitStack() as stack:
+        site = stack.enter_context(fabric())
+        serve(stack, site)
+        try:
+            rounds = [measure_round(site, turn, options) for turn in range(options.rounds)]
+        except Unanswered as error:
+            print(f"bench: {error}", file=sys.stderr)
+            return 1
+    results = [summarize(str(case), [case], rounds) for case in CASES]
+    results += [
+        summarize(f"all, {begun.value}", [case for case in CASES if case.begun is begun], rounds) for begun in Begun
+    ]
+    print(json.dumps(results, indent=2) if options.json else "\n".join(render(results)))
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A VIP of plain hosts beside other ways; ratios of one run.")
+    parser.add_argument("--rounds", type=int, default=12, help="interleaved rounds (12)")
+    parser.add_argument("--seconds", type=int, default=1, help="of each measurement (1)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser.parse_args()
+
+
+def serve(stack: ExitStack, site: Fabric) -> None:
+    """All ways to the member behind the first host."""
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    for place in (site.client, *site.hosts.values()):
+        place.run("sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65000")
+        for state in ENDED:
+            place.set(f"net/netfilter/nf_conntrack_tcp_timeout_{state}", 1)
+    binds = "\n".join(f"  bind :::{first}-{first + 10} v4v6" for first in FIRST.values())
+    server = DEFAULTS.format(mode="http") + SERVER.format(binds=binds)
+    stack.enter_context(running_haproxy(site.members[MEMBER_HOST], folder, "server", server))
+    site.open()
+    for number in (MEMBER_HOST, OTHER_HOST):
+        site.put(number, vip_rows(number))
+        site.hosts[number].nft(dnat_rules())
+        host = site.hosts[number]
+        stack.enter_context(running_haproxy(host, folder, f"proxy{number}", proxy_configuration(number)))
+    site.lead(MEMBER_HOST)
+    site.router.ip(
+        *(f"route replace {address} via {host_address(MEMBER_HOST, version)}" for version, address in DNAT.items())
+    )
+
+
+def ports(way: str) -> dict[int, list[int]]:
+    """Those that clients know, and those at the member that each leads to."""
+    first = FIRST[way]
+    return {first: [first], first + 1: list(range(first + 1, first + 11))}
+
+
+def vip_rows(number: int) -> Iterator[NativeRow]:
+    for vip in VIPS:
+        yield Vip(address=vip, held=number == MEMBER_HOST)
+        for port, members in ports("vip").items():
+            targets: list[Target] = [There(host=MEMBER_HOST)]
+            if number == MEMBER_HOST:
+                targets = [Here(address=member_address(number, vip.version), port=each) for each in members]
+            yield Service(
+                vip=vip,
+                transport=Transport.TCP,
+                port=port,
+                by_source=False,
+                slots=bytes(slot % len(targets) for slot in range(256)),
+                targets=tuple(targets),
+            )
+
+
+def dnat_rules() -> str:
+    """As nft(8) has it for load balancing: a hash of the flow, and a map."""
+    lines = []
+    for version, address in DNAT.items():
+        family, member = "ip" if version == 4 else "ip6", member_address(MEMBER_HOST, version)
+        for port, members in ports("dnat").items():
+            spread_by = f"jhash {family} saddr . tcp sport mod {len(members)}"
+            to = ", ".join(f"{place} : {member} . {each}" for place, each in enumerate(members))
+            lines.append(f"{family} daddr {address} tcp dport {port} dnat {family} to {spread_by} map {{ {to} }}")
+    rules = "\n".join(lines)
+    chains = "".join(
+        f"chain {hook} {{ type nat hook {hook} priority -100; {rules}\n}}\n" for hook in ("prerouting", "output")
+    )
+    return f"table inet by_hand {{\n{chains}}}\n"
+
+
+def proxy_configuration(number: int) -> str:
+    sections = []
+    for version in (4, 6):
+        address, member = host_address(number, version), member_address(MEMBER_HOST, version)
+        for port, members in ports("proxy").items():
+            servers = "\n".join(f"  server m{each} {render_endpoint(member, each)}" for each in members)
+            bind = render_endpoint(address, port)
+            sections.append(f"listen v{version}-{port}\n  bind {bind}\n{servers}\n")
+    return DEFAULTS.format(mode="tcp") + "".join(sections)
+
+
+@contextmanager
+def running_haproxy(place: Apart, folder: Path, name: str, configuration: str) -> Iterator[None]:
+    """As it is by default: a thread for each core."""
+    path = folder / f"{name}.cfg"
+    path.write_text(configuration)
+    with place.inside():
+        process = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(path)])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+# Measuring
+
+
+def measure_round(site: Fabric, turn: int, options: argparse.Namespace) -> Round:
+    """Each case in all ways, one right after the other; who is first rotates."""
+    print(f"round {turn + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    first = turn % len(WAYS)
+    sample: Round = {}
+    for case in CASES:
+        for way in WAYS[first:] + WAYS[:first]:
+            sample[case, way] = connections(site, case, way, options.seconds)
+    return sample
+
+
+def connections(site: Fabric, case: Case, way: str, seconds: int) -> float:
+    """New ones per second. Raises Unanswered."""
+    place = site.client if case.begun is Begun.OUTSIDE else site.hosts[case.entry]
+    url = f"http://{render_endpoint(case.target(way), case.port(way))}/"
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        said = place.run("wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url)
+        found = re.search(r"[1-9]\d* requests in .*Requests/sec:\s+(?P<rate>[\d.]+)", said, re.DOTALL)
+        if found is not None:
+            return float(found["rate"])
+        if time.monotonic() > deadline:
+            raise Unanswered(f"no connection to {url} ({case}, {way}): {said}")
+
+
+# Reporting
+
+
+def summarize(name: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict[str, object]:
+    """Medians of the ways, and of the ratios of the VIP to each other way within a round."""
+    rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in WAYS}
+    others = [way for way in WAYS if way != "vip"]
+    return {
+        "case": name,
+        "rates": {way: round(statistics.median(rates[way])) for way in WAYS},
+        "ratios": {way: spread([a / b for a, b in zip(rates["vip"], rates[way], strict=True)]) for way in others},
+    }
+
+
+def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
+    """Rows of a table in Markdown; a ratio is the median and the middle half of the measurements."""
+    ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
+    yield "| new connections per second | " + " | ".join((*WAYS, *ratios)) + " |"
+    yield "|---" * (len(WAYS) + len(ratios) + 1) + "|"
+    for result in results:
+        rates, spreads = result["rates"], result["ratios"]
+        assert isinstance(rates, dict) and isinstance(spreads, dict)  # noqa: PT018
+        cells = [f"{rate:,}" for rate in rates.values()]
+        cells += [render_ratio(each, GOALS.get(way)) for way, each in spreads.items()]
+        yield f"| {result['case']} | " + " | ".join(cells) + " |"
+
+
+def render_ratio(ratio: dict[str, float], goal: float | None) -> str:
+    text = f"{ratio['median']:.2f} ({ratio['low quarter']:.2f} to {ratio['high quarter']:.2f})"
+    return text if goal is None else f"{text} {'≥' if ratio['median'] >= goal else '**<**'} {goal}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

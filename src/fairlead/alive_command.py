@@ -1,0 +1,87 @@
+"""`fairlead alive`: whether the server of this machine's configuration answers. For a container's health check, and for
+whoever moves an address between hosts: it needs no other program, no password, and no word of where the server is.
+"""
+
+import argparse
+import http.client
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+from fairlead.config import read_configuration, split_listen
+from fairlead.options import ServerOptions
+
+PATIENCE = 5.0
+"""Seconds in which it has to answer."""
+LONGEST_ANSWER = 1024
+
+
+class _OnSocket(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=PATIENCE)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(PATIENCE)
+        self.sock.connect(self._path)
+
+
+def add_parser(commands: Any, add_file: Callable[[Any], None]) -> None:
+    parser = commands.add_parser(
+        "alive",
+        help="whether this machine's server answers",
+        epilog="Exit code 0: it does; 1: it does not. A server that is alive and not ready goes on by itself.",
+    )
+    parser.add_argument("--ready", action="store_true", help="and whether what is asked for now can reach OVN")
+    add_file(parser)
+    parser.set_defaults(run=_alive)
+
+
+def _alive(arguments: argparse.Namespace) -> int:
+    options = read_configuration(arguments.config, os.environ).server
+    connection = _connection(options)
+    try:
+        connection.request("GET", "/readyz" if arguments.ready else "/healthz")
+        answer = connection.getresponse()
+        said = answer.read(LONGEST_ANSWER).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        print(f"{options.listen} does not answer: {error}", file=sys.stderr)
+        return 1
+    finally:
+        connection.close()
+    print(said)
+    return 0 if answer.status == http.client.OK else 1
+
+
+def _connection(options: ServerOptions) -> http.client.HTTPConnection:
+    if options.listen.startswith("unix:"):
+        return _OnSocket(options.listen.removeprefix("unix:"))
+    host, port = split_listen(options.listen)
+    host = _reached_at(host)
+    if options.tls_certificate:
+        return http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=_any_certificate())
+    return http.client.HTTPConnection(host, port, timeout=PATIENCE)
+
+
+def _reached_at(host: str) -> str:
+    """Who listens on every address is asked on loopback."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """Nothing secret is said, and the certificate is for the names that callers use."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,57 @@
+"""How the operator's door says rows, and what would change of them."""
+
+from collections.abc import Mapping
+
+from fairlead.api.door import JsonObject
+from fairlead.api.fields import Schema, array_schema, object_schema
+from fairlead.api.openapi import TEXT, TEXTS
+from fairlead.dataplane.rows import Diff, Rows
+from fairlead.model.names import name_rows
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+BY_KEY: Schema = {"type": "object", "additionalProperties": TEXT}
+CHANGED: Mapping[str, Schema] = {
+    "create": TEXTS,
+    "update": {"type": "array", "items": array_schema(TEXT, 2)},
+    "delete": TEXTS,
+}
+_BY_DATAPLANE: Schema = {"type": "object", "additionalProperties": object_schema(CHANGED, CHANGED)}
+PLANNED = object_schema({**CHANGED, "dataplanes": _BY_DATAPLANE}, [*CHANGED, "dataplanes"])
+
+
+def texts(snapshot: Snapshot, rows: Rows) -> JsonObject:
+    """By the text of the key."""
+    return {" ".join(key): name_rows(snapshot, str(rows[key])) for key in sorted(rows)}
+
+
+def changed(snapshot: Snapshot, change: Diff) -> JsonObject:
+    def named(row: object) -> str:
+        return name_rows(snapshot, str(row))
+
+    return {
+        "create": [named(row) for row in change.creates.values()],
+        "update": [[named(update.before), named(update.after)] for update in change.updates.values()],
+        "delete": [named(row) for row in change.deletes.values()],
+    }
+
+
+def plans(snapshot: Snapshot, changes: Mapping[str, Mapping[Owner, Diff]]) -> Steps[dict[str, JsonObject]]:
+    """By owner, of what each dataplane is to change of its own. Where nothing is there yet that is all of the model."""
+    found: dict[str, dict[str, JsonObject]] = {}
+    for dataplane, its in changes.items():
+        for owner, change in its.items():
+            found.setdefault(str(owner), {})[dataplane] = changed(snapshot, change)
+            yield
+    plans: dict[str, JsonObject] = {}
+    for name, by_dataplane in found.items():
+        plans[name] = _planned(by_dataplane)
+        yield
+    return plans
+
+
+def _planned(changes: Mapping[str, JsonObject]) -> JsonObject:
+    """Of all dataplanes together, and of each."""
+    together = {word: [row for change in changes.values() for row in change[word]] for word in CHANGED}
+    return {**together, "dataplanes": changes}

@@ -1,0 +1,162 @@
+"""What must be true of a plain host's addresses, and of the prefixes that are behind it.
+
+An address is behind one host at most, and is nothing else to hosts: no VIP, and no way to another host.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fairlead.changes.refusal import Refusal, Refused
+from fairlead.model.addresses import IPAddress, IPNetwork, is_destination, overlaps
+from fairlead.model.behind import host_of
+from fairlead.model.hosts import Host, address_key, holding, prefix_key, prefix_of
+from fairlead.model.network import Subnet
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+
+STEP = 1_000
+"""Prefixes of other hosts that are looked at without a rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoHostAddress(Refusal):
+    """Nobody could lead anything to the host."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralHostAddresses(Refusal):
+    """Of this IP version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoHostDestination(Refusal):
+    """No packet may go there, to a host or to what is behind one."""
+
+    what: IPAddress | IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAddressTaken(Refusal):
+    """Another host has it."""
+
+    address: IPAddress
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAddressBehind(Refusal):
+    """A host's own address would be in a prefix of another one, `behind`."""
+
+    address: IPAddress
+    behind: str
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsApart(Refusal):
+    """Neither has an address of an IP version of the other's: there is no way between them."""
+
+    name: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixTwice(Refusal):
+    """It has addresses in common with another prefix of the same host."""
+
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixTaken(Refusal):
+    """It has addresses in common with a prefix of another host."""
+
+    cidr: IPNetwork
+    other: IPNetwork
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostInAnnounced(Refusal):
+    """A host's address, or what is behind it, is on a subnet of which hosts announce the addresses."""
+
+    what: IPAddress | IPNetwork
+    cidr: IPNetwork
+    network_id: str
+
+
+def check_prefixes(snapshot: Snapshot, host: Host) -> Steps[None]:
+    """Raises Refused."""
+    own = {prefix_key(prefix.cidr) for prefix in host.prefixes}
+    lengths = {key[:2] for key in own}
+    for prefix in host.prefixes:
+        _check_prefix(snapshot, host.name, prefix.cidr)
+    yield
+    for one, following in pairwise(host.prefixes):  # sorted by address: one that has another has the next
+        if overlaps(one.cidr, following.cidr):
+            raise Refused(PrefixTwice(cidr=following.cidr))
+    for number, (key, name) in enumerate(snapshot.host_prefixes.items()):
+        found = holding(own, lengths, key) if name != host.name else None
+        if found is not None:
+            raise Refused(PrefixTaken(cidr=prefix_of(found), other=prefix_of(key), host=name))
+        if number % STEP == 0:
+            yield
+    for other in snapshot.hosts.values():
+        for address in other.addresses if other.name != host.name else ():
+            found = holding(own, lengths, address_key(address))
+            if found is not None:
+                raise Refused(HostAddressBehind(address=address, behind=host.name, cidr=prefix_of(found)))
+
+
+def _check_prefix(snapshot: Snapshot, name: str, cidr: IPNetwork) -> None:
+    """Against what is larger than it, and against what is announced."""
+    if not (is_destination(cidr[0]) and is_destination(cidr[-1])):
+        raise Refused(NoHostDestination(what=cidr))
+    found = holding(snapshot.host_prefixes, snapshot.host_prefix_lengths, prefix_key(cidr))
+    if found is not None and snapshot.host_prefixes[found] != name:
+        raise Refused(PrefixTaken(cidr=cidr, other=prefix_of(found), host=snapshot.host_prefixes[found]))
+    for network_id, subnet in _announced(snapshot):
+        if overlaps(cidr, subnet.cidr):
+            raise Refused(HostInAnnounced(what=cidr, cidr=subnet.cidr, network_id=network_id))
+
+
+def check_addresses(snapshot: Snapshot, host: Host) -> Steps[None]:
+    """Raises Refused."""
+    versions = [address.version for address in host.addresses]
+    if not versions:
+        raise Refused(NoHostAddress(name=host.name))
+    if len(set(versions)) < len(versions):
+        raise Refused(SeveralHostAddresses(version=max(versions, key=versions.count)))
+    for address in host.addresses:
+        _check_address(snapshot, host.name, address)
+    yield
+    for other in snapshot.hosts.values():
+        if other.name == host.name:
+            continue
+        for address in set(other.addresses) & set(host.addresses):
+            raise Refused(HostAddressTaken(address=address, host=other.name))
+        if not {address.version for address in other.addresses} & set(versions):
+            raise Refused(HostsApart(name=host.name, other=other.name))
+
+
+def _check_address(snapshot: Snapshot, name: str, address: IPAddress) -> None:
+    if not is_destination(address):
+        raise Refused(NoHostDestination(what=address))
+    found = host_of(snapshot, address)
+    if found is not None and found[0].name != name:
+        raise Refused(HostAddressBehind(address=address, behind=found[0].name, cidr=found[1].cidr))
+    for network_id, subnet in _announced(snapshot):
+        if address in subnet.cidr:
+            raise Refused(HostInAnnounced(what=address, cidr=subnet.cidr, network_id=network_id))
+
+
+def _announced(snapshot: Snapshot) -> Iterator[tuple[str, Subnet]]:
+    """Operators declare few such networks."""
+    for network_id in snapshot.announced:
+        for subnet in snapshot.networks[network_id].subnets:
+            yield network_id, subnet

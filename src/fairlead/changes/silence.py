@@ -1,0 +1,59 @@
+"""What is kept of nodes that have fallen silent: the newest that any server has heard, within bounds, for as long as it
+says anything of a load balancer."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from fairlead.model.covering import is_wanted
+from fairlead.model.figures import Figures
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.silence import MOST_COUNTED, MOST_KEPT, MOST_SEEN, SilentNode
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import Changes
+
+TOGETHER = timedelta(seconds=1)
+"""An agent tells all servers at once: what two heard within it is the same."""
+MEMORY = timedelta(days=1)
+"""After which a silent node is forgotten."""
+
+
+def keep_silent(snapshot: Snapshot, node: SilentNode) -> Changes:
+    """Nothing if another server has kept as much, if nobody would miss it, or if too much is kept already."""
+    kept = snapshot.silent_nodes.get(node.name)
+    if kept is not None and kept.since + TOGETHER >= node.since:
+        return Changes()
+    wanted = _bounded(snapshot, node)
+    return Changes(puts=(wanted,)) if wanted.size and has_room(snapshot, wanted) else Changes()
+
+
+def has_room(snapshot: Snapshot, node: SilentNode) -> bool:
+    others = sum(each.size for each in snapshot.silent_nodes.values() if each.name != node.name)
+    return others + node.size <= MOST_KEPT
+
+
+def forget_silent(snapshot: Snapshot, node: SilentNode) -> Changes:
+    """That it is heard again, or has nothing to say any more; unless it has fallen silent anew meanwhile."""
+    if snapshot.silent_nodes.get(node.name) != node:
+        return Changes()
+    return Changes(deletes=(Owner(Kind.SILENT_NODE, node.name),))
+
+
+def is_over(snapshot: Snapshot, node: SilentNode, now: datetime) -> bool:
+    """Whether nobody can ask for anything of it any more."""
+    said = any(listener in snapshot.listener_owner for listener, _ in node.counted)
+    return now - node.since > MEMORY or not (said or any(is_wanted(snapshot, each) for each, _ in node.seen))
+
+
+def _bounded(snapshot: Snapshot, node: SilentNode) -> SilentNode:
+    """Of what is there, in an order of its own."""
+    there = {name: each for name, each in node.counted if name in snapshot.listener_owner and each != Figures()}
+    most = sorted(there, key=lambda name: -there[name].connections)[:MOST_COUNTED]
+    anew = {name: each for name, each in node.told if name in most}
+    seen = [(endpoint, each) for endpoint, each in node.seen if is_wanted(snapshot, endpoint)]
+    down_first = sorted(seen, key=lambda pair: (not pair[1].health.is_down, str(pair[0])))
+    return replace(node, counted=_in_order(there, most), told=_in_order(anew, anew), seen=tuple(down_first[:MOST_SEEN]))
+
+
+def _in_order(values: Mapping[str, Figures], names: Iterable[str]) -> tuple[tuple[str, Figures], ...]:
+    return tuple((name, values[name]) for name in sorted(names))

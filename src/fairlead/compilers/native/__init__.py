@@ -1,0 +1,21 @@
+"""Model to rows of a plain Linux host."""
+
+from fairlead.compilers.native.compiler import rows_of
+from fairlead.compilers.native.explaining import explain
+from fairlead.compilers.native.views import views
+from fairlead.dataplane.interface import Dataplane, Place, row_by_row
+from fairlead.dataplane.native import references
+from fairlead.model.owner import Kind
+
+NATIVE = Dataplane(
+    name="native",
+    title="Linux",
+    place=Place.NODE,
+    kinds=frozenset({Kind.HOST, Kind.LOAD_BALANCER}),
+    compile_in_steps=row_by_row(rows_of),
+    references=references,
+    explain=explain,
+    views=views,
+)
+
+__all__ = ["NATIVE"]

@@ -1,0 +1,211 @@
+"""Model to rows of one plain Linux host, from the host's slice of the model.
+
+Every host knows whose each slot of each VIP is, because routers may bring a packet to any of them. Slots of a listener
+that takes a proxy lead to hosts whose proxies serve, and there to the VIP itself, at the proxy's port. A host that is
+not declared has no rows. Asked for the whole model, as a change is checked, it says what it refuses.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, product
+
+from fairlead.compilers.native.abilities import OF_ANY_PATH, abilities_here
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.native import TUNNEL_PORTS, Here, NativeRow, Own, Service, Target, There, Vip, Way
+from fairlead.model import loadbalancer as lb
+from fairlead.model.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.addresses import IPAddress, IPNetwork, outermost
+from fairlead.model.behind import may_be_behind, members_on
+from fairlead.model.host_proxies import goes_by_source, host_slots, is_serving, own_host
+from fairlead.model.hosts import Host, way_to
+from fairlead.model.moved_slots import Endpoint, services_of
+from fairlead.model.moved_slots import Service as Slots
+from fairlead.model.owner import Owner
+from fairlead.model.port_ranges import expand, holds
+from fairlead.model.proxies import proxied_listeners, without_proxied
+from fairlead.model.proxy_place import place_of
+from fairlead.model.snapshot import Snapshot
+
+
+def rows_of(view: Snapshot, owner: Owner) -> Iterator[NativeRow]:
+    match view.find(owner):
+        case Host() as host:
+            yield from _host_rows(view, host)
+        case lb.LoadBalancer() as balancer:
+            _refuse(view, balancer)
+            if not lb.is_prepared(balancer):
+                yield from _balancer_rows(view, balancer)
+
+
+def _host_rows(view: Snapshot, host: Host) -> Iterator[Way | Own]:
+    own = own_host(view)
+    if own is None:
+        return
+    if own.name == host.name:
+        yield from (Own(address=each) for each in members_on(view, host))
+    elif (address := way_to(own, host)) is not None:
+        yield Way(host=host.number, address=address)
+
+
+def _refuse(view: Snapshot, balancer: lb.LoadBalancer) -> None:
+    """What is asked of proxies these refuse, but for localities: no member is nearer to one than another."""
+    abilities, own = abilities_here(view), without_proxied(balancer)
+    asked = [lacking_for_listener(abilities, listener) for listener in own.listeners]
+    asked += [lacking_for_pool(abilities, pool) for pool in own.pools]
+    asked += [lacking_for_pool(OF_ANY_PATH, pool) for pool in balancer.pools]
+    lacking = next(filter(None, asked), None)
+    if lacking is not None:
+        raise Unsupported(lacking, balancer.provider)
+    datagrams = (each.ports for each in own.listeners if each.protocol is lb.ListenerProtocol.UDP)
+    taken = next((port for ports in datagrams for port in TUNNEL_PORTS if holds(ports, port)), None)
+    if taken is not None:
+        raise Unsupported(f"protocol_port {taken} of UDP, by which hosts lead packets to each other", balancer.provider)
+
+
+def _balancer_rows(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[NativeRow]:
+    own = own_host(view)
+    if own is None:
+        return
+    held = set[IPAddress]()
+    for row in chain(_led_straight(view, balancer, own), _led_to_proxies(view, balancer, own)):
+        if any(isinstance(target, Here) for target in row.targets):
+            held.add(row.vip)
+        yield row
+    has_proxy = any(is_serving(view, own, place_of(balancer), listener) for listener in proxied(balancer))
+    for vip in balancer.vips:
+        is_held = vip.address in held
+        yield Vip(address=vip.address, held=is_held, taken=has_proxy and not is_held)
+
+
+def _led_straight(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
+    straight = without_proxied(balancer)
+    hosts = _hosts(view, straight)
+    places = _Places(own, hosts)
+    return (_service(slots, places) for slots in _dealt(view, straight, hosts))
+
+
+def _led_to_proxies(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
+    """A port of one of its VIPs is all that a host has of a proxy: it is bound there, and nowhere else."""
+    for listener in proxied(balancer):
+        slots = host_slots(view, balancer, listener)
+        names = tuple(dict.fromkeys(slots.now))
+        places = {name: place for place, name in enumerate(names)}
+        table = bytes(places[name] for name in slots.now)
+        own_slots = (
+            (slot, had) for slot, (now, had) in enumerate(zip(slots.now, slots.before, strict=True)) if now == own.name
+        )
+        before = tuple((slot, view.hosts[had].number) for slot, had in own_slots if had)
+        for vip, port in product(balancer.vips, expand(listener.ports)):
+            here = Here(address=vip.address, port=listener.proxy_port)
+            yield Service(
+                vip=vip.address,
+                transport=lb.Transport.TCP,
+                port=port,
+                by_source=goes_by_source(balancer, listener),
+                slots=table,
+                targets=tuple(here if name == own.name else There(host=view.hosts[name].number) for name in names),
+                before=before,
+                clients=_clients(listener, vip.address.version),
+            )
+
+
+def proxied(balancer: lb.LoadBalancer) -> Iterator[lb.Listener]:
+    """The listeners that take proxies, of those that are up."""
+    listeners = proxied_listeners(balancer) if balancer.admin_state_up else ()
+    return (listener for listener in listeners if listener.admin_state_up)
+
+
+def _hosts(view: Snapshot, balancer: lb.LoadBalancer) -> Mapping[IPAddress, Host]:
+    """Behind which each address is that has slots or had some, if it is reached from here."""
+    addresses = {member.address for pool in balancer.pools for member in pool.members}
+    addresses.update(each.before for each in balancer.moved)
+    found = ((address, may_be_behind(view, balancer, address)) for address in addresses)
+    return {address: host for address, host in found if host is not None and host.name not in view.lost_hosts}
+
+
+def dealt(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Slots]:
+    """Without members behind hosts that are drained, who have what was begun; with them where nobody else serves. Of
+    listeners that take no proxy.
+
+    Those who are up again, or behind hosts that are drained no more, serve again; what others got meanwhile is others'.
+    """
+    straight = without_proxied(balancer)
+    return _dealt(view, straight, _hosts(view, straight))
+
+
+def _dealt(view: Snapshot, balancer: lb.LoadBalancer, hosts: Mapping[IPAddress, Host]) -> Iterator[Slots]:
+    behind = [(member.id, hosts.get(member.address)) for pool in balancer.pools for member in pool.members]
+    nowhere = {member_id for member_id, host in behind if host is None}
+    gone = view.down.get(balancer.id, frozenset()) | nowhere
+    leaving = {member_id for member_id, host in behind if host is not None and host.draining}
+    back = {member_id for member_id, host in behind if host is not None and host.returning_until is not None}
+    returning = back | view.returned.get(balancer.id, frozenset())
+    whole = services_of(balancer, gone)
+    if not leaving and not returning:
+        yield from whole
+        return
+    present, meanwhile = services_of(balancer, gone | leaving), services_of(balancer, gone | leaving | returning)
+    for slots, rest, fewer in zip(whole, present, meanwhile, strict=True):
+        now = rest if rest.slots else slots
+        yield replace(now, before={**slots.before, **_moved(fewer, now), **_moved(slots, now)})
+
+
+def _moved(was: Slots, now: Slots) -> dict[int, IPAddress]:
+    """Slot -> whose it was, of those that are another's now. What nobody served nobody had."""
+    both = enumerate(zip(was.slots, now.slots, strict=False))
+    return {slot: before[0] for slot, (before, after) in both if before != after}
+
+
+class _Places:
+    """Where addresses are, as one host sees it."""
+
+    def __init__(self, own: Host, hosts: Mapping[IPAddress, Host]) -> None:
+        self._own, self._hosts = own, hosts
+
+    def target(self, endpoint: Endpoint) -> Target:
+        address, port = endpoint
+        host = self._hosts[address]
+        return Here(address=address, port=port) if host.name == self._own.name else There(host=host.number)
+
+    def elsewhere(self, address: IPAddress) -> int | None:
+        """The number of another host that has it."""
+        host = self._hosts.get(address)
+        return None if host is None or host.name == self._own.name else host.number
+
+
+def _service(slots: Slots, places: _Places) -> Service:
+    numbered, ordinals = _numbered(slots.order)
+    targets = tuple(places.target(slots.members[ordinal]) for ordinal in ordinals)
+    before = []
+    for slot, address in sorted(slots.before.items()):
+        had = places.elsewhere(address)
+        now = targets[numbered[slot]] if numbered else None
+        if had is not None and isinstance(now, Here):
+            before.append((slot, had))
+    return Service(
+        vip=slots.vip,
+        transport=slots.transport,
+        port=slots.port,
+        by_source=slots.by_source,
+        slots=numbered,
+        targets=targets,
+        before=tuple(before),
+        clients=_clients(slots.listener, slots.vip.version),
+    )
+
+
+def _clients(listener: lb.Listener, version: int) -> tuple[IPNetwork, ...] | None:
+    """Who may connect over this IP version; None is everybody."""
+    allowed = listener.allowed_cidrs
+    if not allowed:
+        return None
+    return tuple(sorted(outermost(each for each in allowed if each.version == version), key=str))
+
+
+@lru_cache(maxsize=1024)
+def _numbered(order: tuple[int, ...]) -> tuple[bytes, tuple[int, ...]]:
+    """The place of each slot's member among these, as slots come to them: thousands of pools are dealt alike."""
+    ordinals = tuple(dict.fromkeys(order))
+    places = {ordinal: place for place, ordinal in enumerate(ordinals)}
+    return bytes(map(places.__getitem__, order)), ordinals

@@ -1,0 +1,68 @@
+"""HAProxy's program is another one on the disk by now, as after an upgrade of its package: each process is replaced by
+one of that, as for a change of a listener, one process after the other.
+
+What the new program does not take, or does not start with, is served by the old one as before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead.dataplane.haproxy_words import Unwritable
+from fairlead.drivers.haproxy.keeping import Keeper
+from fairlead.drivers.haproxy.network import Network
+from fairlead.drivers.interface import DriverError
+
+LOG = logging.getLogger(__name__)
+PAUSE = 0.25
+"""Seconds between two: a node has one for each network, and other work."""
+AGAIN = 60.0
+"""Seconds until one is tried again that failed: the listeners of a process may ask for what the program has no more."""
+
+
+@dataclass(slots=True)
+class Upgrading:
+    keeper: Keeper
+    task: "asyncio.Task[None] | None" = None
+
+    def look(self, networks: Iterable[Network]) -> None:
+        """Whether there is anything to do, and begin it, unless it is going on."""
+        if self.task is None or self.task.done():
+            file = self.keeper.program.file
+            outdated = [each for each in networks if is_outdated(each, file)]
+            self.task = asyncio.ensure_future(self._replace(outdated)) if outdated else None
+
+    async def close(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _replace(self, outdated: Sequence[Network]) -> None:
+        LOG.info("%s is another program by now; replacing %d proxies", self.keeper.program.path, len(outdated))
+        for network in outdated:
+            await replace_program(self.keeper, network)
+            await asyncio.sleep(PAUSE)
+
+
+def is_outdated(network: Network, file: str) -> bool:
+    """Whether it serves, by another program than the one of this file, and may be replaced now."""
+    now = asyncio.get_running_loop().time()
+    if network.running is None or not network.is_there or network.is_silent or not network.kept.settled:
+        return False  # another one comes anyway
+    return bool(file) and network.running.program != file and now >= network.again and not network.pace.wait(now)
+
+
+async def replace_program(keeper: Keeper, network: Network) -> None:
+    """The process of a network, if it is still to be replaced."""
+    async with network.busy:
+        process = network.wanted
+        if process is None or not is_outdated(network, keeper.program.file):
+            return
+        try:
+            keeper.write(network, await keeper.check(network, process))
+            await keeper.replace(network, process, moved=False)
+        except (OSError, Unwritable, DriverError) as error:
+            LOG.warning("the proxy of %s goes on with its older program: %s", network.kept.folder.name, error)
+            network.again = asyncio.get_running_loop().time() + AGAIN
+            await keeper.hold(network)

@@ -1,0 +1,1 @@
+"""Rows of plain Linux hosts in the kernel: nftables, routes, rules, addresses."""

@@ -1,0 +1,145 @@
+"""What the kernel of a plain host has counted for services since it began to (ADR 82). All of it waits for the kernel.
+
+Packets make the elements that count them, so nothing is written for a service that nobody uses here, and a change of
+rows touches no counter. Elements of services that are nobody's any more are removed here.
+"""
+
+import contextlib
+import errno
+import secrets
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from fairlead.dataplane.flow_slot import PROTOCOLS
+from fairlead.drivers.interface import Unavailable
+from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
+from fairlead.drivers.native.elements import Changes, Shape, flushed, read_counters, read_elements
+from fairlead.drivers.native.encoding import address, word
+from fairlead.drivers.native.ground import Ground
+from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes
+from fairlead.drivers.native.ruleset import FAMILIES, SINCE, Family
+from fairlead.model.readings import Count, Reading, Readings
+from fairlead.model.statistics import Announced, CountedService
+
+ATTEMPTS = 20
+"""To read while nobody changes anything of nftables."""
+_TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
+_TRACKED = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+_STATUS, _PROTOCOL, _STATUS_MASK = 3, 4, 26
+_TCP, _STATE = 1, 1
+LIVE = frozenset({3, 4, 5})
+"""States of a TCP connection that was opened and that not both ends have closed: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. Of
+other protocols all live until the tracker forgets them."""
+IsOurs: TypeAlias = Callable[[CountedService], bool]
+
+
+class Counters:
+    """It has no part in what the driver writes, so neither waits for the other."""
+
+    def __init__(self, table: str, boot: str, most_connections: int) -> None:
+        """`boot` names this boot of the machine. With more connections tracked they are not looked at."""
+        self._table = table
+        self._boot = boot
+        self._most = most_connections
+        self._ground: Ground | None = None
+
+    def close(self) -> None:
+        ground, self._ground = self._ground, None
+        if ground is not None:
+            ground.close()
+
+    def read(self, is_ours: IsOurs) -> Readings:
+        """Of services that are ours; what was counted for others is removed. Nothing before there is a table.
+
+        Raises DriverError, and OSError.
+        """
+        ground = self._ground = self._ground or Ground(self._table)
+        for _ in range(ATTEMPTS):
+            try:
+                return self._read(ground, is_ours)
+            except Interrupted:
+                continue
+            except OSError as error:
+                if error.errno == errno.ENOENT:  # nobody has made it yet, or somebody has just removed it
+                    return {}
+                raise
+        raise Unavailable("somebody keeps changing nftables while our counters are read")
+
+    def _read(self, ground: Ground, is_ours: IsOurs) -> Readings:
+        since = _since(ground, self._boot)
+        counts: dict[CountedService, dict[str, Count]] = {}
+        strays = Changes(self._table)
+        for family in FAMILIES.values():
+            for shape in family.counting:
+                for key, (packets, octets) in read_counters(ground.netlink, self._table, shape).items():
+                    service, name = _meaning(family, shape, key)
+                    if is_ours(service):
+                        value = octets if shape == family.counted else packets
+                        counts.setdefault(service, {})[name] = Count(value=value, cookie=since, created=0.0)
+                    else:
+                        strays.remove(shape, [key])
+        with contextlib.suppress(OSError):  # the next look finds them too
+            ground.transact(strays)
+        active = self._active(ground.netlink, is_ours)
+        return {each: Reading(counts=counts.get(each, {}), active=active[each]) for each in {*counts, *active}}
+
+    def _active(self, netlink: Netlink, is_ours: IsOurs) -> Counter[CountedService]:
+        found: Counter[CountedService] = Counter()
+        if int(_TRACKED.read_text()) > self._most:
+            return found
+        keys = Counter(key for family in FIRST_PACKET for key in _open(netlink, family))
+        for (to, number, port), count in keys.items():
+            service = _service(to, number, port)
+            if is_ours(service):
+                found[service] += count
+        return found
+
+
+def _since(ground: Ground, boot: str) -> int:
+    """A number that names when counting began. Counters of a table that somebody has saved and loaded again, perhaps in
+    another boot, say what had been counted when it was saved: they begin anew."""
+    said = read_elements(ground.netlink, ground.table, SINCE)
+    where, _, number = said.get(word(0), b"").decode().rpartition(" ")
+    here = f"{boot} {ground.handle().hex()}"
+    if where == here:
+        return int(number, 16)
+    begun, changes = secrets.randbits(63), Changes(ground.table)
+    changes.remove(SINCE, said)
+    changes.add(SINCE, {word(0): f"{here} {begun:x}".encode()})
+    olds = [shape for family in FAMILIES.values() for shape in family.counting] if said else []
+    ground.netlink.transact([*(flushed(ground.table, shape) for shape in olds), *changes.messages()])
+    return begun
+
+
+def _meaning(family: Family, shape: Shape, key: bytes) -> tuple[CountedService, str]:
+    """Whose counter it is, and of what."""
+    size = 4 if family.version == 4 else 16
+    if shape == family.counted:
+        name, key = "bytes_out" if key[0] else "bytes_in", key[4:]
+    else:
+        name = "connections" if shape == family.opened else "errors"
+    return _service(key[:size], key[size], int.from_bytes(key[size + 4 : size + 6])), name
+
+
+def _service(to: bytes, number: int, port: int) -> CountedService:
+    return CountedService(place=Announced(), transport=_TRANSPORTS[number], address=address(to), port=port)
+
+
+def _open(netlink: Netlink, family: socket.AddressFamily) -> Iterator[tuple[bytes, int, int]]:
+    """Where each went that is open now and whose destination this host translates."""
+    translated = struct.pack(">I", DESTINATION_TRANSLATED)
+    asked = struct.pack(">BBH", family, 0, 0) + attribute(_STATUS, translated) + attribute(_STATUS_MASK, translated)
+    with contextlib.suppress(Interrupted):  # connections come and go while they are listed
+        for _, body in netlink.dump(Message(GET, asked)):
+            to, number, port = FIRST_PACKET[family].unpack_from(body)
+            if number in _TRANSPORTS and (number != socket.IPPROTO_TCP or _state(body) in LIVE):
+                yield to, number, port
+
+
+def _state(body: bytes) -> int:
+    said = attributes(attributes(body[4:]).get(_PROTOCOL, b""))
+    return attributes(said.get(_TCP, b"")).get(_STATE, b"\0")[0]

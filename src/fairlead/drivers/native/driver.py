@@ -1,0 +1,185 @@
+"""The rows of a plain Linux host, in its kernel: found again by any process, and written in one transaction.
+
+What is in our table is ours alone, so what was written is believed as long as the table is the same one. All that waits
+for the kernel is done in a thread.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from fairlead.dataplane.rows import Diff, Rows
+from fairlead.drivers.interface import DriverError, Unavailable
+from fairlead.drivers.native.found import Found, is_whole, read
+from fairlead.drivers.native.ground import Ground
+from fairlead.drivers.native.netlink import ReadOnly, steadily
+from fairlead.drivers.native.watching import Watch
+from fairlead.drivers.native.writing import Writing
+from fairlead.model.owner import Owner
+
+LOG = logging.getLogger(__name__)
+TABLE = "fairlead"
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Native:
+    """A driver of many owners at once (`drivers/interface.py`)."""
+
+    def __init__(self, table: str = TABLE) -> None:
+        self._table = table
+        self._ground: Ground | None = None
+        self._watch: Watch | None = None
+        self._found: Found | None = None
+        self._doubted: Found | None = None
+        """As it was before something failed, until it is known what there is now."""
+        self._busy = asyncio.Lock()
+        self._lost: Callable[[], None] = lambda: None
+        self._is_lost = False
+
+    def follow(self, lost: Callable[[], None]) -> None:
+        """`lost` is told when somebody has removed our table: it was made anew, and every owner has to be looked at."""
+        self._lost = lost
+
+    async def open(self) -> None:
+        """Begin, or go on where an earlier agent has ended. Raises DriverError."""
+        await self._in_thread(self._install)
+
+    async def close(self) -> None:
+        """All rows stay, and the kernel goes on by them."""
+        async with self._busy:
+            ground, watch = self._ground, self._watch
+            self._ground = self._watch = self._found = self._doubted = None
+            for each in (ground, watch):
+                if each is not None:
+                    each.close()
+
+    async def remove(self) -> None:
+        """Leave the host as it was before there was anything of ours. Raises DriverError."""
+        await self._in_thread(self._remove)
+
+    async def is_whole(self) -> bool:
+        """Whether what was written is there still, as far as anybody has heard of a change. It costs next to nothing
+        where nobody has changed anything. Raises DriverError."""
+        return await self._in_thread(self._is_whole)
+
+    async def read_all(self) -> Mapping[Owner, Rows]:
+        found = await self._in_thread(self._read_anew)
+        return {owner: dict(rows) for owner, rows in found.owners.items()}
+
+    async def look(self) -> Mapping[Owner, Rows]:
+        """What is there, and nothing is written: what is not whole is left out. Raises DriverError."""
+        return await self._in_thread(self._look)
+
+    async def read(self, owner: Owner) -> Rows:
+        return (await self.read_some([owner]))[owner]
+
+    async def read_some(self, owners: Collection[Owner]) -> Mapping[Owner, Rows]:
+        found = await self._in_thread(self._known)
+        return {owner: dict(found.owners.get(owner, {})) for owner in owners}
+
+    async def apply(self, owner: Owner, diff: Diff) -> None:
+        await self.apply_all({owner: diff})
+
+    async def apply_all(self, diffs: Mapping[Owner, Diff]) -> None:
+        if any(diffs.values()):
+            await self._in_thread(self._apply, diffs)
+
+    async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """One at a time. Whoever is cancelled leaves the kernel to finish: nobody else begins before."""
+        async with self._busy:
+            running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait([running])
+                raise
+            except OSError as error:
+                self._doubt()
+                raise _translated(error) from error
+            except Unavailable:  # perhaps in the middle of what was to be changed
+                self._doubt()
+                raise
+            finally:
+                is_lost, self._is_lost = self._is_lost, False
+                if is_lost:
+                    asyncio.get_running_loop().call_soon(self._lost)
+
+    def _doubt(self) -> None:
+        self._doubted, self._found = self._found or self._doubted, None
+
+    def _known(self) -> Found:
+        """As long as the table is the same one."""
+        found = self._found
+        if found is None or self._ground is None:
+            return self._read_anew()
+        if found.handle == self._ground.handle():
+            return found
+        self._is_lost = True
+        LOG.warning("somebody has removed our table %s of nftables: it is made anew", self._table)
+        return self._read_anew()
+
+    def _is_whole(self) -> bool:
+        if self._found is None and self._doubted is not None:
+            return self._doubted.owners == self._read_anew().owners
+        ground, watch, found = self._ground, self._watch, self._found
+        if ground is None or watch is None or found is None:
+            return True
+        if ground.handle() != found.handle:
+            return False
+        if not watch.is_due():
+            return True
+        begun = time.monotonic()
+        whole = steadily(partial(is_whole, found, ground))
+        watch.looked(time.monotonic() - begun)
+        return whole
+
+    def _install(self) -> Ground:
+        ground = self._ground = self._ground or Ground(self._table)
+        self._watch = self._watch or Watch(ground.routing.port)
+        steadily(ground.install)
+        return ground
+
+    def _read_anew(self) -> Found:
+        self._found = steadily(partial(read, self._install()))
+        self._doubted = None
+        return self._found
+
+    def _look(self) -> Mapping[Owner, Rows]:
+        ground = Ground(self._table, ReadOnly)
+        try:
+            if not steadily(ground.can_be_read):
+                return {}
+            return {owner: dict(rows) for owner, rows in steadily(partial(read, ground)).owners.items()}
+        finally:
+            ground.close()
+
+    def _apply(self, diffs: Mapping[Owner, Diff]) -> None:
+        before = self._found
+        found = self._known()
+        if self._ground is None or (before is not None and found is not before):
+            raise DriverError(
+                "somebody had removed our table of nftables: what was to be changed is not there any more"
+            )
+        Writing(found, diffs).write(self._ground)
+
+    def _remove(self) -> None:
+        ground, watch = self._ground or Ground(self._table), self._watch
+        self._ground = self._watch = self._found = self._doubted = None
+        try:
+            ground.remove()
+        finally:
+            ground.close()
+            if watch is not None:
+                watch.close()
+
+
+def _translated(error: OSError) -> DriverError:
+    if error.errno == errno.EPERM:
+        return DriverError("the kernel takes rules, routes and addresses of root alone (CAP_NET_ADMIN)")
+    return DriverError(f"the kernel: {os.strerror(error.errno) if error.errno else error}")

@@ -1,0 +1,161 @@
+"""All rows of ours, as the kernel has them."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from fairlead.dataplane.native import NativeRow, Own, Service, Vip, Way
+from fairlead.dataplane.rows import Key
+from fairlead.drivers.native.elements import Changes, Elements, Shape, read_elements
+from fairlead.drivers.native.encoding import (
+    ByShape,
+    Clients,
+    address,
+    asked_key,
+    client_elements,
+    hairpins,
+    own_elements,
+    pattern_elements,
+    read_clients,
+    read_patterns,
+    read_services,
+    service_elements,
+    vip_elements,
+    word,
+)
+from fairlead.drivers.native.ground import Ground
+from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS, SHAPES, WAYS
+from fairlead.drivers.native.shared import Shared
+from fairlead.model.addresses import IPAddress
+from fairlead.model.owner import Owner
+
+OwnRows = dict[Key, NativeRow]
+
+
+@dataclass(slots=True)
+class Found:
+    """It is changed with what is applied."""
+
+    handle: bytes
+    """Of the table."""
+    owners: dict[Owner, OwnRows] = field(default_factory=dict)
+    vips: dict[IPAddress, Owner] = field(default_factory=dict)
+    ways: dict[int, Owner] = field(default_factory=dict)
+    patterns: Shared[bytes] = field(default_factory=Shared)
+    lists: Shared[Clients] = field(default_factory=Shared)
+
+
+def read(ground: Ground) -> Found:
+    """What is not whole, or of no row, is removed. Raises Interrupted, Unavailable, and OSError."""
+    found = Found(ground.handle())
+    tables = {shape: read_elements(ground.netlink, ground.table, shape) for shape in SHAPES}
+    _read_hosts(ground, tables, found)
+    _read_vips(ground, tables, found)
+    _read_services(tables, found)
+    stray = Changes(ground.table)
+    wanted = _elements(found)
+    for shape, elements in tables.items():
+        stray.remove(shape, elements.keys() - wanted.get(shape, {}).keys())
+    for family in FAMILIES.values():
+        noted = read_elements(ground.netlink, ground.table, family.asked).keys()
+        stray.remove(family.asked, noted - {asked_key(key) for key in wanted.get(family.service, {})})
+    ground.transact(stray)
+    return found
+
+
+def is_whole(found: Found, ground: Ground) -> bool:
+    """Whether the host has what rows are besides elements. Raises Unavailable, and OSError."""
+    rows = [row for rows in found.owners.values() for row in rows.values() if isinstance(row, Vip | Way)]
+    ways, held, taken = ground.routing.ways(), set(ground.routing.held()), set(ground.routing.taken())
+    ending = [row.address for row in rows if isinstance(row, Vip) and (row.held or row.taken)]
+    return (
+        ground.stands()
+        and all(_is_there(row, ways, held, taken) for row in rows)
+        and not ground.routing.not_led(ending, found.vips)
+    )
+
+
+def _is_there(
+    row: Vip | Way, ways: Mapping[int, IPAddress | None], held: Set[IPAddress], taken: Set[IPAddress]
+) -> bool:
+    match row:
+        case Way():
+            return ways.get(row.host) == row.address
+        case Vip():
+            return (row.address in held or not row.held) and (row.address in taken or not row.taken)
+
+
+def _read_hosts(ground: Ground, tables: Mapping[Shape, Elements], found: Found) -> None:
+    ways = ground.routing.ways()
+    for key, name in tables[WAYS].items():
+        host = int.from_bytes(key, "little")
+        if (to := ways.pop(host, None)) is not None:
+            _put(found, Owner.parse(name.decode()), Way(host=host, address=to))
+    for host in ways:
+        ground.routing.remove_way(host)
+    for family in FAMILIES.values():
+        for key, name in tables[family.own].items():
+            _put(found, Owner.parse(name.decode()), Own(address=address(key)))
+
+
+def _read_vips(ground: Ground, tables: Mapping[Shape, Elements], found: Found) -> None:
+    held, taken = set(ground.routing.held()), set(ground.routing.taken())
+    ending = list[IPAddress]()
+    for family in FAMILIES.values():
+        for key, name in tables[family.vips].items():
+            where = address(key)
+            vip = Vip(address=where, held=where in held, taken=where in taken - held)
+            _put(found, Owner.parse(name.decode()), vip)
+            if vip.held or vip.taken:
+                ending.append(vip.address)
+    ground.routing.lead_own_anew(ending, found.vips)
+    ground.routing.leave(sorted(held - found.vips.keys(), key=str))
+    ground.routing.release(sorted(taken - (found.vips.keys() - held), key=str))
+
+
+def _read_services(tables: Mapping[Shape, Elements], found: Found) -> None:
+    patterns, lists = read_patterns(tables[PATTERNS]), read_clients(tables)
+    for row, number, listed in read_services(tables, patterns, lists):
+        if (owner := found.vips.get(row.vip)) is None:
+            continue
+        found.owners[owner][row.key] = row
+        if row.slots:
+            found.patterns.found(row.slots, number, row.key)
+        if row.clients is not None and listed is not None:
+            found.lists.found(row.clients, listed, row.key)
+
+
+def _put(found: Found, owner: Owner, row: Way | Own | Vip) -> None:
+    found.owners.setdefault(owner, {})[row.key] = row
+    match row:
+        case Way():
+            found.ways[row.host] = owner
+        case Vip():
+            found.vips[row.address] = owner
+
+
+def _elements(found: Found) -> ByShape:
+    """Of all rows."""
+    whole: ByShape = {WAYS: {word(host): b"" for host in found.ways}, PATTERNS: {}}
+    parts = [hairpins(rows.values()) for rows in found.owners.values()]
+    for owner, rows in found.owners.items():
+        parts += (row_elements(row, owner, found.patterns.numbers, found.lists.numbers) for row in rows.values())
+    parts += (client_elements(number, clients) for clients, number in found.lists.numbers.items())
+    for slots, number in found.patterns.numbers.items():
+        whole[PATTERNS].update(pattern_elements(number, slots))
+    for part in parts:
+        for shape, elements in part.items():
+            whole.setdefault(shape, {}).update(elements)
+    return whole
+
+
+def row_elements(row: NativeRow, owner: Owner, patterns: Mapping[bytes, int], lists: Mapping[Clients, int]) -> ByShape:
+    """With these numbers of tables of slots and of lists."""
+    match row:
+        case Way():
+            return {WAYS: {word(row.host): str(owner).encode()}}
+        case Own():
+            return own_elements(row, str(owner))
+        case Vip():
+            return vip_elements(row, str(owner))
+        case Service():
+            return service_elements(row, patterns, lists)

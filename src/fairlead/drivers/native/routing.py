@@ -1,0 +1,488 @@
+"""Rules, routes, addresses and devices of ours (rtnetlink(7)). Of routes and addresses a protocol of ours says that we
+made them. Rules say that the kernel did: systemd-networkd removes all others when it begins, and without the one of
+local addresses nothing reaches the host. They are known by their preferences.
+
+A packet whose mark says that it goes to another host has a table of its own there: a route through one of three devices
+that puts it into a tunnel (VXLAN with the generic protocol extension, which carries bare IP of both versions: no MAC
+addresses, and one device for all hosts).
+"""
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from fairlead.dataplane.native import TUNNEL_PORTS
+from fairlead.drivers.native.netlink import (
+    CREATE,
+    EXCLUSIVE,
+    REPLACE,
+    Message,
+    Netlink,
+    attribute,
+    attributes,
+    nested,
+    text,
+    u8,
+    u16,
+    u32,
+)
+from fairlead.drivers.native.ruleset import BACK, KINDS, MARK_BITS, SECOND, THERE, TUNNELS
+from fairlead.model.addresses import IPAddress
+
+OURS = 250
+"""The protocol that made a route or an address (rtnetlink(7), rtm_protocol): nobody else's."""
+PORTS = TUNNEL_PORTS
+MTU = 1464
+"""Bytes of what fits through tunnels over IPv4 where the fabric takes 1500: 20 of IP, 8 of UDP and 8 of VXLAN."""
+MTU_OVER_6 = MTU - 20
+_TABLES = 0xFA1E0000
+"""Added to a mark: the number of its routing table. Without one: that of VIPs, for what the host itself sends there."""
+_ANYWHERE: dict[int, IPAddress] = {socket.AF_INET: ip_address("192.0.2.1"), socket.AF_INET6: ip_address("2001:db8::1")}
+"""Nobody's (RFC 5737, RFC 3849): where it would go is where all goes that has no route of its own."""
+_DUMMY = ip_address("192.0.0.8")
+"""A host's that has no other (RFC 7600). A device that has no address at all drops what comes (rp_filter)."""
+_NEWLINK, _DELLINK, _GETLINK = 16, 17, 18
+_NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
+_NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
+_NEWRULE, _DELRULE, _GETRULE = 32, 33, 34
+_UP = 1
+_LOCAL, _KERNEL, _HOST_SCOPE, _LINK_SCOPE, _NOWHERE, _UNICAST, _LOCAL_ROUTE = 255, 2, 254, 253, 255, 1, 2
+_UDP = 17
+_LOOPBACK = 1
+_IFNAME, _MTU, _LINKINFO, _ALIAS = 3, 4, 18, 20
+_TO_TABLE, _GOTO, _NOP = 1, 2, 3
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_ADDRESS = struct.Struct("=BBBBI")
+_LINK = struct.Struct("=BxHiII")
+FIRST, OWN, MARKED_ONLY, HOSTS, LAST = 1, 2, 3, 4, 5
+"""Preferences of our rules. What is in a tunnel, and what has no mark of ours, goes on at the last one. What the host
+itself sends to a VIP that it holds has an address of the host as its source, not the VIP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    family: int
+    preference: int
+    action: int = _TO_TABLE
+    table: int = 0
+    mark: int | None = None
+    mask: int = 0
+    protocol: int = _KERNEL
+
+    @property
+    def is_ours(self) -> bool:
+        """By its place, and by what it is. An older release's has our protocol."""
+        if self.preference == LAST:
+            is_such = self.action == _NOP or self.table == _LOCAL
+        elif self.preference in (FIRST, MARKED_ONLY):
+            is_such = self.action == _GOTO
+        else:
+            is_such = self.preference in (OWN, HOSTS) and self.table & 0xFFFF0000 == _TABLES
+        return self.protocol == OURS or (self.protocol == _KERNEL and is_such)
+
+    @property
+    def renewed(self) -> "Rule":
+        """As this release makes it."""
+        mask = 0 if self.mark is None else MARK_BITS if self.mark else KINDS
+        return replace(self, protocol=_KERNEL, mask=mask)
+
+    @property
+    def body(self) -> bytes:
+        small = self.table if self.table < 256 else 0
+        values = [
+            _ROUTE.pack(self.family, 0, 0, 0, small, 0, 0, self.action, 0),
+            u32(6, self.preference),
+            u8(21, self.protocol),
+        ]
+        if self.action == _TO_TABLE:
+            values.append(u32(15, self.table))
+        if self.action == _GOTO:
+            values.append(u32(4, LAST))
+        if self.preference in (FIRST, OWN):
+            values.append(text(3, "lo"))
+        if self.preference == FIRST:
+            values += [u8(22, _UDP), attribute(24, struct.pack("=HH", min(PORTS), max(PORTS)))]
+        if self.mark is not None:
+            values += [u32(10, self.mark), u32(16, self.mask)]
+        return b"".join(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    index: int
+    alias: str
+    is_up: bool
+    is_tunnel: bool
+    """At our port."""
+
+    @property
+    def is_half_made(self) -> bool:
+        """By an agent that was killed."""
+        return self.is_tunnel and not self.alias and not self.is_up
+
+
+class Routing:
+    def __init__(self, netlink: Netlink) -> None:
+        """`netlink` is of routes; it is closed with this."""
+        self._netlink = netlink
+        self.families: list[int] = [socket.AF_INET]
+        if Path("/proc/sys/net/ipv6").exists():
+            self.families.append(socket.AF_INET6)
+
+    @property
+    def port(self) -> int:
+        """By which others know that we asked for a change."""
+        return self._netlink.port
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    # Rules
+
+    def install_rules(self) -> None:
+        """Ours come first, and the rule of local addresses, which was first, comes after them."""
+        for family in self.families:
+            self._renew_rules(family)
+            had = set(self.rules(family))
+            local = [each for each in had if each.preference == 0 and each.table == _LOCAL]
+            last = self._last(family, had)
+            self._add_rule(last)
+            for each in had:
+                if each.preference == LAST and each.is_ours and each != last:
+                    self._delete_rule(each)
+            for each in sorted(self._leading(family) - had, key=lambda each: each.preference):
+                self._add_rule(each)
+            for each in local:
+                self._delete_rule(each)
+
+    def _renew_rules(self, family: int) -> None:
+        """Those that an older release has made. Of two with one preference the kernel takes the first that fits."""
+        had = set(self.rules(family))
+        for each in had:
+            if each.is_ours and each.renewed != each:
+                if each.renewed not in had:
+                    self._netlink.ask(Message(_NEWRULE, each.renewed.body, CREATE))
+                self._delete_rule(each)
+
+    def stands(self) -> bool:
+        """Whether all of that is there, and local addresses are not first again. Raises Unavailable, OSError."""
+        return all(self._has_rules(family, set(self.rules(family))) for family in self.families)
+
+    def _has_rules(self, family: int, had: Set[Rule]) -> bool:
+        is_first = any(each.preference == 0 and each.table == _LOCAL for each in had)
+        return not is_first and had >= {self._last(family, had), *self._leading(family)}
+
+    def _last(self, family: int, had: Set[Rule]) -> Rule:
+        """That of local addresses, unless somebody has it elsewhere than where the kernel had put it. Without any no
+        packet would reach the host: who has removed all rules has removed ours too."""
+        elsewhere = [each for each in had if each.table == _LOCAL and each.preference not in (0, LAST)]
+        is_first = any(each.table == _LOCAL and each.preference == 0 for each in had)
+        return Rule(family, LAST, _NOP) if elsewhere and not is_first else Rule(family, LAST, table=_LOCAL)
+
+    def _leading(self, family: int) -> Set[Rule]:
+        goto = Rule(family, FIRST, _GOTO), Rule(family, MARKED_ONLY, _GOTO, mark=0, mask=KINDS)
+        return {*goto, Rule(family, OWN, table=_TABLES, mark=0, mask=KINDS)}
+
+    def remove_rules(self) -> None:
+        for family in self.families:
+            ours = sorted((each for each in self.rules(family) if each.is_ours), key=lambda each: each.preference)
+            if any(each.preference == LAST and each.table == _LOCAL for each in ours):
+                self._add_rule(Rule(family, 0, table=_LOCAL, protocol=_KERNEL))
+            for each in ours:
+                self._delete_rule(each)
+
+    def rules(self, family: int) -> Iterator[Rule]:
+        for _, body in self._netlink.read(Message(_GETRULE, _ROUTE.pack(family, *[0] * 8))):
+            _, _, _, _, small, _, _, action, _ = _ROUTE.unpack_from(body)
+            found = attributes(body[12:])
+            yield Rule(
+                family,
+                _number(found.get(6, b"")),
+                action,
+                table=_number(found.get(15, bytes((small,)))) if action == _TO_TABLE else 0,
+                mark=_number(found[10]) if 10 in found else 0 if 16 in found else None,
+                mask=_number(found.get(16, b"")),
+                protocol=_number(found.get(21, b"")),
+            )
+
+    def _add_rule(self, rule: Rule) -> None:
+        with _unless(errno.EEXIST):
+            self._netlink.ask(Message(_NEWRULE, rule.body, CREATE | EXCLUSIVE))
+
+    def _delete_rule(self, rule: Rule) -> None:
+        with _unless(errno.ENOENT):
+            self._netlink.ask(Message(_DELRULE, rule.body))
+
+    # Ways to other hosts
+
+    def add_way(self, host: int, address: IPAddress) -> None:
+        for family in self.families:
+            for device, mark in _marks(host):
+                self._netlink.ask(Message(_NEWROUTE, self._route(family, device, mark, address), CREATE | REPLACE))
+                self._add_rule(_leading_to(family, mark))
+
+    def remove_way(self, host: int) -> None:
+        for family in self.families:
+            for _, mark in _marks(host):
+                self._delete_rule(_leading_to(family, mark))
+                self._delete_route(family, _TABLES + mark)
+
+    def ways(self) -> dict[int, IPAddress | None]:
+        """Of hosts to whom there is a rule or a route: where it leads, if all is there as it has to be."""
+        whole = {(family, mark) for family in self.families for mark in (THERE, SECOND, BACK)}
+        ruled: dict[int, set[tuple[int, int]]] = {}
+        for family in self.families:
+            for each in self.rules(family):
+                if each.is_ours and each.preference == HOSTS and each.mark is not None:
+                    ruled.setdefault(each.mark & 0xFFF, set()).add((family, each.mark & 0xF000))
+        led: dict[int, dict[tuple[int, int], IPAddress]] = {}
+        for family, mark, address in self._routes():
+            led.setdefault(mark & 0xFFF, {})[family, mark & 0xF000] = address
+        found: dict[int, IPAddress | None] = {}
+        for host in ruled.keys() | led.keys():
+            its = led.get(host, {})
+            is_whole = ruled.get(host) == whole == its.keys() and len(set(its.values())) == 1
+            found[host] = next(iter(its.values())) if is_whole else None
+        return found
+
+    def _route(self, family: int, device: str, mark: int, to: IPAddress) -> bytes:
+        encapsulation, mtu = (2, MTU) if to.version == 4 else (4, MTU_OVER_6)
+        flags = [] if to.version == 4 else [u16(6, 1)]  # with a checksum: without one the other side drops it
+        return b"".join(
+            [
+                _ROUTE.pack(family, 0, 0, 0, 0, OURS, _LINK_SCOPE if family == socket.AF_INET else 0, _UNICAST, 0),
+                u32(15, _TABLES + mark),
+                u32(4, socket.if_nametoindex(device)),
+                nested(8, u32(2, mtu)),
+                attribute(21, struct.pack("=H", encapsulation)),
+                nested(22, attribute(1, struct.pack(">Q", 1)), attribute(2, to.packed), u8(4, 64), *flags),
+            ]
+        )
+
+    def _routes(self) -> Iterator[tuple[int, int, IPAddress]]:
+        """Family, mark, where it leads."""
+        for family in self.families:
+            asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, 0, 0)
+            for _, body in self._netlink.read(Message(_GETROUTE, asked)):
+                if body[5] != OURS or body[7] == _LOCAL_ROUTE:
+                    continue
+                found = attributes(body[12:])
+                if 22 in found:
+                    to = ip_address(attributes(found[22])[2])
+                    yield family, _number(found[15]) - _TABLES, to
+
+    def _delete_route(self, family: int, table: int) -> None:
+        body = _ROUTE.pack(family, 0, 0, 0, 0, OURS, _NOWHERE if family == socket.AF_INET else 0, 0, 0)
+        with _unless(errno.ESRCH):
+            self._netlink.ask(Message(_DELROUTE, body + u32(15, table)))
+
+    def remove_routes(self) -> None:
+        for family, mark, _ in list(self._routes()):
+            self._delete_route(family, _TABLES + mark)
+
+    # Addresses that this host holds
+
+    def held(self) -> Iterator[IPAddress]:
+        for family in self.families:
+            for _, body in self._netlink.read(Message(_GETADDR, _ADDRESS.pack(family, 0, 0, 0, _LOOPBACK))):
+                _, bits, _, _, index = _ADDRESS.unpack_from(body)
+                found = attributes(body[8:])
+                if index == _LOOPBACK and _number(found.get(11, b"")) == OURS and bits in (32, 128):
+                    yield ip_address(found.get(2) or found[1])
+
+    def hold(self, addresses: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
+        """Answers those that somebody else has given to the host. `vips` are all, of which some are held."""
+        wanted = [Message(_NEWADDR, _address(each, _LOOPBACK), CREATE | EXCLUSIVE) for each in addresses]
+        there = self._ask_all(wanted, addresses, errno.EEXIST)
+        refused = there - set(self.held()) if there else set()
+        self.lead_own([each for each in addresses if each not in refused], vips)
+        return [each for each in addresses if each in refused]
+
+    def lead_own(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
+        """What the host itself sends to a VIP that it holds: from an address of its own, if it has one."""
+        sources = {version: self._source(version, vips) for version in {each.version for each in held}}
+        wanted = [(each, source) for each in held if (source := sources[each.version]) is not None]
+        bodies = [self._own(vip, _HOST_SCOPE) + u32(4, _LOOPBACK) + attribute(7, its.packed) for vip, its in wanted]
+        self._ask_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], [vip for vip, _ in wanted])
+
+    def lead_own_anew(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
+        """Those that are not led so."""
+        self.lead_own(self.not_led(held, vips), vips)
+
+    def not_led(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
+        """Raises Unavailable, OSError."""
+        known = dict(self._led_own())
+        sources = {version: self._source(version, vips) for version in {each.version for each in held}}
+        return [each for each in held if known.get(each) != sources[each.version]]
+
+    def _source(self, version: int, vips: Container[IPAddress]) -> IPAddress | None:
+        """The address from which the host sends to anywhere, or one of its own where it has no way to just anywhere.
+        None where it has none but a VIP."""
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        anywhere = _ANYWHERE[family]
+        asked = _ROUTE.pack(family, anywhere.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(1, anywhere.packed)
+        with _unless(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES):
+            source = attributes(self._netlink.find(Message(_GETROUTE, asked))[12:]).get(7)
+            if source is not None and (found := ip_address(source)) not in vips:
+                return found
+        return next((each for each in self._addresses(family) if each not in vips), None)
+
+    def _addresses(self, family: int) -> Iterator[IPAddress]:
+        """That the host has for everybody, and not from us: those of loopback first, which no link takes away."""
+        found = list[tuple[bool, int, IPAddress]]()
+        for _, body in self._netlink.read(Message(_GETADDR, _ADDRESS.pack(family, 0, 0, 0, 0))):
+            _, _, _, scope, index = _ADDRESS.unpack_from(body)
+            its = attributes(body[8:])
+            if scope == 0 and _number(its.get(11, b"")) != OURS:
+                found.append((index != _LOOPBACK, index, ip_address(its.get(2) or its[1])))
+        return (address for *_, address in sorted(found, key=lambda each: each[:2]))
+
+    def _led_own(self) -> Iterator[tuple[IPAddress, IPAddress]]:
+        """A VIP, and from which address the host sends to it."""
+        for family in self.families:
+            asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, _LOCAL_ROUTE, 0) + u32(15, _TABLES)
+            with _unless(errno.ENOENT):
+                for _, body in self._netlink.read(Message(_GETROUTE, asked)):
+                    found = attributes(body[12:])
+                    if body[5] == OURS and body[7] == _LOCAL_ROUTE and 1 in found and 7 in found:
+                        yield ip_address(found[1]), ip_address(found[7])
+
+    def _own(self, vip: IPAddress, scope: int) -> bytes:
+        family, bits = _family(vip)
+        head = _ROUTE.pack(family, bits, 0, 0, 0, OURS, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
+        return head + u32(15, _TABLES) + attribute(1, vip.packed)
+
+    def leave(self, addresses: Sequence[IPAddress]) -> None:
+        routes = [Message(_DELROUTE, self._own(each, _NOWHERE)) for each in addresses]
+        self._ask_all(routes, addresses, errno.ESRCH)
+        self._ask_all(
+            [Message(_DELADDR, _address(each, _LOOPBACK)) for each in addresses], addresses, errno.EADDRNOTAVAIL
+        )
+
+    def _ask_all(self, messages: Sequence[Message], addresses: Iterable[IPAddress], *is_so: int) -> set[IPAddress]:
+        """A message for each address. Answers those of which one of these errors says that it is so already."""
+        found = set()
+        for address, number in zip(addresses, self._netlink.ask_all(messages), strict=True):
+            if number in is_so:
+                found.add(address)
+            elif number:
+                raise OSError(number, os.strerror(number))
+        return found
+
+    # Addresses whose packets end here, and which the host has not
+
+    def taken(self) -> Iterator[IPAddress]:
+        for family in self.families:
+            asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, 0, 0)
+            for _, body in self._netlink.read(Message(_GETROUTE, asked)):
+                found = attributes(body[12:])
+                if (body[4], body[5], body[7]) == (_LOCAL, OURS, _LOCAL_ROUTE) and 1 in found:
+                    yield ip_address(found[1])
+
+    def take(self, addresses: Sequence[IPAddress]) -> None:
+        bodies = [self._taken(each, _HOST_SCOPE) + u32(4, _LOOPBACK) for each in addresses]
+        self._ask_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], addresses)
+
+    def release(self, addresses: Sequence[IPAddress]) -> None:
+        self._ask_all([Message(_DELROUTE, self._taken(each, _NOWHERE)) for each in addresses], addresses, errno.ESRCH)
+
+    def _taken(self, vip: IPAddress, scope: int) -> bytes:
+        """Where the kernel looks whether a source is its own, and beside its own route of an address on `lo`."""
+        family, bits = _family(vip)
+        head = _ROUTE.pack(family, bits, 0, 0, _LOCAL, OURS, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
+        return head + u32(6, OURS) + attribute(1, vip.packed)
+
+    # Devices
+
+    def devices(self) -> dict[str, Device]:
+        """Those of our names."""
+        found = {}
+        for _, body in self._netlink.read(Message(_GETLINK, _LINK.pack(0, 0, 0, 0, 0))):
+            its = attributes(body[_LINK.size :])
+            name = its.get(_IFNAME, b"").rstrip(b"\0").decode()
+            if name in TUNNELS:
+                _, _, index, flags, _ = _LINK.unpack_from(body)
+                alias = its.get(_ALIAS, b"").rstrip(b"\0").decode()
+                is_tunnel = _tunnel(name) in its.get(_LINKINFO, b"")
+                found[name] = Device(index, alias, bool(flags & _UP), is_tunnel)
+        return found
+
+    def add_device(self, name: str, alias: str) -> None:
+        """The kernel takes no alias of a device that it makes: in between it is half made."""
+        data = nested(2, _tunnel(name), u8(7, 0), u8(25, 1), attribute(27, b""))
+        body = _LINK.pack(0, 0, 0, 0, 0) + text(_IFNAME, name) + u32(_MTU, MTU)
+        body += nested(_LINKINFO, text(1, "vxlan"), data)
+        self._netlink.ask(Message(_NEWLINK, body, CREATE | EXCLUSIVE))
+        index = socket.if_nametoindex(name)
+        write_sysctl(f"net/ipv4/conf/{name}/rp_filter", "0")
+        write_sysctl(f"net/ipv6/conf/{name}/addr_gen_mode", "1")
+        self.finish_device(index, alias)
+
+    def finish_device(self, index: int, alias: str) -> None:
+        self._netlink.ask(Message(_NEWADDR, _address(_DUMMY, index, _HOST_SCOPE), CREATE | REPLACE))
+        alias_and_up = _LINK.pack(0, 0, index, _UP, _UP) + attribute(_ALIAS, alias.encode())
+        self._netlink.ask(Message(_NEWLINK, alias_and_up))
+
+    def is_finished(self, device: Device) -> bool:
+        """Raises Unavailable, OSError."""
+        asked = Message(_GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, device.index))
+        has = any(attributes(body[8:]).get(2) == _DUMMY.packed for _, body in self._netlink.read(asked))
+        return device.is_up and has
+
+    def remove_device(self, name: str) -> None:
+        with _unless(errno.ENODEV):
+            self._netlink.ask(Message(_DELLINK, _LINK.pack(0, 0, 0, 0, 0) + text(_IFNAME, name)))
+
+
+def read_sysctl(name: str) -> str:
+    return Path("/proc/sys", name).read_text().strip()
+
+
+def write_sysctl(name: str, value: str) -> None:
+    """Nothing where there is no such thing: a host may have no IPv6."""
+    with _unless(errno.ENOENT):
+        Path("/proc/sys", name).write_text(value)
+
+
+def _tunnel(name: str) -> bytes:
+    """What a device of ours has by which no other one of that name would be taken for it: its port."""
+    return u16(15, PORTS[TUNNELS.index(name)])
+
+
+def _marks(host: int) -> Iterable[tuple[str, int]]:
+    return zip(TUNNELS, (THERE + host, SECOND + host, BACK + host), strict=True)
+
+
+def _leading_to(family: int, mark: int) -> Rule:
+    return Rule(family, HOSTS, table=_TABLES + mark, mark=mark, mask=MARK_BITS)
+
+
+def _address(address: IPAddress, index: int, scope: int = 0) -> bytes:
+    family, bits = _family(address)
+    head = _ADDRESS.pack(family, bits, 0, scope, index)
+    return head + attribute(2, address.packed) + attribute(1, address.packed) + u8(11, OURS)
+
+
+def _family(address: IPAddress) -> tuple[int, int]:
+    """And how many bits of an address are all of it."""
+    return (socket.AF_INET, 32) if address.version == 4 else (socket.AF_INET6, 128)
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, "little")
+
+
+@contextmanager
+def _unless(*numbers: int) -> Iterator[None]:
+    """What is so already is no error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise

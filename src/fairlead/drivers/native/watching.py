@@ -1,0 +1,81 @@
+"""What others do to rules, routes, addresses and devices of this host (rtnetlink(7)): ours may be among them.
+
+A host may have a million routes that come and go, so the kernel itself leaves out what cannot be ours, and what we did.
+Changes of nftables are not heard so: the kernel makes a message of some kilobytes for each element that we write.
+"""
+
+import ctypes
+import socket
+import struct
+import time
+
+from fairlead.drivers.native.netlink import ROUTE
+from fairlead.drivers.native.routing import OURS
+
+_LINK, _ADDRESS4, _ROUTE4, _RULE4, _ADDRESS6, _ROUTE6, _RULE6 = 1, 5, 7, 8, 9, 11, 19
+_GROUPS = sum(1 << each - 1 for each in (_LINK, _ADDRESS4, _ROUTE4, _RULE4, _ADDRESS6, _ROUTE6, _RULE6))
+_NEW_LINK, _DELETE_LINK, _DELETE_ADDRESS, _DELETE_ROUTE, _NEW_RULE, _DELETE_RULE = 16, 17, 21, 25, 32, 33
+_KINDS = _NEW_LINK, _DELETE_LINK, _DELETE_ADDRESS, _NEW_RULE, _DELETE_RULE
+"""Of which each may concern us. Who removes a link tells of it, and not of the routes that go with it."""
+_KIND_AT, _SENDER_AT, _ROUTE_PROTOCOL_AT = 4, 12, 16 + 5
+_SO_ATTACH_FILTER = 26
+_WORD, _HALF, _BYTE = 0x20, 0x28, 0x30
+_EQUAL, _RETURN = 0x15, 0x06
+_INSTRUCTION = struct.Struct("=HBBI")
+_ALL = 0xFFFFFFFF
+PAUSE = 10
+"""Times as long as a look took, until the next one: however much is changed, looks take a tenth of the time."""
+
+
+class Watch:
+    def __init__(self, sender: int) -> None:
+        """`sender` is the port of the socket by which ours are changed (netlink(7), nl_pid). Raises OSError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_NETLINK, kind, ROUTE)
+        _let_pass(self._socket, _filter(sender))
+        self._socket.bind((0, _GROUPS))
+        self._is_stirred = False
+        self._quiet_until = 0.0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def is_due(self) -> bool:
+        """Whether something was changed since the last look."""
+        self._is_stirred |= self._hear()
+        return self._is_stirred and time.monotonic() >= self._quiet_until
+
+    def looked(self, seconds: float) -> None:
+        """For so long. What was changed meanwhile asks for another look."""
+        self._is_stirred = False
+        self._quiet_until = time.monotonic() + PAUSE * seconds
+
+    def _hear(self) -> bool:
+        heard = False
+        while True:
+            try:
+                self._socket.recv(1)
+            except BlockingIOError:
+                return heard
+            except OSError:  # ENOBUFS: more than there was room for
+                pass
+            heard = True
+
+
+def _filter(sender: int) -> bytes:
+    """BPF, as the kernel has had it from the first (linux/filter.h). It reads numbers as the network has them."""
+    ours = [(_WORD, 0, 0, _SENDER_AT), (_EQUAL, len(_KINDS) + 4, 0, _swapped("=I", sender)), (_HALF, 0, 0, _KIND_AT)]
+    taken = [(_EQUAL, len(_KINDS) + 3 - place, 0, _swapped("=H", kind)) for place, kind in enumerate(_KINDS)]
+    route = [(_EQUAL, 0, 2, _swapped("=H", _DELETE_ROUTE)), (_BYTE, 0, 0, _ROUTE_PROTOCOL_AT)]
+    ends = [(_EQUAL, 1, 0, OURS), (_RETURN, 0, 0, 0), (_RETURN, 0, 0, _ALL)]
+    return b"".join(_INSTRUCTION.pack(*each) for each in (*ours, *taken, *route, *ends))
+
+
+def _swapped(form: str, number: int) -> int:
+    return int.from_bytes(struct.pack(form, number))
+
+
+def _let_pass(where: socket.socket, program: bytes) -> None:
+    held = ctypes.create_string_buffer(program)
+    said = struct.pack("HL", len(program) // _INSTRUCTION.size, ctypes.addressof(held))
+    where.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, said)

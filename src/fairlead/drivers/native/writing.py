@@ -1,0 +1,154 @@
+"""What a change of rows is in the kernel: elements in one transaction, and routes and addresses around it."""
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+
+from fairlead.dataplane.native import NativeRow, Own, Service, There, Vip, Way, led_to, vip_key
+from fairlead.dataplane.rows import Diff, Key
+from fairlead.drivers.interface import DriverError, MissingReference
+from fairlead.drivers.native.elements import Changes
+from fairlead.drivers.native.encoding import asked_key, client_elements, hairpins, pattern_elements, service_key
+from fairlead.drivers.native.found import Found, OwnRows, row_elements
+from fairlead.drivers.native.ground import Ground
+from fairlead.drivers.native.ruleset import FAMILIES, PATTERNS
+from fairlead.model.owner import Owner
+
+_Change = tuple[Owner, NativeRow | None, NativeRow | None]
+
+
+class Writing:
+    """Of some owners at once."""
+
+    def __init__(self, found: Found, diffs: Mapping[Owner, Diff]) -> None:
+        """Raises DriverError, of which MissingReference is one. `found` is changed when all was written."""
+        self._found = found
+        self._rows = {owner: _after(found.owners.get(owner, {}), diff) for owner, diff in diffs.items()}
+        self._changes = list(self._compare())
+        self._check()
+        services = list(_services(self._changes))
+        wanted = {key: None for key, _, _ in services} | {key: after for key, _, after in services if after}
+        self._slots = found.patterns.plan(
+            {key: after.slots or None if after else None for key, after in wanted.items()}
+        )
+        self._clients = found.lists.plan({key: after.clients if after else None for key, after in wanted.items()})
+        self._ends_asking = [
+            row for _, before, after in services if (row := after or before) and _ends_asking(before, after)
+        ]
+
+    def _compare(self) -> Iterator[_Change]:
+        for owner, rows in self._rows.items():
+            before = self._found.owners.get(owner, {})
+            yield from ((owner, row, None) for key, row in before.items() if key not in rows)
+            yield from ((owner, before.get(key), row) for key, row in rows.items() if before.get(key) != row)
+
+    def _check(self) -> None:
+        """What is referred to is there, by then or already, and nobody has what is another's."""
+        hosts = {row.host for _, _, row in self._changes if isinstance(row, Way)} | self._found.ways.keys()
+        takers = dict[Key, Owner]()
+        for owner, _, row in self._changes:
+            if isinstance(row, Service):
+                missing = led_to(row) - hosts
+                if missing:
+                    raise MissingReference(f"{owner}: there is no Way {min(missing)}")
+                if (vip := vip_key(row.vip)) not in self._rows[owner]:
+                    raise MissingReference(f"{owner}: there is no {' '.join(vip)}")
+            elif isinstance(row, Vip | Way | Own):
+                had = self._whose(row)
+                keeps = had is not None and row.key in self._rows.get(had, {row.key})
+                whose = had if had is not None and keeps else takers.setdefault(row.key, owner)
+                if whose != owner:
+                    raise DriverError(f"{row} is of {whose}")
+
+    def _whose(self, row: Vip | Way | Own) -> Owner | None:
+        match row:
+            case Vip():
+                return self._found.vips.get(row.address)
+            case Way():
+                return self._found.ways.get(row.host)
+            case Own():  # a host has two at most, which change when an operator says so
+                return next((owner for owner, rows in self._found.owners.items() if row.key in rows), None)
+
+    def write(self, ground: Ground) -> None:
+        """Raises DriverError, after which what was done is known, and Unavailable or OSError, after which it is not."""
+        changes = self._elements(ground.table)
+        had = {row.address: owner for owner, row, _ in self._changes if isinstance(row, Vip) and row.held}
+        has = {row.address: owner for owner, _, row in self._changes if isinstance(row, Vip) and row.held}
+        taken = {row.address for _, _, row in self._changes if isinstance(row, Vip) and row.taken}
+        released = {row.address for _, row, _ in self._changes if isinstance(row, Vip) and row.taken} - taken
+        ways = {row.host: row.address for _, _, row in self._changes if isinstance(row, Way)}
+        for host, address in ways.items():
+            ground.routing.add_way(host, address)
+        ground.routing.take(sorted(taken, key=str))  # first: connections go on
+        ground.routing.leave([each for each in had if each not in has])
+        ground.transact(changes)
+        for _, before, row in self._changes:
+            if isinstance(before, Way) and row is None and before.host not in ways:
+                ground.routing.remove_way(before.host)
+        vips = ChainMap(has, self._found.vips)
+        refused = ground.routing.hold([each for each in has if each not in had], vips)
+        for each in refused:
+            vip = Vip(address=each, held=False)
+            self._rows[has[each]][vip.key] = vip
+        ground.routing.release(sorted(released, key=str))
+        ground.routing.leave([each for each in released if each not in has])
+        ground.routing.lead_own(sorted(taken, key=str), vips)
+        for family in FAMILIES.values():
+            its = {asked_key(service_key(row)) for row in self._ends_asking if row.vip.version == family.version}
+            if its:
+                ground.forget_asked(family, its)
+        self._commit()
+        if refused:
+            raise DriverError(f"this host has {', '.join(map(str, refused))} itself, and not for a load balancer")
+
+    def _elements(self, table: str) -> Changes:
+        changes, found = Changes(table), self._found
+        for owner, before, after in self._changes:
+            old = row_elements(before, owner, found.patterns.numbers, found.lists.numbers) if before else {}
+            new = row_elements(after, owner, self._slots.numbers, self._clients.numbers) if after else {}
+            changes.change_all(old, new)
+        for owner, rows in self._rows.items():
+            changes.change_all(hairpins(found.owners.get(owner, {}).values()), hairpins(rows.values()))
+        for number, (slots, others) in self._slots.changes.items():
+            changes.change(PATTERNS, pattern_elements(number, slots or b""), pattern_elements(number, others or b""))
+        for number, (clients, other) in self._clients.changes.items():
+            changes.change_all(client_elements(number, clients or ()), client_elements(number, other or ()))
+        return changes
+
+    def _commit(self) -> None:
+        self._found.patterns.commit(self._slots)
+        self._found.lists.commit(self._clients)
+        for owner, before, after in self._changes:
+            if isinstance(before, Way) and after is None and self._found.ways.get(before.host) == owner:
+                del self._found.ways[before.host]
+            elif isinstance(before, Vip) and after is None and self._found.vips.get(before.address) == owner:
+                del self._found.vips[before.address]
+        for owner, rows in self._rows.items():
+            self._found.owners.pop(owner, None)
+            if rows:
+                self._found.owners[owner] = rows
+        for owner, _, after in self._changes:
+            if isinstance(after, Way):
+                self._found.ways[after.host] = owner
+            elif isinstance(after, Vip):
+                self._found.vips[after.address] = owner
+
+
+def _after(before: OwnRows, diff: Diff) -> OwnRows:
+    rows = {key: row for key, row in before.items() if key not in diff.deletes}
+    changed = {**diff.creates, **{key: update.after for key, update in diff.updates.items()}}
+    return rows | {key: row for key, row in changed.items() if isinstance(row, NativeRow)}
+
+
+def _services(changes: list[_Change]) -> Iterator[tuple[Key, Service | None, Service | None]]:
+    for _, before, after in changes:
+        old, new = before if isinstance(before, Service) else None, after if isinstance(after, Service) else None
+        if (row := new or old) is not None:
+            yield row.key, old, new
+
+
+def _ends_asking(before: Service | None, after: Service | None) -> bool:
+    """Whether slots of other hosts become this one's, or it is no service any more."""
+    if before is None or after is None:
+        return after is None
+    theirs = {slot for slot, place in enumerate(before.slots) if isinstance(before.targets[place], There)}
+    return any(not isinstance(after.targets[place], There) for slot, place in enumerate(after.slots) if slot in theirs)

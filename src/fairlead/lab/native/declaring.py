@@ -1,0 +1,32 @@
+"""Hosts of the lab, declared to a server as an operator does it by `fairlead chassis host set`."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+
+from fairlead.lab.errors import LabError
+from fairlead.lab.native.plan import Site
+
+
+def declare(url: str, hosts: Iterable[Site]) -> None:
+    """What is declared already stays as it is. Raises LabError."""
+    for host in hosts:
+        said = {
+            "number": host.number,
+            "addresses": list(host.own),
+            "prefixes": [{"cidr": prefix} for prefix in host.prefixes],
+        }
+        request = urllib.request.Request(
+            f"{url}/operator/hosts/{host.name}",
+            json.dumps(said).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10):
+                pass
+        except urllib.error.HTTPError as error:
+            raise LabError(f"{url} does not take {host.name}: {error.read().decode()}") from None
+        except OSError as error:
+            raise LabError(f"{url} does not take {host.name}: {error}") from None

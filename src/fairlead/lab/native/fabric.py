@@ -1,0 +1,85 @@
+"""Hosts, routers and what is outside, as namespaces, and the links between them.
+
+A link is cut in silence, as in a fabric with switches between: neither end loses its carrier, and only who asks again
+and again finds out. The cut is at the router's end, in nftables of the router's: those of a host are the host's.
+"""
+
+from collections.abc import Sequence
+
+from fairlead.lab import namespaces
+from fairlead.lab.layout import Layout
+from fairlead.lab.namespaces import LinkEnd
+from fairlead.lab.native.plan import MTU, ROUTERS, Link, Router, Site, link
+from fairlead.lab.processes import Command, run
+
+FORWARDING = {"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"}
+FIVE_TUPLE = {
+    f"{version}/fib_multipath_hash_{key}": value
+    for version in ("ipv4", "ipv6")
+    for key, value in (("policy", "3"), ("fields", "0x37"))
+}
+"""Of a packet itself (ip-sysctl): by policy 1 Linux takes the socket's own random hash, for it sees the socket."""
+STRICT = {"ipv4/conf/default/rp_filter": "2"}
+"""Of hosts, as systemd has it."""
+
+
+def make_router(layout: Layout, router: Router) -> None:
+    namespace = layout.namespace(router.name)
+    namespaces.add(namespace)
+    namespaces.write_settings(namespace, {**FORWARDING, **FIVE_TUPLE})
+    namespaces.configure(namespace, [f"address add {own} dev lo" for own in router.own])
+    rehash(layout, router, router.number)
+
+
+def make_site(layout: Layout, site: Site) -> None:
+    """With its links to both routers. What none of its machines has is refused: it would circle otherwise."""
+    namespace = layout.namespace(site.name)
+    namespaces.add(namespace)
+    settings = {**FORWARDING, **(STRICT if site.number else FIVE_TUPLE)}
+    namespaces.write_settings(namespace, settings)
+    refused = [f"route add unreachable {prefix} metric 4294967295" for prefix in site.prefixes]
+    namespaces.configure(namespace, [*(f"address add {own} dev lo" for own in site.own), *refused])
+    for router in ROUTERS:
+        _connect(layout, link(router, site))
+
+
+def _connect(layout: Layout, between: Link) -> None:
+    router, site = between.router.name, between.site.name
+    ends = (
+        (LinkEnd(namespace=layout.namespace(router), device=site), between.near),
+        (LinkEnd(namespace=layout.namespace(site), device=router), between.far),
+    )
+    namespaces.join(ends[0][0], ends[1][0], MTU)
+    for end, addresses in ends:
+        lines = [f"address add {each} dev {end.device}" for each in addresses]
+        namespaces.configure(end.namespace, [*lines, f"link set {end.device} up"])
+
+
+def unmake_site(layout: Layout, site: Site) -> None:
+    """Its links first: with the namespace they would go at the kernel's leisure."""
+    for router in ROUTERS:
+        namespaces.remove_device(layout.namespace(router.name), site.name)
+    namespaces.delete(layout.namespace(site.name))
+
+
+def rehash(layout: Layout, router: Router, seed: int) -> None:
+    """From now on the router spreads flows over its ways as another one would."""
+    namespaces.write_settings(layout.namespace(router.name), {"ipv4/fib_multipath_hash_seed": str(seed)})
+
+
+def cut(layout: Layout, links: Sequence[Link]) -> None:
+    for each in links:
+        table, device = f"netdev cut-{each.site.name}", f'device "{each.site.name}" priority -500'
+        chains = [f"chain {way} {{ type filter hook {way} {device}; policy drop; }}" for way in ("ingress", "egress")]
+        _nft(layout, each.router, [f"table {table}", f"delete table {table}", f"table {table} {{", *chains, "}"])
+
+
+def mend(layout: Layout, links: Sequence[Link]) -> None:
+    for each in links:
+        table = f"netdev cut-{each.site.name}"
+        _nft(layout, each.router, [f"table {table}", f"delete table {table}"])
+
+
+def _nft(layout: Layout, router: Router, lines: Sequence[str]) -> None:
+    argv = namespaces.inside(layout.namespace(router.name), ("nft", "-f", "-"))
+    run(Command(argv=argv), stdin="\n".join(lines) + "\n")

@@ -1,0 +1,273 @@
+"""A lab of plain Linux hosts: each with FRR, behind two routers, with machines, and what is outside.
+
+It has the words of the lab of OVN where they mean the same. Besides, it breaks what breaks in a fabric: power, links,
+sessions, routers that spread flows anew. Each fault returns when it is done, not when others have found out: that is
+what tests wait for.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from fairlead.lab import namespaces, processes, programs, records
+from fairlead.lab.databases import PATIENCE_SECONDS, until
+from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
+from fairlead.lab.lab import Progress, be_silent, swept_on_failure, take_down
+from fairlead.lab.layout import RUN_DIR, Layout
+from fairlead.lab.native import fabric, machine, management, routes, routing
+from fairlead.lab.native.machine import Machine
+from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Link, Router, Site, link, plan_hosts
+from fairlead.lab.native.status import NativeStatus, nodes, read_status
+from fairlead.lab.places import Places
+from fairlead.lab.processes import Command
+from fairlead.lab.records import Dataplane, Hold
+from fairlead.lab.sweep import remains
+
+PACKAGES = ("frr", "nftables", "iproute2")
+TOOLS = (*(str(routing.FOLDER / program) for program in routing.PROGRAMS), "vtysh", "nft", "ip")
+HOSTS = 3
+"""Of a new lab, if nobody says how many."""
+
+
+def require_machine() -> None:
+    """Raise what keeps this machine from carrying a lab of plain hosts."""
+    if os.geteuid() != 0:
+        raise NotRoot
+    if missing := [*programs.missing(None, TOOLS, ())]:
+        raise MissingTools(missing, PACKAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeRecord:
+    name: str
+    chassis: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeLab(Places):
+    """A lab of plain hosts that runs."""
+
+    record: NativeRecord
+
+    @classmethod
+    def up(
+        cls, name: str = "lab", chassis: int | None = None, run_dir: Path = RUN_DIR, progress: Progress = be_silent
+    ) -> Self:
+        """Bring up a lab, or find it up and well; returns when everybody has all ways to everybody.
+
+        `chassis` is how many hosts; None is for a lab that runs what it has, and for a new one the default.
+        """
+        require_machine()
+        layout = Layout(name=name, run_dir=run_dir)
+        with records.locked(layout, Hold.ALONE):
+            records.require_dataplane(layout, Dataplane.NATIVE)
+            running = _running(layout)
+            if running is None:
+                count = chassis or _recorded_hosts(layout) or HOSTS
+                if remains(layout):
+                    progress(f"lab {name}: it does not work any more; removing it with all that is in it")
+                progress(f"lab {name}: starting two routers and {count} hosts")
+                running = _bring_up(layout, plan_hosts(count))
+                progress(f"lab {name}: up")
+            elif chassis is not None and len(running.chassis) != chassis:
+                raise LabMismatch(name, f"{len(running.chassis)} hosts", "--chassis")
+            return cls(layout=layout, record=running)
+
+    @classmethod
+    def open(cls, name: str = "lab", run_dir: Path = RUN_DIR) -> Self:
+        """Attach to a lab that runs."""
+        layout = Layout(name=name, run_dir=run_dir)
+        return cls(layout=layout, record=_read(layout))
+
+    def down(self) -> None:
+        take_down(self.name, self.layout.run_dir)
+
+    def status(self) -> NativeStatus:
+        return read_status(self.layout, self.record.chassis, self.workloads())
+
+    # Places
+
+    def workloads(self) -> tuple[Machine, ...]:
+        return records.read_workloads(self.layout, Machine)
+
+    def workload(self, name: str) -> Machine:
+        return records.read_workload(self.layout, name, Machine)
+
+    def chassis(self, name: str) -> Site:
+        """A host, or what is outside: where machines are."""
+        sites = {site.name: site for site in (*self.record.chassis, OUTSIDE_SITE)}
+        if name not in sites:
+            raise UnknownNode(name, tuple(sites))
+        return sites[name]
+
+    def router(self, name: str) -> Router:
+        routers = {router.name: router for router in ROUTERS}
+        if name not in routers:
+            raise UnknownNode(name, tuple(routers))
+        return routers[name]
+
+    def add_workload(self, added: Machine) -> None:
+        """Plug it in; returns when its server listens."""
+        site = self.chassis(added.chassis)
+        with records.locked(self.layout, Hold.SHARED), ExitStack() as undo:
+            _read(self.layout)
+            records.write_workload(self.layout, added)
+            undo.callback(self._withdraw, added)
+            machine.plug(self.layout, site, added)
+            undo.pop_all()
+
+    def remove_workload(self, name: str) -> None:
+        with records.locked(self.layout, Hold.SHARED):
+            self._withdraw(self.workload(name))
+
+    def _withdraw(self, removed: Machine) -> None:
+        machine.unplug(self.layout, self.chassis(removed.chassis), removed)
+        shutil.rmtree(self.layout.node_directory(removed.name), ignore_errors=True)
+        records.delete_workload(self.layout, removed.name)
+
+    def command(self, place: str, argv: Sequence[str]) -> Command:
+        """What runs a program in a node or machine; `vtysh` speaks with the daemons of a node."""
+        places = [*nodes(self.record.chassis), *(each.name for each in self.workloads())]
+        if place not in places:
+            raise UnknownNode(place, places)
+        argv = namespaces.inside(self.layout.namespace(place), argv)
+        return Command(argv=argv, environment=routing.environment(self.layout, place))
+
+    def reach(self, listen: str) -> None:
+        """Every host reaches what listens on this machine at HOST:PORT on loopback, at the same address."""
+        management.reach(self.layout, [host.name for host in self.record.chassis], listen)
+
+    # Faults
+
+    def cut(self, router: str, site: str) -> None:
+        """The link is silent from now on; neither end loses its carrier."""
+        fabric.cut(self.layout, [self._link(router, site)])
+
+    def mend(self, router: str, site: str) -> None:
+        fabric.mend(self.layout, [self._link(router, site)])
+
+    def end_session(self, router: str, site: str) -> None:
+        """Of BGP, by the router, which says goodbye and takes no other one."""
+        routing.end_session(self.layout, self._link(router, site))
+
+    def begin_session(self, router: str, site: str) -> None:
+        """The router takes one again; when it is there is up to both."""
+        routing.begin_session(self.layout, self._link(router, site))
+
+    def rehash(self, router: str, seed: int) -> None:
+        """The router spreads flows over its ways anew: as it would after a restart, or another one in its place."""
+        fabric.rehash(self.layout, self.router(router), seed)
+
+    def stop_routing(self, place: str) -> None:
+        """The routing daemons of a node are killed. Its kernel goes on with what they had said."""
+        self._require_node(place)
+        routing.kill(self.layout, place)
+
+    def start_routing(self, place: str) -> None:
+        self._require_node(place)
+        routing.start(self.layout, place, _configuration(self.record.chassis, place))
+
+    def power_off(self, place: str) -> None:
+        """A host or a router is dead: silent first, and then all that runs there and in its machines is killed."""
+        self._require_node(place)
+        fabric.cut(self.layout, self._links(place))
+        management.silence(self.layout, place)
+        behind = (each.name for each in self.workloads() if each.chassis == place)
+        dead = [self.layout.namespace(each) for each in (place, *behind)]
+        processes.kill(namespaces.processes(dead), lambda pid: pid in namespaces.processes(dead))
+
+    def power_on(self, place: str) -> None:
+        """It boots: of a host nothing is left but what is on its disk, and its machines begin anew. Returns when its
+        daemons run; a host's agent is started by who wants it."""
+        self._require_node(place)
+        if any(place == host.name for host in self.record.chassis):
+            self._boot(self.chassis(place))
+        fabric.mend(self.layout, self._links(place))
+        self.start_routing(place)
+
+    def _boot(self, host: Site) -> None:
+        behind = [each for each in self.workloads() if each.chassis == host.name]
+        for each in behind:
+            machine.unplug(self.layout, host, each)
+        fabric.unmake_site(self.layout, host)
+        fabric.make_site(self.layout, host)
+        management.begin_again(self.layout, host.name)
+        for each in behind:
+            machine.plug(self.layout, host, each)
+
+    def _links(self, place: str) -> list[Link]:
+        """Of a router or a site."""
+        sites = (*self.record.chassis, OUTSIDE_SITE)
+        return [link(router, site) for router in ROUTERS for site in sites if place in (router.name, site.name)]
+
+    def _link(self, router: str, site: str) -> Link:
+        return link(self.router(router), self.chassis(site))
+
+    def _require_node(self, place: str) -> None:
+        if place not in (known := nodes(self.record.chassis)):
+            raise UnknownNode(place, known)
+
+    # Conditions
+
+    def ways(self, place: str, address: str) -> frozenset[str]:
+        """By whom the kernel of this place reaches the address, as far as it has a route of its own."""
+        return routes.read_ways(self.layout, place, 6 if ":" in address else 4).get(address, frozenset())
+
+    def wait_ways(self, place: str, address: str, *by: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """These, and no others."""
+        condition = f"{place} reaches {address} by {', '.join(by) or 'nobody'}"
+        until(seconds, condition, lambda: self.ways(place, address) == frozenset(by))
+
+    def wait_routed(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Everybody has all ways to everybody, and BFD on each of them."""
+        hosts = self.record.chassis
+        until(seconds, "every place has all ways to every other one", lambda: routes.is_whole(self.layout, hosts))
+
+
+def _read(layout: Layout) -> NativeRecord:
+    return records.read_record(layout, Dataplane.NATIVE, NativeRecord)
+
+
+def _running(layout: Layout) -> NativeRecord | None:
+    """The record of a lab that is complete and well."""
+    try:
+        record = _read(layout)
+    except LabNotFound:
+        return None
+    machines = records.read_workloads(layout, Machine)
+    return record if read_status(layout, record.chassis, machines).is_healthy else None
+
+
+def _recorded_hosts(layout: Layout) -> int:
+    """Of a lab that was there; 0 of none."""
+    try:
+        return len(_read(layout).chassis)
+    except LabNotFound:
+        return 0
+
+
+def _bring_up(layout: Layout, hosts: Sequence[Site]) -> NativeRecord:
+    record = NativeRecord(name=layout.name, chassis=tuple(hosts))
+    with swept_on_failure(layout):
+        routing.provide_vtysh(layout)
+        for router in ROUTERS:
+            fabric.make_router(layout, router)
+        for site in (OUTSIDE_SITE, *hosts):
+            fabric.make_site(layout, site)
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda node: routing.start(layout, node, _configuration(hosts, node)), nodes(hosts)))
+        NativeLab(layout=layout, record=record).wait_routed()
+        records.write_lab(layout, Dataplane.NATIVE, record)
+    return record
+
+
+def _configuration(hosts: Sequence[Site], place: str) -> str:
+    """Of the routing daemons of a node."""
+    texts = {router.name: routing.render_router(router, (*hosts, OUTSIDE_SITE)) for router in ROUTERS}
+    texts[OUTSIDE_SITE.name] = routing.render_outside(OUTSIDE_SITE)
+    return texts.get(place) or next(routing.render_host(host) for host in hosts if host.name == place)

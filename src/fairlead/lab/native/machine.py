@@ -1,0 +1,76 @@
+"""A machine: a namespace behind a host, or outside, with addresses that are routed to it.
+
+Each has a link of its own to its host, and no network in common with another: whatever it sends goes through its host.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from fairlead.lab import namespaces
+from fairlead.lab.errors import InvalidWorkload
+from fairlead.lab.layout import Layout, workload_device
+from fairlead.lab.namespaces import LinkEnd
+from fairlead.lab.native.plan import LINK_GATEWAY, MTU, Site, is_node_name
+from fairlead.lab.workload import DEVICE, complaints, remove, start_answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The record of a machine, as it is kept on disk. `chassis` is the host that it is behind, or `outside`."""
+
+    name: str
+    chassis: str
+    addresses: tuple[str, ...]
+    serve: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """A record that exists can be plugged in: what is wrong with it is said here, before anything is made."""
+        if complaint := next(_complaints(self), ""):
+            raise InvalidWorkload(f"machine {self.name!r}: {complaint}")
+
+
+def _complaints(machine: Machine) -> Iterator[str]:
+    yield from complaints(machine.name, machine.serve, is_node_name(machine.name))
+    if not machine.addresses:
+        yield "it needs an address"
+    try:
+        _ = [ip_address(address) for address in machine.addresses]
+    except ValueError as error:
+        yield str(error)
+
+
+def plug(layout: Layout, site: Site, machine: Machine) -> None:
+    """Returns when the machine's server listens, if it has one."""
+    namespace, host = layout.namespace(machine.name), layout.namespace(site.name)
+    device = workload_device(machine.name)
+    namespaces.add(namespace)
+    namespaces.join(LinkEnd(namespace=host, device=device), LinkEnd(namespace=namespace, device=DEVICE), MTU)
+    namespaces.configure(host, _near(site, machine, device))
+    namespaces.configure(namespace, _far(site, machine))
+    start_answer(layout, machine.name, machine.serve)
+
+
+def unplug(layout: Layout, site: Site, machine: Machine) -> None:
+    """Undoes whatever part of `plug` was done, and whatever is left of a host that lost its power."""
+    host = layout.namespace(site.name)
+    if host in namespaces.existing(host):
+        namespaces.remove_device(host, workload_device(machine.name))
+    remove(layout, machine.name)
+
+
+def _near(site: Site, machine: Machine, device: str) -> Iterator[str]:
+    yield f"link set {device} addrgenmode none up"
+    yield f"address add {site.gateway}/32 dev {device}"
+    yield f"address add {LINK_GATEWAY}/64 dev {device}"
+    for address in machine.addresses:
+        yield f"route add {address} dev {device}"
+
+
+def _far(site: Site, machine: Machine) -> Iterator[str]:
+    yield f"link set {DEVICE} up"
+    for address in machine.addresses:
+        yield f"address add {address} dev {DEVICE}"
+    for version in sorted({ip_address(address).version for address in machine.addresses}):
+        router = site.gateway if version == 4 else LINK_GATEWAY
+        yield f"route add default via {router} dev {DEVICE} onlink"

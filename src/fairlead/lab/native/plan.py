@@ -1,0 +1,122 @@
+"""The plan of a lab of plain Linux hosts: names and addresses, which follow from numbers.
+
+    outside ── router1 ── host1 ── machines
+            ╲╱         ╲╱
+            ╱╲         ╱╲
+            ── router2 ── host2 ── machines          (and so on)
+
+Every host, and what is outside, has a link to each of both routers. An end of a link is called by who is at the other
+end. Machines are behind hosts, or outside. Labs are apart, so all of them may use the same addresses.
+"""
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+
+from fairlead.lab.errors import LabError
+from fairlead.lab.layout import OUTSIDE
+
+MAX_HOSTS = 16
+"""As many ways as routers take to one address."""
+VIPS = ("203.0.113.0/24", "2001:db8:f::/48")
+"""Of these networks hosts announce what is on their `lo` (RFC 5737, RFC 3849)."""
+MTU = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A host with its machines, or what is outside: its own addresses, and those of its machines."""
+
+    name: str
+    number: int
+    """Of its links: 0 is outside."""
+    system: int
+    """The autonomous system."""
+    own: tuple[str, str]
+    """On `lo`: IPv4, IPv6."""
+    prefixes: tuple[str, str]
+    """Of its machines."""
+
+    def addresses(self, number: int) -> tuple[str, str]:
+        """Of the machine of this number, from 2 to 254: IPv4 and IPv6, which end in the same digits."""
+        if not 2 <= number <= 254:
+            raise LabError(f"machines are numbered from 2 to 254, not {number}")
+        four, six = IPv4Network(self.prefixes[0]), IPv6Network(self.prefixes[1])
+        return str(four[number]), str(six[int(str(number), 16)])
+
+    @property
+    def gateway(self) -> str:
+        """Of its machines, for IPv4; for IPv6 it is `LINK_GATEWAY`."""
+        return str(IPv4Network(self.prefixes[0])[1])
+
+
+LINK_GATEWAY = "fe80::1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    name: str
+    number: int
+    system: int
+    own: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Between a router and a site, with the addresses of both ends and their prefix lengths."""
+
+    router: Router
+    site: Site
+    near: tuple[str, str]
+    """The router's."""
+    far: tuple[str, str]
+    """The site's."""
+
+
+OUTSIDE_SITE = Site(
+    name=OUTSIDE,
+    number=0,
+    system=65001,
+    own=("10.253.0.1", "fd00:fffd::1"),
+    prefixes=("198.51.100.0/24", "2001:db8:c::/64"),
+)
+ROUTERS = tuple(
+    Router(name=f"router{number}", number=number, system=65000, own=(f"10.254.0.{number}", f"fd00:fffe::{number}"))
+    for number in (1, 2)
+)
+"""Of one autonomous system: neither takes the other's routes, and so no packet goes by a host from one to the other."""
+
+
+def plan_hosts(count: int) -> tuple[Site, ...]:
+    if not 1 <= count <= MAX_HOSTS:
+        raise LabError(f"a lab of plain hosts has 1 to {MAX_HOSTS}, not {count}")
+    return tuple(
+        Site(
+            name=f"host{number}",
+            number=number,
+            system=65100 + number,
+            own=(f"10.255.0.{number}", f"fd00:ffff::{number}"),
+            prefixes=(f"10.{100 + number}.0.0/24", f"fd00:{100 + number}::/64"),
+        )
+        for number in range(1, count + 1)
+    )
+
+
+def link(router: Router, site: Site) -> Link:
+    four, six = f"172.16.{router.number}.", f"fd00:fff{router.number}:{site.number}::"
+    return Link(
+        router=router,
+        site=site,
+        near=(f"{four}{4 * site.number + 1}/30", f"{six}1/64"),
+        far=(f"{four}{4 * site.number + 2}/30", f"{six}2/64"),
+    )
+
+
+def address(end: str) -> str:
+    """Of an end of a link, without the length of its prefix."""
+    return end.partition("/")[0]
+
+
+def is_node_name(name: str) -> bool:
+    """Names that machines must leave to the lab itself."""
+    return name == OUTSIDE or re.fullmatch(r"(host|router)\d+", name) is not None

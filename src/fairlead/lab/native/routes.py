@@ -1,0 +1,61 @@
+"""Which ways a place's kernel takes, as `ip` says it: what a routing daemon believes is another matter."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from fairlead.lab.layout import Layout
+from fairlead.lab.native import routing
+from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Site, address, link
+from fairlead.lab.processes import Command, run
+
+
+class _Hop(msgspec.Struct):
+    dev: str
+    flags: tuple[str, ...] = ()
+
+
+class _Route(msgspec.Struct):
+    dst: str
+    dev: str = ""
+    flags: tuple[str, ...] = ()
+    nexthops: tuple[_Hop, ...] = ()
+
+
+def read_ways(layout: Layout, place: str, version: int) -> Mapping[str, frozenset[str]]:
+    """Of each destination, as `ip` writes it, the devices by which it is reached; they are called by who is there."""
+    argv = ("ip", "-n", layout.namespace(place), f"-{version}", "-json", "route", "show")
+    routes = msgspec.json.decode(run(Command(argv=argv)), type=list[_Route])
+    return {route.dst: frozenset(_devices(route)) for route in routes if route.dst != "default"}
+
+
+def _devices(route: _Route) -> Iterator[str]:
+    """Those of links whose other end is there."""
+    for hop in route.nexthops or (_Hop(route.dev, route.flags),):
+        if hop.dev and "dead" not in hop.flags:
+            yield hop.dev
+
+
+def is_whole(layout: Layout, hosts: Sequence[Site]) -> bool:
+    """Whether every place has all ways to the addresses and the machines of every host, and to what is outside, and
+    would find out at once if one of them died."""
+    sites = (*hosts, OUTSIDE_SITE)
+    routers = frozenset(router.name for router in ROUTERS)
+    for i, version in enumerate((4, 6)):
+        for router in ROUTERS:
+            ways = read_ways(layout, router.name, version)
+            if not all(ways.get(to) == frozenset({site.name}) for site in sites for to in _destinations(site, i)):
+                return False
+        for site in sites:
+            ways = read_ways(layout, site.name, version)
+            others = [other for other in sites if other != site]
+            if not all(ways.get(to) == routers for other in others for to in _destinations(other, i)):
+                return False
+    return all(
+        {address(link(router, site).far[0]) for site in sites} <= routing.watched(layout, router.name)
+        for router in ROUTERS
+    )
+
+
+def _destinations(site: Site, i: int) -> tuple[str, str]:
+    return site.own[i], site.prefixes[i]

@@ -1,0 +1,203 @@
+"""FRR in a namespace: its configuration, and its daemons, started one by one with a run folder of their own.
+
+It has nothing to do with a service of the machine's that may run too. Hosts have the very file that operators are given
+(`examples/native/frr.conf`), read as their own would be, by `vtysh -b`. Daemons run as the user of the Debian package,
+for zebra and bfdd take no other, and each goes to the background when it is ready.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fairlead.lab import namespaces, processes
+from fairlead.lab.errors import LabError
+from fairlead.lab.layout import Layout
+from fairlead.lab.native.plan import ROUTERS, VIPS, Link, Router, Site, address, link
+from fairlead.lab.processes import Command, run
+
+FOLDER = Path("/usr/lib/frr")
+USER = "frr"
+PROGRAMS = ("zebra", "bfdd", "bgpd")
+"""In the order in which they are started: zebra is whom the others speak with."""
+SOCKETS = "FAIRLEAD_LAB_FRR"
+VTYSH = f"""#!/bin/sh
+exec /usr/bin/vtysh --vty_socket "${SOCKETS}" --config_dir "${SOCKETS}" "$@"
+"""
+EXAMPLES = (Path(__file__).parents[4] / "examples" / "native", Path(sys.prefix) / "share" / "fairlead" / "native")
+"""In the repository, and where `pip install` puts them."""
+FIRST = ("nice", "-n", "-20")
+"""A router's BFD does not wait until tests on the same processors have done their work."""
+PRIVATELY = ("sh", "-c", 'mount --bind "$0" /var/tmp && exec "$@"')
+"""In the mount namespace of `ip netns exec`: what a daemon that is killed leaves in /var/tmp goes with the lab."""
+
+TRANSIT = """frr defaults datacenter
+bgp route-map delay-timer 1
+bfd
+ profile fabric
+  detect-multiplier 3
+  receive-interval 100
+  transmit-interval 100
+ exit
+exit
+router bgp {system}
+ bgp router-id {identity}
+ bgp graceful-restart-disable
+ coalesce-time 50
+ no bgp ebgp-requires-policy
+ no bgp network import-check
+ bgp bestpath as-path multipath-relax
+ neighbor fabric peer-group
+ neighbor fabric remote-as external
+ neighbor fabric timers 1 3
+ neighbor fabric timers connect 1
+ neighbor fabric bfd profile fabric
+{neighbors}
+ address-family ipv4 unicast
+{networks4}
+  maximum-paths 16
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor fabric activate
+{networks6}
+  maximum-paths 16
+ exit-address-family
+exit
+"""
+
+
+def environment(layout: Layout, place: str) -> Mapping[str, str]:
+    """With this, `vtysh` means the place's daemons."""
+    return {**layout.environment(place), SOCKETS: str(folder(layout, place))}
+
+
+def folder(layout: Layout, place: str) -> Path:
+    return layout.node_directory(place) / "frr"
+
+
+def provide_vtysh(layout: Layout) -> None:
+    layout.programs.mkdir(parents=True)
+    script = layout.programs / "vtysh"
+    script.write_text(VTYSH)
+    script.chmod(0o755)
+
+
+def example(name: str) -> str:
+    """A file for operators, as it is."""
+    for place in EXAMPLES:
+        if (place / name).exists():
+            return (place / name).read_text()
+    raise LabError(f"no {name} in {' or '.join(map(str, EXAMPLES))}")
+
+
+def values(host: Site) -> Mapping[str, str]:
+    """What a host's file has in place of the names between at signs."""
+    routers = [address(link(router, host).near[0]) for router in ROUTERS]
+    named = {"ADDRESS": host.own, "MACHINES": host.prefixes, "VIPS": VIPS}
+    both = {f"{name}{version}": pair[i] for name, pair in named.items() for i, version in enumerate((4, 6))}
+    return {"AS": str(host.system), "ROUTER1": routers[0], "ROUTER2": routers[1], **both}
+
+
+def render_host(host: Site, file: str = "frr.conf") -> str:
+    text = example(file)
+    for name, value in values(host).items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def render_router(router: Router, sites: Sequence[Site]) -> str:
+    """What it announces of its own is its address, and its ends of links."""
+    links = [link(router, site) for site in sites]
+    networks = [(f"{router.own[0]}/32", f"{router.own[1]}/128"), *(each.near for each in links)]
+    return _transit(router.system, router.own[0], [each.far[0] for each in links], networks)
+
+
+def render_outside(outside: Site) -> str:
+    """What is outside stands for the rest of the world: it takes both ways to what both routers say."""
+    networks = [(f"{outside.own[0]}/32", f"{outside.own[1]}/128"), outside.prefixes]
+    neighbors = [link(router, outside).near[0] for router in ROUTERS]
+    return _transit(outside.system, outside.own[0], neighbors, networks)
+
+
+def _transit(system: int, identity: str, neighbors: Sequence[str], networks: Sequence[tuple[str, str]]) -> str:
+    return TRANSIT.format(
+        system=system,
+        identity=identity,
+        neighbors="\n".join(f" neighbor {address(each)} peer-group fabric" for each in neighbors),
+        networks4="\n".join(f"  network {four}" for four, _ in networks),
+        networks6="\n".join(f"  network {six}" for _, six in networks),
+    )
+
+
+def start(layout: Layout, place: str, configuration: str) -> None:
+    """Returns when its daemons have read the configuration; sessions come later. Daemons that are left end first."""
+    kill(layout, place)
+    own = folder(layout, place)
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "frr.conf").write_text(configuration)
+    (own / "vtysh.conf").touch()
+    shutil.chown(own, USER, USER)
+    for program in PROGRAMS:
+        command = (*FIRST, *PRIVATELY, str(own), *_daemon(own, program))
+        run(Command(argv=namespaces.inside(layout.namespace(place), command), environment=environment(layout, place)))
+    said = ask(layout, place, "-b")
+    if "%" in said:  # its exit code is 0 whatever it has read
+        raise LabError(f"{place}: FRR does not take its configuration: {said.strip()}")
+
+
+def _daemon(own: Path, program: str) -> Iterator[str]:
+    yield from (str(FOLDER / program), "--daemon", "--user", USER, "--group", USER, "--vty_port", "0")
+    yield from ("--vty_socket", str(own), "--socket", str(own / "zserv.api"), "--pid_file", str(own / f"{program}.pid"))
+    yield from ("--log", f"file:{own / program}.log")
+    if program == "zebra":
+        yield "--v6-rr-semantics"  # else a route of IPv6 is taken away and made anew, and is missing for a moment
+    if program == "bfdd":
+        yield from ("--bfdctl", str(own / "bfdd.sock"))
+
+
+def ask(layout: Layout, place: str, *words: str) -> str:
+    """Run vtysh with these words."""
+    return run(Command(argv=(str(layout.programs / "vtysh"), *words), environment=environment(layout, place)))
+
+
+def configure(layout: Layout, place: str, *lines: str) -> None:
+    words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
+    if "%" in (said := ask(layout, place, *words)):
+        raise LabError(f"{place}: FRR does not take {lines}: {said.strip()}")
+
+
+class _Peer(msgspec.Struct):
+    peer: str
+    status: str
+
+
+def watched(layout: Layout, router: str) -> frozenset[str]:
+    """The addresses of those whose death the router would find out at once: their sessions of BFD are up."""
+    peers = msgspec.json.decode(ask(layout, router, "-c", "show bfd peers json"), type=list[_Peer])
+    return frozenset(each.peer for each in peers if each.status == "up")
+
+
+def pids(layout: Layout, place: str) -> Mapping[str, int | None]:
+    return {program: processes.read_pidfile(folder(layout, place) / f"{program}.pid") for program in PROGRAMS}
+
+
+def kill(layout: Layout, place: str) -> None:
+    """At once, as a crash does."""
+    found = [pid for pid in pids(layout, place).values() if pid is not None]
+    processes.kill(found, lambda pid: processes.is_marked(pid, layout.directory))
+
+
+def end_session(layout: Layout, between: Link) -> None:
+    _session(layout, between, "neighbor {} shutdown")
+
+
+def begin_session(layout: Layout, between: Link) -> None:
+    _session(layout, between, "no neighbor {} shutdown")
+
+
+def _session(layout: Layout, between: Link, line: str) -> None:
+    """Said at the router."""
+    router = between.router
+    configure(layout, router.name, f"router bgp {router.system}", line.format(address(between.far[0])))

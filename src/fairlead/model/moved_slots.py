@@ -1,0 +1,162 @@
+"""Where each slot of an announced VIP leads, the same on every host, and where those that have moved led before.
+
+Hosts that share a VIP compute one of `LARGEST` slots from a packet, so whichever host gets it knows whose it is. A slot
+that moves takes new connections at once. Those that were begun before belong to the member that had the slot, which is
+remembered when the change is written, and for a bounded time: compilers only read it, and a restart changes nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeAlias
+
+from fairlead.model import loadbalancer as lb
+from fairlead.model.addresses import IPAddress
+from fairlead.model.health import HealthKey
+from fairlead.model.pool_slots import slots_of
+from fairlead.model.port_ranges import expand, targets
+from fairlead.model.shares import LARGEST
+from fairlead.model.steps import Steps
+
+Endpoint: TypeAlias = tuple[IPAddress, int]
+_Slot: TypeAlias = tuple[str, int, int]
+"""Listener, IP version, number."""
+_Before: TypeAlias = dict[_Slot, tuple[IPAddress, datetime]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One port of one VIP."""
+
+    listener: lb.Listener
+    vip: IPAddress
+    port: int
+    transport: lb.Transport
+    by_source: bool
+    """Whether a client's address alone decides its slot."""
+    order: tuple[int, ...]
+    """The ordinal of the member of each slot; none at all when nobody serves."""
+    members: Mapping[int, Endpoint]
+    """By their ordinals."""
+    before: Mapping[int, IPAddress]
+    """Slot -> the address that had it, of those that moved lately."""
+
+    @property
+    def slots(self) -> tuple[Endpoint, ...]:
+        """The member of each."""
+        return tuple(map(self.members.__getitem__, self.order))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What moves now is remembered until then."""
+
+    now: datetime
+    until: datetime
+
+
+def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -> Iterator[Service]:
+    """Of listeners that are up. Who is down has no slot, and none that it had before: nobody answers there."""
+    dead = {member.address for pool in balancer.pools for member in pool.members if member.id in down}
+    for listener in balancer.listeners if balancer.admin_state_up else ():
+        pool = lb.find_pool(balancer, listener.default_pool_id)
+        numbers = tuple(expand(listener.ports))
+        for vip in balancer.vips if listener.admin_state_up else ():
+            version = vip.address.version
+            before = {
+                slot: moved.before
+                for moved in balancer.moved
+                if moved.listener_id == listener.id and moved.before.version == version and moved.before not in dead
+                for slot in moved.slots
+            }
+            for index, port in enumerate(numbers):
+                order, members = _endpoints(pool, version, numbers, index, down)
+                yield Service(
+                    listener=listener,
+                    vip=vip.address,
+                    port=port,
+                    transport=lb.transport(listener.protocol),
+                    by_source=pool is not None and pool.goes_by_source,
+                    order=order,
+                    members=members,
+                    before=before,
+                )
+
+
+def _endpoints(
+    pool: lb.Pool | None, version: int, numbers: tuple[int, ...], index: int, down: Set[HealthKey]
+) -> tuple[tuple[int, ...], Mapping[int, Endpoint]]:
+    """Of each slot, and who they are, at the port of the listener that has this index among its numbers."""
+    if pool is None or not pool.admin_state_up:
+        return (), {}
+    gone, places = set[str](), dict[int, Endpoint]()
+    for member in pool.members:
+        ports = targets(member.port, numbers)
+        if index >= len(ports) or member.id in down or (member.id, ports[index]) in down:
+            gone.add(member.id)
+        else:
+            places[member.ordinal] = member.address, ports[index]
+    return _whole(slots_of(pool, version, gone)), places
+
+
+def remember_moved(
+    old: lb.LoadBalancer, new: lb.LoadBalancer, down: Set[HealthKey], when: Transition
+) -> Steps[lb.LoadBalancer]:
+    """The load balancer that replaces `old`, with whose its slots were that lead elsewhere by now."""
+    left: _Before = {}
+    present = {listener.id for listener in new.listeners}
+    for moved in old.moved:
+        if moved.until > when.now and moved.listener_id in present:
+            where = moved.listener_id, moved.before.version
+            left |= {(*where, slot): (moved.before, moved.until) for slot in moved.slots}
+    known = {listener.id: listener for listener in old.listeners}
+    gone = frozenset(each for each in down if isinstance(each, str))
+    for listener in new.listeners:
+        was = lb.find_pool(old, known[listener.id].default_pool_id) if listener.id in known else None
+        pool = lb.find_pool(new, listener.default_pool_id)
+        if was is None or pool is was:
+            continue
+        for version in sorted(new.ip_versions):
+            _compare(listener.id, version, _addresses(was, version, gone), _addresses(pool, version, gone), when, left)
+            yield
+    return replace(new, moved=_gathered(left))
+
+
+def _compare(
+    listener_id: str,
+    version: int,
+    before: tuple[IPAddress, ...],
+    after: tuple[IPAddress, ...],
+    when: Transition,
+    left: _Before,
+) -> None:
+    for slot, address in enumerate(before):
+        key, now = (listener_id, version, slot), after[slot] if after else None
+        if now != address:
+            left[key] = address, when.until
+        elif key in left and left[key][0] == now:
+            del left[key]
+
+
+def _addresses(pool: lb.Pool | None, version: int, gone: frozenset[str]) -> tuple[IPAddress, ...]:
+    """Of each slot, whatever the port: a machine knows its connections by itself. None when nobody serves."""
+    if pool is None:
+        return ()
+    addresses = {member.ordinal: member.address for member in pool.members}
+    return tuple(addresses[ordinal] for ordinal in _whole(slots_of(pool, version, gone)))
+
+
+def _whole(slots: tuple[int, ...]) -> tuple[int, ...]:
+    """A table that repeats itself leads every slot of the largest one to the same member: it grows that way too."""
+    return slots * (LARGEST // len(slots)) if slots else ()
+
+
+def _gathered(left: _Before) -> tuple[lb.MovedSlots, ...]:
+    groups: dict[tuple[datetime, str, IPAddress], list[int]] = {}
+    for (listener_id, _, slot), (address, until) in left.items():
+        groups.setdefault((until, listener_id, address), []).append(slot)
+    ordered = sorted(groups.items(), key=lambda each: (each[0][0], each[0][1], str(each[0][2])))
+    return tuple(
+        lb.MovedSlots(listener_id=listener_id, before=address, slots=tuple(sorted(slots)), until=until)
+        for (until, listener_id, address), slots in ordered
+    )

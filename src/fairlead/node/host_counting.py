@@ -1,0 +1,69 @@
+"""What a plain host has counted, and whose it is: by the slice that it is given, so nobody is asked."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from immutables import Map
+
+from fairlead.drivers.native.counters import Counters
+from fairlead.model.addresses import IPAddress
+from fairlead.model.figures import Figures
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.proxies import leads_to_proxies
+from fairlead.model.readings import Readings
+from fairlead.model.statistics import CountedService, listener_at
+from fairlead.node.given import Given
+from fairlead.node.protocol import Told, Whose
+
+
+class Tells(Protocol):
+    """Who brings the sums to servers."""
+
+    async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told: ...
+
+
+class HostCounting:
+    """It stands where an agent beside a switch has the switch, and servers that know whose the addresses are."""
+
+    def __init__(self, given: Given, counters: Counters, servers: Tells) -> None:
+        self._given = given
+        self._counters = counters
+        self._servers = servers
+        self._balancers: Map[str, LoadBalancer] = Map()
+        self._at: Mapping[IPAddress, LoadBalancer] = {}
+
+    async def name(self) -> str:
+        """The chassis."""
+        return self._given.name
+
+    async def read(self) -> Readings:
+        """By what a server has said: a slice of an earlier life may not know a load balancer that is counted for.
+
+        Raises DriverError, and OSError.
+        """
+        await self._given.heard.wait()
+        return await asyncio.to_thread(self._counters.read, partial(_is_there, self._vips()))
+
+    async def ask_whose(self, _: str, services: Sequence[CountedService]) -> Whose:
+        vips, snapshot = self._vips(), self._given.snapshot
+        found = [listener_at(vips[each.address], each) if each.address in vips else None for each in services]
+        proxied = {each for each in {*found} if each is not None and leads_to_proxies(snapshot, each)}
+        return Whose(listeners=found, proxied=proxied)
+
+    async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told:
+        return await self._servers.tell(chassis, interval, sums)
+
+    def _vips(self) -> Mapping[IPAddress, LoadBalancer]:
+        """Who has each address, of all load balancers of the slice. It is made anew when one of them has changed."""
+        balancers = self._given.snapshot.load_balancers
+        if balancers is not self._balancers:
+            self._at = {vip.address: balancer for balancer in balancers.values() for vip in balancer.vips}
+            self._balancers = balancers
+        return self._at
+
+
+def _is_there(vips: Mapping[IPAddress, LoadBalancer], service: CountedService) -> bool:
+    balancer = vips.get(service.address)
+    return balancer is not None and listener_at(balancer, service) is not None

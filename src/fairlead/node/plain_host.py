@@ -1,0 +1,76 @@
+"""A plain Linux host: the reconciler of what it serves, by the slice that it is given and by which hosts it reaches."""
+
+import asyncio
+import logging
+import time
+
+from fairlead.compilers.native import NATIVE
+from fairlead.drivers.interface import DriverError
+from fairlead.drivers.native.driver import Native
+from fairlead.model.snapshot import Snapshot
+from fairlead.node.channel import Slice
+from fairlead.node.complaints import Complaints
+from fairlead.node.keeping import Keeping
+from fairlead.node.peers import Peers
+from fairlead.node.reporting import Reports
+from fairlead.node.returns import Returns
+
+LOG = logging.getLogger(__name__)
+LOOK = 0.05
+"""Seconds from look to look whether what is ours in the kernel is still there: as long, and as long as it takes to make
+it anew, a VIP may lead to the host's own sockets."""
+PAUSE = 4
+"""Times as long as it took to make it anew, until the next look: somebody may take it away again and again."""
+AGAIN = 5.0
+"""Seconds after it could not be made."""
+
+
+class PlainHost:
+    def __init__(self, given: Slice, reports: Reports, driver: Native) -> None:
+        self._given = given
+        self._driver = driver
+        self._peers = Peers(given)
+        self._returns = Returns(given)
+        self._keeping = Keeping(NATIVE, given, reports, driver, view=self._view)
+        self._peers.follow(self._keeping.mark)
+        self._returns.follow(self._keeping.mark)
+        self._lost = asyncio.Event()
+        driver.follow(self._lost.set)
+
+    async def run(self) -> None:
+        """Until it is cancelled. What it serves goes on then.
+
+        What has to be written is found while the other hosts are asked, and written when they are known: or members of
+        one that is dead would have slots again, for a moment."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._peers.run())
+            tasks.create_task(self._returns.run())
+            tasks.create_task(self._keeping.run(self._guard, observed=self._peers.ready.wait))
+
+    def _view(self) -> Snapshot:
+        """What the host is given, and what it sees by itself."""
+        return self._returns.seen_in(self._peers.snapshot)
+
+    async def _guard(self) -> None:
+        """Others flush all of nftables, all rules of routing or all addresses: what of it is ours is made anew."""
+        complaints = Complaints("looking after what this host serves")
+        pause = LOOK
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                pause = await self._mend()
+            except DriverError as error:
+                pause = AGAIN
+                complaints.say(error, pause)
+            else:
+                complaints.end()
+
+    async def _mend(self) -> float:
+        """Seconds until the next look. Raises DriverError."""
+        if not self._lost.is_set() and await self._driver.is_whole():
+            return LOOK
+        begun = time.monotonic()
+        LOG.warning("somebody has removed what this host serves by, or some of it: it is made anew")
+        self._lost.clear()
+        await self._keeping.resync()
+        return max(LOOK, PAUSE * (time.monotonic() - begun))

@@ -1,0 +1,25 @@
+"""Whether an agent runs on this plain host: whoever would take away what it keeps asks first.
+
+An agent has a socket with a name that no file has (unix(7), abstract). It is of the host's network, as all is that the
+agent keeps, and gone with the process, however that ends. Several may run for a moment, when one follows another.
+"""
+
+import os
+import secrets
+import socket
+from pathlib import Path
+
+_NAME = "fairlead-agent-"
+
+
+def be_present() -> socket.socket:
+    """Until it is closed, or the process ends. Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.bind(f"\0{_NAME}{os.getpid()}-{secrets.token_hex(8)}")  # in a container a process may have any number
+    return made
+
+
+def present_agents() -> list[int]:
+    """The processes."""
+    names = (line.split()[-1] for line in Path("/proc/thread-self/net/unix").read_text().splitlines())
+    return sorted(int(each.split("-")[2]) for each in names if each.startswith(f"@{_NAME}"))

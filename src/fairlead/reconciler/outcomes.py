@@ -1,0 +1,133 @@
+"""What becomes of owners that were worked on: it is remembered and told to whoever waits for it. What failed is tried
+again later."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.rows import Diff
+from fairlead.drivers.interface import DriverError, Later, Standby, Unavailable, Unreachable
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import NEVER_APPLIED, Applied
+from fairlead.reconciler.contention import Contention
+from fairlead.reconciler.memory import Memory, Statistics, Wanted, Work
+from fairlead.reconciler.queue import Queue
+from fairlead.reconciler.telling import Telling, Told
+
+
+class Outcomes:
+    def __init__(
+        self,
+        memory: Memory,
+        queue: Queue,
+        snapshot: Callable[[], Snapshot],
+        clock: Callable[[], float],
+        logger: logging.Logger,
+    ) -> None:
+        self.statistics = Statistics()
+        self.contention = Contention()
+        self.telling = Telling(snapshot, logger)
+        self.watchers: list[Callable[[Work], None]] = []
+        self.followers: list[Callable[[Owner], None]] = []
+        self.last_success = clock()
+        self.stood_by = asyncio.Event()
+        self._memory, self._queue, self._snapshot, self._clock, self._logger = memory, queue, snapshot, clock, logger
+        self._news: dict[Owner, asyncio.Event] = {}
+
+    async def news(self, owner: Owner, generation: int) -> None:
+        """Returns when this generation of the owner has been applied, or when anything has become of an attempt."""
+        known = self._memory.applied.get(owner, NEVER_APPLIED)
+        if known.generation < generation and known.error is None:
+            await self._news.setdefault(owner, asyncio.Event()).wait()
+
+    def know(self, owner: Owner, applied: Applied) -> None:
+        self._memory.applied[owner] = applied
+        if heard := self._news.pop(owner, None):
+            heard.set()
+        for follower in self.followers:
+            follower(owner)
+
+    def succeeded(self, some: Sequence[tuple[Wanted, Diff]], applying: float) -> None:
+        """What each has by now, and what was changed. `applying` is the time that all of them took together."""
+        told = list[Told]()
+        for wanted, change in some:
+            owner, generation = wanted.owner, wanted.applied.generation
+            self.contention.settle(owner, generation, self._clock(), repaired=bool(change))
+            self._remember_success(wanted)
+            work = Work(owner=owner, compiling=wanted.compiling, applying=applying / len(some), change=change)
+            causes = self._memory.causes.pop(owner, [])
+            if change:
+                told.append(Told(work=work, generation=generation, causes=causes))
+            for watcher in self.watchers:
+                watcher(work)
+        self.telling.applied(told)
+
+    def _remember_success(self, wanted: Wanted) -> None:
+        owner, desired = wanted.owner, wanted.desired
+        if owner not in self._memory.doubted:
+            self._memory.believed[owner] = desired
+        self._memory.postponed.discard(owner)
+        self._memory.failed.discard(owner)
+        self._memory.apart.discard(owner)
+        self.last_success = self._clock()
+        self._queue.done(owner)
+        self.know(owner, wanted.applied)
+        if not desired and self._snapshot().find(owner) is None:
+            self._memory.believed.pop(owner, None)
+            self._memory.applied.pop(owner, None)
+
+    def failed(self, owner: Owner, error: Exception, awaited_since: float) -> None:
+        match error:
+            case Unsupported():
+                self.statistics.refused += 1
+                self._queue.done(owner)
+                self.remember_failure(owner, error)  # trying again would not help; a change of the model may
+            case Later():
+                self._memory.believed.pop(owner, None)
+                self._memory.postponed.add(owner)
+                self._queue.postpone(owner, now := self._clock(), now + error.seconds)  # no failure
+            case Standby():
+                self._memory.believed.pop(owner, None)
+                self._queue.failed(owner, self._clock())  # no failure of the owner's: it stays pending until it is seen
+                if owner not in self._memory.failed:
+                    self._memory.awaiting[owner] = awaited_since
+                    self.stood_by.set()
+            case _:
+                self._try_again(owner, error)
+
+    def _try_again(self, owner: Owner, error: Exception) -> None:
+        if not isinstance(error, DriverError):
+            self._logger.error("a mistake of Fairlead's own in %s; trying again", owner, exc_info=error)
+        self.statistics.failed += 1
+        if not isinstance(error, Unavailable):
+            self._memory.failed.add(owner)
+            self._memory.apart.add(owner)
+        self._memory.believed.pop(owner, None)
+        self.remember_failure(owner, error)
+        if isinstance(error, Unreachable):
+            self._queue.unreachable(owner, self._clock())
+        else:
+            self._queue.failed(owner, self._clock())
+
+    def failed_together(self, some: Sequence[Wanted], error: Exception) -> None:
+        """Whoever's fault it is stops no other: each is tried by itself, next. Not where nobody could be asked."""
+        if isinstance(error, Unavailable):
+            for each in some:
+                self.failed(each.owner, error, each.awaited_since)
+            return
+        mistake = None if isinstance(error, DriverError) else error
+        self._logger.warning(
+            "could not apply %d together: %s; each is tried by itself", len(some), error, exc_info=mistake
+        )
+        for each in some:
+            self._memory.believed.pop(each.owner, None)
+        owners = [each.owner for each in some]
+        self._memory.apart.update(owners)
+        self._queue.again(owners, self._clock())
+
+    def remember_failure(self, owner: Owner, error: Exception) -> None:
+        before = self._memory.applied.get(owner, NEVER_APPLIED)
+        self.know(owner, Applied(generation=before.generation, error=str(error)))
+        self.telling.failed(owner, error, self._memory.causes.get(owner, []))

@@ -1,0 +1,103 @@
+"""Keeps what nodes had told that fall silent where all servers see it, and forgets it when they are heard again.
+
+The server that writes to the dataplanes does it. If it was not there to hear the node, another one does that was. Each
+does it once for a silence, so two of which only one is reached by a node do not take turns for ever.
+
+Without a central dataplane every server may: each of these changes expects the document that was read, and finds
+nothing to do once another server has made it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+from fairlead.api.node_agents import NodeAgents
+from fairlead.api.node_counts import NodeCounts
+from fairlead.changes.silence import forget_silent, has_room, is_over, keep_silent
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.model.health import Endpoint
+from fairlead.model.sighting import Sighting
+from fairlead.model.silence import MOST_KEPT, SilentNode
+from fairlead.store.interface import StoreError
+from fairlead.store.model import Model
+
+LOG = logging.getLogger(__name__)
+LOOK = 1.0
+"""Seconds between two looks."""
+OTHERS = 30.0
+"""Seconds that a server waits which does not write to the dataplanes: the one that does is to do it."""
+AT_ONCE = 20
+"""Nodes in one look: of a rack that has lost its power more than that wait, and others want to write too."""
+
+
+class Silences:
+    def __init__(
+        self,
+        model: Model,
+        counts: NodeCounts,
+        agents: NodeAgents,
+        writes: Callable[[], bool],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._model = model
+        self._counts = counts
+        self._agents = agents
+        self._writes = writes
+        self._now = now
+        self._kept: dict[str, datetime] = {}
+        """Node -> since when it was silent when this server kept what it had told."""
+        self._taken: Mapping[str, SilentNode] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled. A store that is away is asked again."""
+        while True:
+            try:
+                await self.look()
+            except (StoreError, Unsupported) as error:
+                LOG.warning("what silent nodes had told is not kept yet: %s", error)
+            await asyncio.sleep(LOOK)
+
+    async def look(self) -> None:
+        """Raises StoreError."""
+        await self._take()
+        silent = self._counts.silent()
+        self._kept = {chassis: since for chassis, since in self._kept.items() if chassis in silent}
+        if not silent and not self._model.snapshot.silent_nodes:
+            return
+        writes = self._writes()
+        due = [chassis for chassis, seconds in silent.items() if seconds > (0 if writes else OTHERS)]
+        await self._keep_some([chassis for chassis in due if self._kept.get(chassis) != self._counts.heard_at(chassis)])
+        if writes:
+            await self._forget_some()
+
+    async def _take(self) -> None:
+        """What a node had seen that this server never heard, or has forgotten."""
+        stored, known = self._model.snapshot.silent_nodes, self._taken
+        if stored is known:
+            return
+        self._taken = stored
+        for name, node in stored.items():
+            if node is not known.get(name):
+                await self._agents.recall(dict(node.seen))
+
+    async def _keep_some(self, due: Sequence[str]) -> None:
+        for chassis in due[:AT_ONCE]:
+            node = replace(self._counts.last_words(chassis), seen=self._seen_by(chassis))
+            after = await self._model.write(partial(keep_silent, node=node))
+            self._kept[chassis] = node.since
+            if not has_room(after, node):
+                LOG.warning("what silent chassis %s had told is not kept: %d are kept of others", chassis, MOST_KEPT)
+
+    async def _forget_some(self) -> None:
+        snapshot = self._model.snapshot
+        nodes = snapshot.silent_nodes.values()
+        over = [each for each in nodes if self._counts.is_heard(each.name) or is_over(snapshot, each, self._now())]
+        for node in over[:AT_ONCE]:
+            await self._model.write(partial(forget_silent, node=node))
+
+    def _seen_by(self, chassis: str) -> tuple[tuple[Endpoint, Sighting], ...]:
+        seen = self._model.snapshot.sightings.items()
+        return tuple((endpoint, each) for endpoint, each in seen if each.chassis == chassis)

@@ -1,0 +1,111 @@
+"""A server that has met what a newer version wrote: it says so at each of its doors, writes nothing, neither to the
+store nor to OVN, and asks again whether it could go on.
+
+Nothing of its work runs meanwhile: no model, no connection to a dataplane. So OVN's lock is free for a server that can
+read what is stored.
+"""
+
+import asyncio
+import gc
+import logging
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlead.api.app import Applications, in_format_of_door
+from fairlead.api.door import ApiError
+from fairlead.options import Configuration
+from fairlead.server.authentication import make_authentication
+from fairlead.server.listening import Secrets, listen
+from fairlead.server.lxd import LxdServer
+from fairlead.server.nodes import NodesServer
+from fairlead.server.tasks import at_work
+from fairlead.store.codec import decode_stored
+from fairlead.store.formats import NewerDocument
+from fairlead.store.interface import Store, StoreError
+from fairlead.store.opening import open_store
+from fairlead.supervision import keep_alive
+
+LOG = logging.getLogger(__name__)
+LOOK_AGAIN = 2.0
+"""Seconds between two looks at the document that could not be read."""
+WORDS = (
+    "this server stands by: a newer version of Fairlead has written what it cannot read, and nothing was done. Ask"
+    " another server; the operator has to upgrade this one."
+)
+"""For anybody: which document it is says the log."""
+
+
+async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
+    """Until the document is gone or can be read; False if it was told to end. Raises OSError."""
+    LOG.error("standing by, and writing nothing: %s; upgrade this server", newer)
+    gc.enable()
+    app = _app()
+    readable = asyncio.Event()
+    looking = asyncio.create_task(_look(configuration, newer.key, readable))
+    secrets = Secrets(
+        authenticate=make_authentication(configuration),
+        lxd=LxdServer(configuration),
+        nodes=NodesServer(configuration),
+        renew_store=_nothing,
+    )
+    try:
+        async with at_work(keep_alive):
+            await listen(Applications(all=app, lxd=app, nodes=app), configuration, secrets, until=readable)
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+    return readable.is_set()
+
+
+async def _nothing() -> None:
+    """The store is opened anew for each look."""
+
+
+async def _look(configuration: Configuration, key: str, readable: asyncio.Event) -> None:
+    """A store that is away is asked again."""
+    while True:
+        await asyncio.sleep(LOOK_AGAIN)
+        try:
+            store = await open_store(configuration.store.where, configuration.store.access)
+            try:
+                if await _is_readable(store, key):
+                    LOG.info("%s can be read, or is gone: starting again", key)
+                    readable.set()
+                    return
+            finally:
+                await store.close()
+        except StoreError as error:
+            LOG.debug("standing by: %s", error)
+
+
+async def _is_readable(store: Store, key: str) -> bool:
+    found = await store.get(key)
+    try:
+        if found is not None:
+            decode_stored(key, found.value)
+    except NewerDocument:
+        return False
+    return True
+
+
+def _app() -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _answer(Request(scope))(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1013})
+
+    return app
+
+
+def _answer(request: Request) -> Response:
+    path = request.url.path
+    if path == "/healthz":
+        return PlainTextResponse("well\n")
+    if path == "/readyz":
+        return PlainTextResponse(f"not ready: {WORDS}\n", 503)
+    response = in_format_of_door(path, ApiError(503, WORDS, "ServiceUnavailable"))
+    response.headers["retry-after"] = f"{LOOK_AGAIN:.0f}"
+    return response

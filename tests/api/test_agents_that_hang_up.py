@@ -1,0 +1,187 @@
+"""An agent that was killed: its connection ends, and nobody is led to proxies of its node, of which nobody can say."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from fairlead.api.agent_reports import Report
+from fairlead.api.node_agents import COMES_BACK, MISTAKEN, NodeAgents
+from fairlead.model.agent import Agent
+from fairlead.model.writing import Changes
+from fairlead.store.model import Model
+from fairlead.store.sqlite import SqliteStore
+from harness.agents import serving, until
+from harness.language import parse_model
+from harness.nodes import deployed
+
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def report(since: datetime = SINCE, name: str = "one") -> Report:
+    return Report(agent=Agent(name=name, since=since, heartbeat=5.0), sightings={}, whole=True, serving={})
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Heard:
+    agents: NodeAgents
+    model: Model
+    clock: Clock
+
+    async def is_away(self, after: float = 0.0) -> bool:
+        self.clock.now += after
+        await self.agents.look()
+        return self.model.snapshot.agents["one"].away
+
+
+@asynccontextmanager
+async def hearing(folder: Path) -> AsyncIterator[Heard]:
+    store, clock = await SqliteStore.open(folder / "store.db"), Clock()
+    model = await Model.load(store, check=lambda snapshot, owner: None)
+    try:
+        yield Heard(NodeAgents(model, lambda _: (), clock), model, clock)
+    finally:
+        await store.close()
+
+
+def test_who_hangs_up_and_does_not_come_again_is_away_until_another_one_speaks(tmp_path: Path):
+    async def story() -> None:
+        async with hearing(tmp_path) as it:
+            await it.agents.hear(report(), "first")
+            assert not await it.is_away(1)
+            it.agents.hang_up("one", "another")
+            assert not await it.is_away(1)
+            it.agents.hang_up("one", "first")
+            assert not await it.is_away()
+            assert await it.is_away(COMES_BACK + 0.1)
+            assert it.model.snapshot.agents["one"].heard  # what it has seen of members holds
+            await it.agents.hear(report(SINCE + timedelta(hours=1)), "second")
+            assert not await it.is_away(1)
+            it.agents.hang_up("one", "second")
+            assert await it.is_away(COMES_BACK + 0.1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_host", [True, False])
+def test_the_log_says_what_becomes_of_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_host: bool):
+    """In the place of a plain host nobody probes, and nobody serves: its kernel goes on."""
+
+    async def story() -> None:
+        async with hearing(tmp_path) as it:
+            if is_host:
+                hosts, _ = parse_model("host one 1 10.20.0.21 10.1.0.0/24", {})
+                await it.model.write(lambda _: Changes(puts=tuple(hosts.values())))
+            await it.agents.hear(report(), "first")
+            it.agents.hang_up("one", "first")
+            assert await it.is_away(COMES_BACK + 0.1)
+            await it.is_away(60)
+
+    asyncio.run(story())
+    stays = "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"the agent of chassis one has hung up: {stays if is_host else 'clients are led to proxies of others'}",
+        f"the agent of chassis one is silent: {stays if is_host else 'others probe what is there'}",
+    ]
+
+
+def test_of_one_that_lives_on_nothing_is_concluded_for_a_while(tmp_path: Path):
+    """Somebody between it and this server ends connections, again and again."""
+
+    async def story() -> None:
+        async with hearing(tmp_path) as it:
+            await it.agents.hear(report(), "first")
+            it.agents.hang_up("one", "first")
+            assert await it.is_away(1)
+            await it.agents.hear(report(), "second")
+            it.agents.hang_up("one", "second")
+            assert not await it.is_away(1)
+            await it.agents.hear(report(), "third")
+            it.clock.now += MISTAKEN
+            await it.agents.hear(report(), "third")
+            it.agents.hang_up("one", "third")
+            assert await it.is_away(1)
+
+    asyncio.run(story())
+
+
+# Over a connection
+
+SPEAK = """
+import asyncio, sys
+from fairlead.api.agent_reports import Report, render_report
+from fairlead.model.agent import Agent
+from fairlead.node.connection import Connection, Remote
+from fairlead.node.identity import read_identity
+from pathlib import Path
+from datetime import UTC, datetime
+
+async def speak(url, identity):
+    tls = read_identity(Path(identity)).tls() if identity else None
+    connection = Connection(Remote(url=url, tls=tls), 5.0)
+    agent = Agent(name="one", since=datetime.now(UTC), heartbeat=5.0)
+    for _ in range(2):
+        await connection.ask(*render_report(Report(agent=agent, sightings={}, whole=True, serving={})))
+    print("said", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(speak(sys.argv[1], sys.argv[2]))
+"""
+
+
+async def speak(url: str, identity: str = "") -> asyncio.subprocess.Process:
+    """An agent, in a process of its own."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", SPEAK, url, identity, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"said\n"
+    return process
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    process.kill()
+    await process.wait()
+
+
+def test_one_that_is_killed_is_away_and_one_on_which_the_server_hangs_up_is_not(tmp_path: Path):
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            process = await speak(server.url)
+            try:
+                await server.hang_up()
+                await asyncio.sleep(1.0)
+                assert not server.model.snapshot.agents["one"].away
+            finally:
+                await kill(process)
+            await kill(await speak(server.url))
+            await until(lambda: server.model.snapshot.agents["one"].away, 2.0)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_over_tls_too(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]):
+    """Servers run in uvloop, which says nothing there of the last byte."""
+
+    async def story() -> None:
+        async with deployed(tmp_path) as stage:
+            await stage.enrol("one")
+            await kill(await speak(stage.url, str(tmp_path / "one.pem")))
+            await until(lambda: stage.snapshot.agents["one"].away, 2.0)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(story())

@@ -1,0 +1,324 @@
+"""Plain hosts: an operator declares them, and tenants have members behind them; each door says what would be right."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from immutables import Map
+
+from api.test_tenants import BALANCER, NETWORK, by_name, message
+from fairlead.compilers.providers import dataplanes_of, parse_names
+from fairlead.dataplane.rows import Rows
+from fairlead.model.hosts import LARGEST_NUMBER, MOST_PREFIXES
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Snapshot
+from harness.api import PLAIN, Deployment
+from harness.caller import Caller
+
+NAMES = parse_names("ovn=ovn,native=native", "ovn")
+ONE = {
+    "addresses": ["10.20.0.21", "fd00:20::21"],
+    "prefixes": [{"cidr": "10.1.0.0/24"}, {"cidr": "fd00:1::/64", "project_id": "alice"}],
+}
+
+
+def compile_own(snapshot: Snapshot, owner: Owner) -> Rows:
+    """What OVN has of it; a host refuses what it cannot do."""
+    central, *others = dataplanes_of(NAMES)
+    for each in others:
+        each.compile(snapshot, owner)
+    return central.compile(snapshot, owner)
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    opened = Caller(tmp_path, by_name, compile_owner=compile_own, deployment=Deployment(PLAIN.facts, NAMES))
+    yield opened
+    opened.close()
+
+
+def put(caller: Caller, name: str, **body: Any) -> httpx.Response:
+    return caller.send("PUT", f"/operator/hosts/{name}", json=body)
+
+
+def as_tenant(caller: Caller, method: str, path: str, body: Any = None) -> httpx.Response:
+    return caller.send(method, path, json=body, headers={"Authorization": "alice"})
+
+
+def hosts(caller: Caller) -> Any:
+    return caller.send("GET", "/operator/hosts").json()["hosts"]
+
+
+def test_a_host_is_declared_shown_changed_drained_and_removed(caller: Caller):
+    made = put(caller, "one", **ONE)
+    assert made.status_code == 200
+    assert 1 <= made.json()["number"] <= LARGEST_NUMBER
+    assert made.json() == {
+        "name": "one",
+        "number": made.json()["number"],
+        "addresses": ["10.20.0.21", "fd00:20::21"],
+        "prefixes": [{"cidr": "10.1.0.0/24", "project_id": None}, {"cidr": "fd00:1::/64", "project_id": "alice"}],
+        "draining": False,
+    }
+    assert put(caller, "two", addresses=["10.20.0.22"], number=7).json()["number"] == 7
+    assert [each["name"] for each in hosts(caller)] == ["one", "two"]
+    changed = put(caller, "two", prefixes=[{"cidr": "10.2.0.0/24"}]).json()
+    assert (changed["number"], changed["addresses"]) == (7, ["10.20.0.22"])
+    assert caller.send("GET", "/operator/hosts/two").json() == changed
+    assert caller.send("PUT", "/operator/hosts/two/draining").json() == {**changed, "draining": True}
+    assert caller.send("PUT", "/operator/hosts/two/draining").json()["draining"] is True
+    assert put(caller, "two", prefixes=[]).json()["draining"] is True
+    assert caller.send("DELETE", "/operator/hosts/two/draining").json()["draining"] is False
+    assert caller.send("DELETE", "/operator/hosts/two").status_code == 204
+    assert [each["name"] for each in hosts(caller)] == ["one"]
+
+
+def test_a_host_is_a_chassis_before_its_agent_comes(caller: Caller):
+    put(caller, "one", **ONE, number=3)
+    caller.send("PUT", "/operator/hosts/one/draining")
+    (row,) = caller.send("GET", "/operator/chassis").json()["chassis"]
+    assert (row["name"], row["in_ovn"], row["agent"]) == ("one", False, None)
+    assert row["declared"] == {"number": 3, "draining": True}
+    assert caller.send("GET", "/operator/chassis/one").json() == row
+
+
+NINE = {"addresses": ["10.20.0.99"]}
+WRONG = {
+    "what is no address": ({"addresses": ["10.20.0.300"]}, 400, "addresses: '10.20.0.300' is not a valid IP address."),
+    "what is no text": ({"addresses": [7]}, 400, "addresses: '7' is not a valid IP address."),
+    "three of them": ({"addresses": ["10.20.0.9"] * 3}, 400, "addresses: Value should have at most 2 items."),
+    "two of IPv4": ({"addresses": ["10.20.0.9", "10.20.0.8"]}, 400, "a host has one IPv4 address at most"),
+    "none": ({"addresses": []}, 400, "two needs an address to which other hosts lead packets"),
+    "not said": ({}, 400, "two needs an address"),
+    "no prefix": (NINE | {"prefixes": ["10.1.0.0/24"]}, 400, "prefixes: Value should be an object."),
+    "no cidr": (NINE | {"prefixes": [{"project_id": "alice"}]}, 400, "prefixes: cidr is missing."),
+    "an address": (NINE | {"prefixes": [{"cidr": "10.9.0.1"}]}, 400, "cidr: '10.9.0.1' is not a valid IP subnet."),
+    "nobody's": (NINE | {"prefixes": [{"cidr": "10.9.0.0/24", "project_id": ""}]}, 400, "project_id: Value should be"),
+    "unknown": (NINE | {"draining": True}, 400, "There is no draining; there is number, addresses, prefixes."),
+    "number 0": (NINE | {"number": 0}, 400, "number: Value should be greater or equal to 1"),
+    "number 4096": (NINE | {"number": 4096}, 400, "number: Value should be lower or equal to 4095"),
+    "loopback": ({"addresses": ["127.0.0.1"]}, 400, "127.0.0.1 is nothing that packets of other hosts could go to"),
+    "twice": (
+        NINE | {"prefixes": [{"cidr": "10.9.0.0/16"}, {"cidr": "10.9.1.0/24"}]},
+        400,
+        "10.9.1.0/24 has addresses of another prefix of the same host: name each once",
+    ),
+    "too many": (
+        NINE | {"prefixes": [{"cidr": f"10.9.{each}.0/24"} for each in range(MOST_PREFIXES + 1)]},
+        400,
+        f"prefixes: Value should have at most {MOST_PREFIXES} items.",
+    ),
+    "another's number": (NINE | {"number": 1}, 409, "one has number 1: name no number, and a free one is taken"),
+    "another's address": ({"addresses": ["fd00:20::21", "10.20.0.9"]}, 409, "one has address fd00:20::21"),
+    "another's prefix": (
+        NINE | {"prefixes": [{"cidr": "10.0.0.0/8"}]},
+        409,
+        "10.0.0.0/8 has addresses that are behind one by its prefix 10.1.0.0/24",
+    ),
+    "behind another": (
+        {"addresses": ["10.1.0.9"]},
+        409,
+        "10.1.0.9, a host's own address, would be behind one by its prefix 10.1.0.0/24",
+    ),
+    "announced": (
+        NINE | {"prefixes": [{"cidr": "203.0.113.0/28"}]},
+        409,
+        "203.0.113.0/28 is, or has, an address of 203.0.113.0/24, which hosts announce: network ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_is_refused_with_what_would_be_right_and_nothing_is_written(caller: Caller, what: str):
+    announced(caller)
+    put(caller, "one", **ONE, number=1)
+    before = hosts(caller)
+    body, status, why = WRONG[what]
+    refused = put(caller, "two", **body)
+    assert refused.status_code == status
+    assert why in refused.json()["error"]
+    assert hosts(caller) == before
+
+
+def test_other_names_and_hosts_that_are_not_there(caller: Caller):
+    refused = put(caller, "a b", **NINE)
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        "'a b' is no name of a host: that begins with a letter or digit and has letters, digits, dots, - and _, 64 at"
+        " most, as its agent calls itself (agent.host)",
+    )
+    for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "/draining"), ("DELETE", "/draining")):
+        answer = caller.send(method, f"/operator/hosts/nobody{path}")
+        told = "nobody is not declared as a host: `fairlead chassis host set` does that"
+        assert (answer.status_code, answer.json()["error"]) == (404, told)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/hosts"),
+        ("GET", "/hosts/one"),
+        ("PUT", "/hosts/one"),
+        ("DELETE", "/hosts/one"),
+        ("PUT", "/hosts/one/draining"),
+        ("DELETE", "/hosts/one/draining"),
+    ],
+)
+def test_hosts_are_for_operators_alone(caller: Caller, method: str, path: str):
+    """A tenant, and an agent of a node, might take others' members' traffic."""
+    put(caller, "one", **ONE)
+    before = hosts(caller)
+    refused = as_tenant(caller, method, f"/operator{path}", NINE if method == "PUT" else None)
+    assert (refused.status_code, refused.json()["error"]) == (403, "this is for administrators")
+    assert hosts(caller) == before
+
+
+# Members
+
+
+def announced(caller: Caller) -> str:
+    wanted = {"provider:network_type": "announced", "project_id": "alice", "shared": True}
+    network = str(caller.make(f"{NETWORK}/networks", "network", **wanted)["id"])
+    for cidr, version in (("203.0.113.0/24", 4), ("2001:db8:5::/64", 6)):
+        made = {"network_id": network, "cidr": cidr, "ip_version": version, "project_id": "alice"}
+        assert caller.send("POST", f"{NETWORK}/subnets", json={"subnet": made}).status_code == 201
+    return network
+
+
+def balancer(caller: Caller, network: str, *members: str) -> httpx.Response:
+    found = [{"address": at, "protocol_port": 8080} for at in members]
+    pool = {"name": "app", "protocol": "TCP", "lb_algorithm": "SOURCE_IP_PORT", "members": found}
+    front = {"name": "front", "protocol": "TCP", "protocol_port": 443, "default_pool": pool}
+    wanted = {"name": "shop", "provider": "native", "vip_network_id": network, "listeners": [front]}
+    return as_tenant(caller, "POST", f"{BALANCER}/loadbalancers", {"loadbalancer": wanted})
+
+
+def test_members_are_behind_hosts_where_their_project_may_have_some(caller: Caller):
+    put(caller, "one", **ONE, number=1)
+    put(caller, "two", addresses=["10.20.0.22"], prefixes=[{"cidr": "10.2.0.0/24", "project_id": "bob"}], number=2)
+    network = announced(caller)
+    for elsewhere in ("10.9.0.1", "10.2.0.1", "fd00:2::1"):
+        refused = balancer(caller, network, "10.1.0.7", elsewhere)
+        assert (refused.status_code, message(refused)) == (
+            400,
+            f"Validation failure: Hosts announce the VIPs of provider native, and member address {elsewhere} is behind"
+            " none of them where the project may have members: it has to be in a prefix that an operator has declared"
+            " for a host.",
+        )
+    assert balancer(caller, network, "10.1.0.7", "fd00:1::7").status_code == 201
+
+
+def test_no_member_is_at_an_address_of_the_host_itself_and_it_is_said_why(tmp_path: Path):
+    facts = replace(PLAIN.facts, own_addresses=Map({"one": frozenset({ip_address("10.1.0.7")})}))
+    caller = Caller(tmp_path, by_name, compile_owner=compile_own, deployment=Deployment(facts, NAMES))
+    put(caller, "one", **ONE, number=1)
+    refused = balancer(caller, announced(caller), "10.1.0.7")
+    assert (refused.status_code, message(refused)) == (
+        400,
+        "Validation failure: Member address 10.1.0.7 is an address of the host itself, to which provider native leads"
+        " nobody but where an operator has said that members run on the host.",
+    )
+    caller.close()
+
+
+def test_members_are_probed_behind_hosts_and_on_no_subnet(caller: Caller):
+    put(caller, "one", **ONE, number=1)
+    put(caller, "two", addresses=["10.20.0.22"], prefixes=[{"cidr": "10.2.0.0/24", "project_id": "bob"}], number=2)
+    wanted = {"name": "own", "project_id": "alice"}
+    network = str(caller.make(f"{NETWORK}/networks", "network", **wanted)["id"])
+    cidr = {"network_id": network, "cidr": "10.1.0.0/24", "ip_version": 4, "project_id": "alice"}
+    subnet = caller.make(f"{NETWORK}/subnets", "subnet", **cidr)["id"]
+    made = balancer(caller, announced(caller), "10.1.0.7").json()["loadbalancer"]
+    members = f"{BALANCER}/pools/{made['pools'][0]['id']}/members"
+    new = {"address": "10.1.0.8", "protocol_port": 80}
+    refused = as_tenant(caller, "POST", members, {"member": {**new, "monitor_address": "10.2.0.1"}})
+    assert (refused.status_code, message(refused)) == (
+        400,
+        "Validation failure: Hosts announce the VIPs of provider native, and member monitor_address 10.2.0.1 is behind"
+        " none of them where the project may have members: it has to be in a prefix that an operator has declared for a"
+        " host.",
+    )
+    refused = as_tenant(caller, "POST", members, {"member": {**new, "subnet_id": subnet}})
+    assert (refused.status_code, message(refused)) == (
+        400,
+        "Validation failure: Hosts announce the VIPs of provider native, and lead to members behind them by address"
+        f" alone: leave out subnet_id {subnet}, which is on another network.",
+    )
+    assert as_tenant(caller, "POST", members, {"member": {**new, "monitor_address": "10.1.0.9"}}).status_code == 201
+
+
+def test_a_host_stays_while_members_are_behind_it(caller: Caller):
+    put(caller, "one", **ONE, number=1)
+    made = balancer(caller, announced(caller), "10.1.0.7", "fd00:1::7").json()["loadbalancer"]
+    told = "members are behind one who may be nowhere else: {}; remove these first"
+    both = f"10.1.0.7 of load balancer {made['id']}, fd00:1::7 of load balancer {made['id']}"
+    refused = caller.send("DELETE", "/operator/hosts/one")
+    assert (refused.status_code, refused.json()["error"]) == (409, told.format(both))
+    refused = put(caller, "one", prefixes=[{"cidr": "fd00:1::/64", "project_id": "alice"}])
+    assert refused.json()["error"] == told.format(f"10.1.0.7 of load balancer {made['id']}")
+    assert caller.send("PUT", "/operator/hosts/one/draining").status_code == 200, "drained it may be"
+    assert as_tenant(caller, "DELETE", f"{BALANCER}/loadbalancers/{made['id']}?cascade=true").status_code == 204
+    assert caller.send("DELETE", "/operator/hosts/one").status_code == 204
+
+
+def test_no_subnet_is_announced_that_has_addresses_behind_hosts(caller: Caller):
+    put(caller, "one", **ONE)
+    network = announced(caller)
+    made = {"network_id": network, "cidr": "10.1.0.128/25", "ip_version": 4, "project_id": "alice"}
+    refused = caller.send("POST", f"{NETWORK}/subnets", json={"subnet": made})
+    assert refused.status_code == 400
+    assert "cidr: 10.1.0.128/25 has an address of host one, or of what is behind it" in message(refused)
+
+
+def addresses(made: Any) -> list[str]:
+    return [made["vip_address"], *(each["ip_address"] for each in made["additional_vips"])]
+
+
+def flow(caller: Caller, **asked: str) -> httpx.Response:
+    return caller.send("GET", "/operator/flow", params=asked)
+
+
+def test_a_flow_is_said_to_lead_to_a_member_behind_a_host(caller: Caller):
+    put(caller, "one", **ONE, number=1)
+    made = balancer(caller, announced(caller), "10.1.0.7", "fd00:1::7").json()["loadbalancer"]
+    vip = next(each for each in addresses(made) if "." in each)
+    found = flow(caller, client="198.51.100.9:40000", to=f"{vip}:443").json()
+    assert (found["endpoint"], found["chassis"], found["before"], found["admitted"]) == (
+        "10.1.0.7:8080",
+        "one",
+        None,
+        True,
+    )
+    assert (found["load_balancer"]["id"], found["listener"]["id"]) == (made["id"], made["listeners"][0]["id"])
+    assert 0 <= found["slot"] < 256
+    assert found["unheard"] == ["one"], "no agent has come"
+    nobody = flow(caller, client="198.51.100.9:40000", to=f"{vip}:81")
+    assert (nobody.status_code, nobody.json()["error"]) == (
+        404,
+        f"no load balancer whose VIPs hosts announce listens for tcp at {vip}:81",
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
+        ({"client": "10.0.0.9:1", "to": "10.0.0.9"}, "to is ADDRESS:PORT, or [IPv6]:PORT"),
+        ({"client": "fd00::1:80", "to": "10.0.0.9:80"}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
+        ({"client": "[10.0.0.1]:80", "to": "10.0.0.9:80"}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
+        ({"client": "10.0.0.9:0", "to": "10.0.0.9:80"}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
+        ({"client": "[fd00::1]:1", "to": "10.0.0.9:80"}, "client and to have to be of the same IP version"),
+        ({"client": "10.0.0.9:1", "to": "10.0.0.9:80", "protocol": "icmp"}, "protocol is one of tcp, udp, sctp"),
+    ],
+)
+def test_what_is_no_flow_is_refused_with_what_would_be_right(caller: Caller, asked: dict[str, str], why: str):
+    refused = flow(caller, **asked)
+    assert (refused.status_code, refused.json()["error"]) == (400, why)
+
+
+def test_tenants_are_not_told_where_flows_go(caller: Caller):
+    assert as_tenant(caller, "GET", "/operator/flow?client=10.0.0.9:1&to=10.0.0.9:80").status_code == 403

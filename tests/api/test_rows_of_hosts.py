@@ -1,0 +1,87 @@
+"""What plain hosts have to have, as the operator's door says it."""
+
+from typing import Any
+
+import pytest
+
+from api.test_hosts import ONE, announced, as_tenant, balancer, caller, put
+from fairlead.api import operator_nodes
+from harness.caller import Caller
+
+__all__ = ["caller"]
+
+TWO = {"addresses": ["10.20.0.22"], "prefixes": [{"cidr": "10.2.0.0/24"}]}
+
+
+def make(caller: Caller) -> dict[str, Any]:
+    put(caller, "one", **ONE, number=1)
+    put(caller, "two", **TWO, number=2)
+    made: dict[str, Any] = balancer(caller, announced(caller), "10.1.0.7", "10.2.0.7").json()["loadbalancer"]
+    return made
+
+
+def vip_of(made: dict[str, Any]) -> str:
+    return next(each for each in (made["vip_address"], *_more(made)) if "." in each)
+
+
+def _more(made: dict[str, Any]) -> list[str]:
+    return [each["ip_address"] for each in made["additional_vips"]]
+
+
+def get(caller: Caller, path: str) -> Any:
+    found = caller.send("GET", f"/operator{path}")
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+def test_a_load_balancer_is_shown_as_each_host_sees_it(caller: Caller):
+    made = make(caller)
+    vip = vip_of(made)
+    shown = get(caller, "/owners/shop")["dataplanes"]["native"]
+    assert (list(shown["nodes"]), shown["left_out"]) == (["one", "two"], 0)
+    for name, here, there in (("one", "10.1.0.7:8080", "host 2"), ("two", "10.2.0.7:8080", "host 1")):
+        node = shown["nodes"][name]
+        assert (node["agent"], node["error"]) == ("none", None)
+        assert node["rows"][f"Vip {vip}"] == f"Vip {vip} held"
+        service = node["rows"][f"Service {vip} tcp 443"]
+        assert f"{here} 128" in service
+        assert f"{there} 128" in service
+    alone = get(caller, "/owners/shop?chassis=two")["dataplanes"]["native"]
+    assert alone == {"nodes": {"two": shown["nodes"]["two"]}, "left_out": 0}
+    assert get(caller, "/owners/one")["dataplanes"]["native"]["nodes"]["two"]["rows"] == {"Way 1": "Way 1 10.20.0.21"}
+
+
+def test_of_many_hosts_the_first_are_shown_and_the_others_are_named(caller: Caller, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(operator_nodes, "MOST_NODES", 1)
+    make(caller)
+    shown = get(caller, "/owners/shop")["dataplanes"]["native"]
+    assert (list(shown["nodes"]), shown["left_out"]) == (["one"], 1)
+    assert list(get(caller, "/owners/shop?chassis=two")["dataplanes"]["native"]["nodes"]) == ["two"]
+
+
+def test_all_rows_of_a_host_are_listed_by_their_owners(caller: Caller, monkeypatch: pytest.MonkeyPatch):
+    made = make(caller)
+    rows = get(caller, "/chassis/one/rows")["dataplanes"]["native"]
+    shown = get(caller, f"/owners/{made['id']}")["dataplanes"]["native"]["nodes"]["one"]["rows"]
+    assert rows == {"host/two": {"Way 2": "Way 2 10.20.0.22"}, f"loadbalancer/{made['id']}": shown}
+    monkeypatch.setattr(operator_nodes, "MOST_ROWS", 2)
+    refused = caller.send("GET", "/operator/chassis/one/rows")
+    assert (refused.status_code, refused.json()["error"]) == (
+        409,
+        "one has more than 2 rows: ask for those of one owner",
+    )
+
+
+@pytest.mark.parametrize("path", ["/owners/shop?chassis=nine", "/chassis/nine/rows"])
+def test_who_is_no_host_is_named(caller: Caller, path: str):
+    make(caller)
+    refused = caller.send("GET", f"/operator{path}")
+    assert (refused.status_code, refused.json()["error"]) == (
+        404,
+        "there is no plain host nine; `fairlead chassis host list` names them",
+    )
+
+
+def test_tenants_are_not_told_what_hosts_have(caller: Caller):
+    make(caller)
+    assert as_tenant(caller, "GET", "/operator/chassis/one/rows").status_code == 403

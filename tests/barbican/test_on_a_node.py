@@ -1,0 +1,174 @@
+"""A tenant's key in a real Barbican, curl and openssl on a lab's node: TLS ends at the node's own proxy."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from barbican.nodes import Place, on_a_node
+from fairlead.lab.databases import until
+from fairlead.lab.errors import CommandFailed
+from fairlead.lab.ports import Placement, workload_of_port
+from harness.certificates import Authority, Issued, key_pem
+from harness.pools import upper_half
+from lab.site import PATIENCE, PORT
+
+pytestmark = [pytest.mark.client, pytest.mark.lab]
+
+CA = Authority()
+WEB, NEW, OTHER = (CA.issue(each) for each in ("web.example", "web.example", "other.example"))
+CIDRS = ("10.0.0.0/24", "fd00:a::/64")
+SERVERS = ("oak", "elm")
+BALANCERS, LISTENERS = "/load-balancer/v2.0/lbaas/loadbalancers", "/load-balancer/v2.0/lbaas/listeners"
+AGAIN = "for _ in $(seq 100); do curl -s -o /dev/null {words} -w '%{{http_code}}\n'; done"
+
+
+@dataclass
+class Tenant:
+    """Alice, with two machines that serve and one that asks."""
+
+    place: Place
+    authority: Path
+    token: str
+    subnets: dict[int, str] = field(default_factory=dict)
+    """Id of each IP version's."""
+
+    def call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return self.place.server.client.request(method, path, json=body, headers={"X-Auth-Token": self.token})
+
+    def good(self, method: str, path: str, body: object = None) -> Any:
+        answer = self.call(method, path, body)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def settle(self) -> None:
+        """Until what was asked for is there."""
+        waiting = {"PENDING_CREATE", "PENDING_UPDATE"}
+
+        def is_still() -> bool:
+            found = self.good("GET", BALANCERS)["loadbalancers"]
+            return not waiting & {each["provisioning_status"] for each in found}
+
+        until(PATIENCE, "it is made", is_still)
+        self.place.lab.wait_synced()
+
+    def populate(self) -> None:
+        network = self.good("POST", "/network/v2.0/networks", {"network": {"name": "rowan"}})["network"]["id"]
+        for version, cidr in zip((4, 6), CIDRS, strict=True):
+            said = {"network_id": network, "ip_version": version, "cidr": cidr, "allocation_pools": upper_half(cidr)}
+            made = self.good("POST", "/network/v2.0/subnets", {"subnet": said})["subnet"]
+            self.subnets[version] = made["id"]
+        lab = self.place.lab
+        [chassis] = (each.name for each in lab.record.chassis)
+        for name in (*SERVERS, "asks"):
+            port = self.good("POST", "/network/v2.0/ports", {"port": {"name": name, "network_id": network}})["port"]
+            serve = (PORT,) if name in SERVERS else ()
+            placement = Placement(name=name, chassis=chassis, serve=serve)
+            lab.add_workload(workload_of_port(self.place.server.url, port["id"], placement, self.token))
+        lab.wait_bound(*SERVERS, "asks")
+
+    def stored(self, issued: Issued) -> str:
+        """As a container of parts, the usual way of the older clients."""
+        secrets = self.place.barbican
+        parts = {"certificate": issued.pem, "private_key": key_pem(issued.key), "intermediates": CA.pem}
+        named = {name: secrets.text(self.token, text) for name, text in parts.items()}
+        return secrets.container(self.token, **named)
+
+    def words(self, vip: str, *more: str) -> list[str]:
+        """Of curl."""
+        host = f"[{vip}]" if ":" in vip else vip
+        where = ("--cacert", str(self.authority), "--connect-to", f"::{host}:", "https://web.example/")
+        return ["-sS", "-m", "5", *more, *where]
+
+    def get(self, vip: str, *more: str) -> tuple[str, str, str]:
+        """The code, the version of HTTP before its dot, and who answered; all of it is empty if nobody does."""
+        words = ["curl", "-w", "\n%{http_code} %{http_version}", *self.words(vip, *more)]
+        try:
+            *body, last = self.place.lab.exec("asks", words).strip().splitlines()
+        except CommandFailed:
+            return "", "", ""
+        code, version = last.split()
+        return code, version[0], "".join(body)
+
+    def shown(self, vip: str, name: str) -> str:
+        """The certificate that a client is shown who asks for this name, as openssl says it."""
+        host = f"[{vip}]" if ":" in vip else vip
+        asked = f"openssl s_client -connect {host}:443 -servername {name} </dev/null 2>/dev/null"
+        return self.place.lab.exec("asks", ["sh", "-c", f"{asked} | openssl x509 -noout -subject -serial"])
+
+
+@pytest.fixture(scope="module")
+def tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
+    folder = tmp_path_factory.mktemp("cloud")
+    (folder / "ca.pem").write_text(CA.pem)
+    with on_a_node(folder) as place:
+        place.cloud.announce(place.server.url)
+        made = Tenant(place, folder / "ca.pem", place.cloud.token("alice"))
+        made.populate()
+        yield made
+
+
+@dataclass(frozen=True)
+class Served:
+    listener: str
+    vips: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def served(tenant: Tenant) -> Iterator[Served]:
+    """A listener of each IP version; by its Server Name Indication a client may ask for another certificate."""
+    ports = {name: tenant.place.lab.workload(name).interfaces for name in SERVERS}
+    members = [{"address": str(each.ip), "protocol_port": PORT} for each in (found[0] for found in ports.values())]
+    listener = {
+        "protocol": "TERMINATED_HTTPS",
+        "protocol_port": 443,
+        "default_tls_container_ref": tenant.stored(WEB),
+        "sni_container_refs": [tenant.place.barbican.binary(tenant.token, OTHER.bundle)],
+        "alpn_protocols": ["h2", "http/1.1"],
+        "name": "l",
+        "default_pool": {"name": "p", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN", "members": members},
+    }
+    said = {
+        "vip_subnet_id": tenant.subnets[4],
+        "additional_vips": [{"subnet_id": tenant.subnets[6]}],
+        "listeners": [listener],
+    }
+    made = tenant.good("POST", BALANCERS, {"loadbalancer": said})["loadbalancer"]
+    tenant.settle()
+    vips = (made["vip_address"], made["additional_vips"][0]["ip_address"])
+    until(PATIENCE, "it is served", lambda: all(tenant.get(vip)[0] == "200" for vip in vips))
+    yield Served(made["listeners"][0]["id"], vips)
+    tenant.good("DELETE", f"{BALANCERS}/{made['id']}?cascade=true")
+
+
+def test_both_versions_of_http_over_both_of_ip(tenant: Tenant, served: Served):
+    for vip in served.vips:
+        for option, version in (("--http1.1", "1"), ("--http2", "2")):
+            assert {tenant.get(vip, option) for _ in range(4)} == {("200", version, each) for each in SERVERS}
+        assert "CN = other.example" in tenant.shown(vip, "other.example")
+        assert f"{WEB.certificate.serial_number:X}" in tenant.shown(vip, "web.example")
+
+
+def test_a_renewed_certificate_is_another_reference_and_no_failed_request(tenant: Tenant, served: Served):
+    """Barbican changes no secret: who renews stores another one and names it."""
+    asked = " ".join(tenant.words(served.vips[1]))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(tenant.place.lab.exec, "asks", ["sh", "-c", AGAIN.format(words=asked)])
+        said = {"listener": {"default_tls_container_ref": tenant.stored(NEW)}}
+        tenant.good("PUT", f"{LISTENERS}/{served.listener}", said)
+        new = f"{NEW.certificate.serial_number:X}"
+        until(PATIENCE, "it is shown", lambda: all(new in tenant.shown(vip, "web.example") for vip in served.vips))
+        assert Counter(asking.result().split()) == {"200": 100}
+
+
+def test_what_cannot_be_read_is_refused_with_the_reason(tenant: Tenant, served: Served):
+    theirs = tenant.place.barbican.binary(tenant.place.cloud.token("bob"), WEB.bundle)
+    said = {"listener": {"default_tls_container_ref": theirs}}
+    refused = tenant.call("PUT", f"{LISTENERS}/{served.listener}", said)
+    assert (refused.status_code, "Could not retrieve certificate" in refused.text) == (400, True)
+    assert tenant.get(served.vips[0])[0] == "200"

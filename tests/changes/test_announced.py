@@ -1,0 +1,177 @@
+"""Announced networks: an operator declares which addresses hosts announce for whom, and they are VIPs only."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from changes.balancing import ASKER, listener, member, pool
+from changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, STRANGER, having, refusal, subnet
+from fairlead.changes.access import NotAllowed, NotFound, Verb
+from fairlead.changes.balancers import create_load_balancer
+from fairlead.changes.identity import Identity
+from fairlead.changes.local_ips import NewLocalIP, create_local_ip
+from fairlead.changes.members import delete_member
+from fairlead.changes.networks import (
+    AnnouncedExternal,
+    AnnouncedForVips,
+    AnnouncedOnWire,
+    AskedSegment,
+    create_network,
+    delete_network,
+    update_network,
+)
+from fairlead.changes.offers import VipNeedsAnnouncing, VipNotAnnounced
+from fairlead.changes.ports import NewPort, create_port
+from fairlead.changes.routers import InterfaceTarget, RouterChange, add_interface, create_router
+from fairlead.changes.subnets import AnnouncedElsewhere, create_subnet, delete_subnet, update_subnet
+from fairlead.changes.vips import AddressNotTheirs, AskedVip, choose_vip
+from fairlead.compilers.ovn.compiler import compile_owner
+from fairlead.compilers.providers import IMPLEMENTATIONS, Names, Provider
+from fairlead.dataplane.rows import NO_ROWS
+from fairlead.model.addresses import parse_address, parse_network
+from fairlead.model.hosts import Host, HostPrefix
+from fairlead.model.kinds import owner_of
+from fairlead.model.loadbalancer import LoadBalancer
+from fairlead.model.network import Network, Router, SegmentType, Subnet
+from fairlead.model.owner import VipNetwork
+from fairlead.model.shares import LARGEST
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, at_once
+from fairlead.model.writing import Changes, apply_changes
+from harness.api import NOON
+
+DECLARED = AskedSegment(announced=True)
+FOUR, SIX = subnet("four", "203.0.113.0/24"), subnet("six", "2001:db8:5::/64")
+BARE = Network(id="pool", mtu=1500, **OWNERS)
+POOL = replace(BARE, announced=True, subnets=(FOUR, SIX))
+HOST = Host(
+    name="host",
+    number=1,
+    addresses=(parse_address("192.0.2.21"),),
+    prefixes=(HostPrefix(cidr=parse_network("10.0.0.0/24")),),
+)
+"""Behind which the members are."""
+PROVIDERS = {
+    "hosts": Provider(description="h", dataplanes=frozenset(), announces=True),
+    "switch": IMPLEMENTATIONS["ovn"],
+}
+NAMES = Names(implementations={"hosts": "hosts", "switch": "switch"}, default="switch", providers=PROVIDERS)
+
+
+def balancer(snapshot: Snapshot, who: Identity, provider: str, **where: Any) -> Steps[Changes]:
+    asker, project = replace(ASKER, identity=who, providers=NAMES), who.project_id
+    parts = {name: where.pop(name) for name in ("pools", "listeners") if name in where}
+    asked = {"network_id": "pool"} | where
+    vip = choose_vip(snapshot, asker, AskedVip(balancer_id="lb", project_id=project, new_port_id="vip", **asked))
+    wanted = LoadBalancer(id="lb", provider=provider, vip=vip.vips[0], project_id=project, created_at=NOON)
+    wanted = replace(wanted, **parts)
+    return create_load_balancer(snapshot, asker, wanted, vip)
+
+
+def test_an_operator_declares_one_for_a_project():
+    assert create_network(Snapshot(), ADMIN, BARE, DECLARED).puts == (replace(BARE, announced=True),)
+    why = NotAllowed(verb=Verb.CREATE, what=Network, fields=frozenset({"segment"}))
+    assert refusal(create_network, Snapshot(), OWNER, BARE, DECLARED) == why
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "why"),
+    [
+        (BARE, replace(DECLARED, physical_network="phys"), AnnouncedOnWire()),
+        (BARE, replace(DECLARED, tag=7), AnnouncedOnWire()),
+        (BARE, replace(DECLARED, type=SegmentType.FLAT), AnnouncedOnWire()),
+        (replace(BARE, external=True), DECLARED, AnnouncedExternal()),
+    ],
+)
+def test_it_is_on_no_wire_and_nobodys_way_out(network: Network, asked: AskedSegment, why: object):
+    assert refusal(create_network, Snapshot(), ADMIN, network, asked) == why
+    outside = replace(POOL, external=True)
+    assert refusal(update_network, having(POOL), ADMIN, POOL, outside, frozenset(), NOON) == AnnouncedExternal()
+
+
+def test_no_tenant_says_which_addresses_are_announced():
+    """Not the project either that it is for: it would announce whatever it likes."""
+    there, more = having(POOL), subnet("more", "198.51.100.0/24")
+    said = {"verb": Verb.CREATE, "what": Subnet}
+    assert refusal(create_subnet, there, OWNER, "pool", more) == NotAllowed(**said)
+    assert refusal(update_subnet, there, OWNER, FOUR, replace(FOUR, name="x"), NOON).verb == Verb.UPDATE
+    assert refusal(delete_subnet, there, OWNER, FOUR) == NotAllowed(verb=Verb.DELETE, what=Subnet)
+    assert refusal(delete_network, there, OWNER, POOL) == NotAllowed(verb=Verb.DELETE, what=Network)
+    assert create_subnet(there, ADMIN, "pool", more).puts == (replace(POOL, subnets=(FOUR, SIX, more)),)
+    assert delete_network(there, ADMIN, POOL).deletes == (owner_of(POOL),)
+
+
+@pytest.mark.parametrize("cidr", ["203.0.113.0/24", "203.0.113.128/25", "203.0.0.0/16", "2001:db8:5::/80"])
+def test_no_address_is_of_two_announced_networks(cidr: str):
+    other = replace(POOL, id="other", subnets=())
+    asked = subnet("s", cidr)
+    why = AnnouncedElsewhere(cidr=asked.cidr, network_id="pool")
+    assert refusal(create_subnet, having(POOL, other), ADMIN, "other", asked) == why
+    plain = replace(other, announced=False)
+    assert create_subnet(having(POOL, plain), ADMIN, "other", asked).puts, "what is not announced meets nobody"
+    apart = create_subnet(having(POOL, other), ADMIN, "other", subnet("s", "198.51.100.0/24"))
+    assert apart.rests_on_absence, "another one may be declared at the same time"
+
+
+def test_its_addresses_are_vips_and_nothing_else():
+    there, why = having(POOL, Router(id="gate", **OWNERS)), AnnouncedForVips(network_id="pool")
+    new = NewPort(id="p", network_id="pool", **OWNERS)
+    asker = replace(ASKER, identity=ADMIN)
+    assert refusal(create_port, there, ADMIN, new) == why
+    target = InterfaceTarget(subnet_id="four")
+    assert refusal(add_interface, there, ADMIN, there.routers["gate"], target, "new", NOON) == why
+    local = NewLocalIP(id="l", network_id="pool", new_port_id="n", **OWNERS)
+    assert refusal(create_local_ip, there, asker.identity, local) == why
+    assert create_router(there, ADMIN, RouterChange(router=Router(id="r", **OWNERS))).puts
+
+
+@pytest.mark.parametrize("where", [{}, {"network_id": None, "subnet_id": "six"}])
+def test_a_vip_is_announced_or_it_is_not(where: dict[str, Any]):
+    there = having(POOL, NETWORK)
+    assert at_once(balancer(there, OWNER, "hosts", **where)).puts
+    needs = VipNeedsAnnouncing(network_id="pool", provider="switch")
+    assert refusal(lambda: at_once(balancer(there, OWNER, "switch", **where))) == needs
+    elsewhere = {"network_id": "net", "subnet_id": None}
+    why = VipNotAnnounced(network_id="net", provider="hosts")
+    assert refusal(lambda: at_once(balancer(there, OWNER, "hosts", **elsewhere))) == why
+
+
+def test_a_tenant_has_addresses_of_networks_for_it():
+    """Of one that all projects share which address it is, is not for a guest to say."""
+    why = NotFound(what=Network, id="pool")
+    assert refusal(lambda: at_once(balancer(having(POOL), STRANGER, "hosts"))) == why
+    shared, address = having(replace(POOL, shared=True)), parse_address("203.0.113.9")
+    assert at_once(balancer(shared, GUEST, "hosts")).puts
+    assert refusal(lambda: at_once(balancer(shared, GUEST, "hosts", address=address))) == AddressNotTheirs()
+    assert at_once(balancer(shared, OWNER, "hosts", address=address)).puts
+
+
+def test_a_change_of_members_remembers_whose_the_slots_were():
+    """Tables are as large as they come; and of no other provider is anything remembered."""
+    there, asker = having(POOL, NETWORK, HOST), replace(ASKER, providers=NAMES)
+    there = replace(there, parting_seconds=60)
+    parts = {
+        "pools": (pool("app", member("a", 11), member("b", 12), member("c", 13)),),
+        "listeners": (listener("front", 443, default_pool_id="app"),),
+    }
+    for provider, where in (("hosts", "pool"), ("switch", "net")):
+        made = apply_changes(there, at_once(balancer(there, OWNER, provider, network_id=where, **parts)), 2)
+        (table,) = made.load_balancers["lb"].pools[0].tables
+        changed = apply_changes(made, at_once(delete_member(made, asker, "app", "c")), 3).load_balancers["lb"]
+        if provider == "switch":
+            assert (len(table.ranks[0]) < LARGEST, changed.moved) == (True, ())
+            continue
+        assert len(table.ranks[0]) == LARGEST
+        (moved,) = changed.moved
+        assert (str(moved.before), moved.until) == ("10.0.0.13", asker.now + timedelta(seconds=60))
+        assert len(moved.slots) == table.ranks[0].count(2)
+
+
+def test_ovn_has_nothing_of_it():
+    there = having(POOL)
+    there = apply_changes(there, at_once(balancer(there, OWNER, "hosts")), 2)
+    assert compile_owner(there, owner_of(POOL)) == NO_ROWS
+    assert compile_owner(there, VipNetwork("pool").owner) == NO_ROWS
+    assert compile_owner(there, owner_of(there.ports["vip"])) == NO_ROWS

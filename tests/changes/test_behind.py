@@ -1,0 +1,143 @@
+"""Behind which host an address is, and who has members there: IPv4 and IPv6, prefixes of many lengths."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from changes.world import OWNERS, having, subnet
+from fairlead.model.affected import affected
+from fairlead.model.behind import balancers_behind, host_of
+from fairlead.model.hosts import Host, HostPrefix
+from fairlead.model.kinds import claims, owner_of
+from fairlead.model.loadbalancer import Algorithm, LoadBalancer, Member, MovedSlots, Pool, PoolProtocol, Vip
+from fairlead.model.network import Network
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.writing import Changes, apply_changes
+
+POOL = Network(id="pool", mtu=1500, announced=True, subnets=(subnet("four", "203.0.113.0/24"),), **OWNERS)
+PLAIN = replace(POOL, id="plain", announced=False)
+
+
+def prefix(text: str, project_id: str | None = None) -> HostPrefix:
+    return HostPrefix(cidr=ip_network(text), project_id=project_id)
+
+
+ONE = Host(
+    name="one",
+    number=1,
+    addresses=(ip_address("10.20.0.21"), ip_address("fd00::21")),
+    prefixes=(prefix("10.1.0.0/24"), prefix("10.1.1.0/25", "city"), prefix("fd00:1::/64"), prefix("fd00:2::7/128")),
+)
+TWO = Host(
+    name="two",
+    number=2,
+    addresses=(ip_address("10.20.0.22"),),
+    prefixes=(prefix("10.1.1.128/25"), prefix("10.64.0.0/10"), prefix("fd00:1:1::/48")),
+)
+
+
+def balancer(name: str, network: str, *members: str) -> LoadBalancer:
+    vip = Vip(address=ip_address("203.0.113.5"), port_id=f"vip-{name}", subnet_id="four", network_id=network)
+    there = tuple(Member(id=f"{name}-{at}", address=ip_address(at), port=80, **OWNERS) for at in members)
+    app = Pool(id=f"p-{name}", protocol=PoolProtocol.TCP, algorithm=Algorithm.SOURCE_IP_PORT, members=there, **OWNERS)
+    return LoadBalancer(id=name, provider="hosts", vip=vip, pools=(app,), **OWNERS)
+
+
+WEB = balancer("web", "pool", "10.1.0.7", "fd00:1::7")
+API = balancer("api", "pool", "10.100.3.9", "fd00:1:1:5::9")
+SWITCHED = balancer("switched", "plain", "10.1.0.7")
+ALL = (POOL, PLAIN, ONE, TWO, WEB, API, SWITCHED)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "cidr"),
+    [
+        ("10.1.0.7", "one", "10.1.0.0/24"),
+        ("10.1.0.255", "one", "10.1.0.0/24"),
+        ("10.1.1.127", "one", "10.1.1.0/25"),
+        ("10.1.1.128", "two", "10.1.1.128/25"),
+        ("10.127.255.255", "two", "10.64.0.0/10"),
+        ("fd00:1::ffff", "one", "fd00:1::/64"),
+        ("fd00:2::7", "one", "fd00:2::7/128"),
+        ("fd00:1:1:8000::1", "two", "fd00:1:1::/48"),
+    ],
+)
+def test_behind_which_host_an_address_is(address: str, host: str, cidr: str):
+    found = host_of(having(*ALL), ip_address(address))
+    assert found is not None
+    assert (found[0].name, str(found[1].cidr)) == (host, cidr)
+
+
+@pytest.mark.parametrize("address", ["10.1.2.0", "10.0.0.1", "fd00:2::8", "fd00:3::1", "::a01:7"])
+def test_most_addresses_are_behind_none(address: str):
+    assert host_of(having(*ALL), ip_address(address)) is None
+    assert host_of(Snapshot(), ip_address(address)) is None
+
+
+@pytest.mark.parametrize(
+    ("cidr", "behind"),
+    [
+        ("10.1.0.0/24", ["web"]),
+        ("10.1.0.7/32", ["web"]),
+        ("10.0.0.0/8", ["api", "web"]),
+        ("10.64.0.0/10", ["api"]),
+        ("0.0.0.0/0", ["api", "web"]),
+        ("fd00::/16", ["api", "web"]),
+        ("fd00:1::/64", ["web"]),
+        ("fd00:1:1::/48", ["api"]),
+        ("10.2.0.0/24", []),
+        ("::/0", ["api", "web"]),
+    ],
+)
+def test_who_has_members_behind_a_prefix(cidr: str, behind: list[str]):
+    """Of those whose VIPs hosts announce: others' members are on networks where the same address is another machine."""
+    assert list(balancers_behind(having(*ALL), [ip_network(cidr)])) == behind
+
+
+def changed(before: tuple[Aggregate, ...], after: tuple[Aggregate, ...]) -> set[str]:
+    old = having(*before)
+    gone = tuple(owner_of(each) for each in before if owner_of(each) not in {owner_of(other) for other in after})
+    new = apply_changes(old, Changes(puts=after, deletes=gone), 2)
+    owners = [owner_of(each) for each in (*before, *after) if old.find(owner_of(each)) != new.find(owner_of(each))]
+    return {str(owner) for owner in affected(old, new, owners)}
+
+
+def test_what_a_change_of_a_host_concerns():
+    others = (POOL, PLAIN, WEB, API, SWITCHED)
+    assert changed((ONE, *others), (TWO, ONE, *others)) == {"host/two", "loadbalancer/api"}
+    assert changed((ONE, TWO, *others), (TWO, *others)) == {"host/one", "loadbalancer/web"}
+    drained = replace(TWO, draining=True)
+    assert changed((ONE, TWO, *others), (ONE, drained, *others)) == {"host/two", "loadbalancer/api"}
+    back, later = (replace(TWO, returning_until=datetime(2026, 1, day, tzinfo=UTC)) for day in (1, 2))
+    assert changed((ONE, drained, *others), (ONE, back, *others)) == {"host/two", "loadbalancer/api"}
+    assert changed((ONE, back, *others), (ONE, TWO, *others)) == {"host/two", "loadbalancer/api"}
+    assert changed((ONE, back, *others), (ONE, later, *others)) == {"host/two"}, "rows do not say until when"
+    moved = replace(TWO, addresses=(ip_address("10.20.0.99"),))
+    assert changed((ONE, TWO, *others), (ONE, moved, *others)) == {"host/two"}, "services call a host by its number"
+    both = replace(TWO, addresses=(*TWO.addresses, ip_address("fd00::22")))
+    assert changed((ONE, TWO, *others), (ONE, both, *others)) == {"host/one", "host/two"}, "they may meet by IPv6 now"
+    more = replace(ONE, prefixes=(*ONE.prefixes, prefix("fd00:3::/64")))
+    assert changed((ONE, TWO, *others), (more, TWO, *others)) == {"host/one"}
+    less = replace(ONE, prefixes=ONE.prefixes[:2])
+    assert changed((ONE, TWO, *others), (less, TWO, *others)) == {"host/one", "loadbalancer/web"}
+
+
+def test_who_remembers_slots_of_a_host_hears_that_it_is_gone():
+    """Though no member is behind it any more: rows name the host by its number, which another one may get."""
+    moved = MovedSlots(listener_id="front", before=ip_address("10.100.3.9"), slots=(7,), until=datetime.max)
+    others = (POOL, replace(WEB, moved=(moved,)))
+    assert changed((ONE, TWO, *others), (ONE, *others)) == {"host/two", "loadbalancer/web"}
+    assert changed((ONE, TWO, POOL, WEB), (ONE, POOL, WEB)) == {"host/two"}
+
+
+def test_rows_of_hosts_come_before_those_of_load_balancers():
+    old, new = having(POOL), having(POOL, ONE, WEB)
+    owners = [owner_of(each) for each in (WEB, ONE)]
+    assert affected(old, new, owners)[0] == Owner(Kind.HOST, "one")
+
+
+def test_no_two_hosts_have_one_number():
+    assert claims(ONE) == {"host-number/1"}

@@ -1,0 +1,426 @@
+"""Rows of a plain host in a real kernel: found again, written whole or not at all, and removed without a trace."""
+
+import asyncio
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip, Way
+from fairlead.dataplane.rows import Diff, Rows, diff
+from fairlead.drivers.interface import DriverError, MissingReference
+from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.elements import Changes
+from fairlead.drivers.native.ground import Ground
+from fairlead.drivers.native.ruleset import TUNNELS
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.owner import Kind, Owner
+from harness.apart import Apart, apart, require_root, wait_until
+
+ONE, OTHER = (Owner(Kind.LOAD_BALANCER, f"{each * 8}-1111-4111-8111-{each * 12}") for each in "ab")
+FOUR, SIX = ip_address("203.0.113.5"), ip_address("2001:db8::5")
+FOREIGN = """
+table inet theirs {
+    set vips4 { type ipv4_addr; elements = { 203.0.113.5 }; }
+    chain input { type filter hook input priority filter; policy accept; ip saddr @vips4 counter; }
+}
+table ip fairlead {
+    chain mine { meta mark 0x1001 accept; }
+}
+"""
+"""Of somebody who calls a table of another family like ours."""
+
+
+@pytest.fixture
+def host() -> Iterator[Apart]:
+    require_root("/usr/sbin/nft")
+    with apart() as made:
+        made.set("net/ipv6/conf/default/accept_dad", 0)
+        made.ip(
+            "link add d0 type veth peer name d1",
+            "addr add 10.20.0.11/24 dev d0",
+            "addr add fd20::11/64 dev d0 nodad",
+            "link set d0 up",
+            "link set d1 up",
+            "addr add 192.0.2.77/32 dev lo",
+            "route add default via 10.20.0.1",
+            "route add 10.99.0.0/16 via 10.20.0.1 table 1007",
+            "rule add fwmark 0x1001 lookup 1007 pref 300",
+        )
+        made.nft(FOREIGN)
+        with made.inside():
+            wait_until(lambda: "linkdown" not in made.run("ip", "route") + made.run("ip", "-6", "route"))
+            yield made
+
+
+def as_rows(*rows: NativeRow) -> dict[tuple[str, ...], NativeRow]:
+    return {row.key: row for row in rows}
+
+
+def service(slots: bytes = bytes(slot % 3 for slot in range(256)), **known: object) -> Service:
+    targets: tuple[Target, ...] = (
+        Here(address=ip_address("10.30.1.2"), port=8080),
+        There(host=2),
+        Here(address=ip_address("10.30.1.3"), port=8081),
+    )
+    whole = Service(
+        vip=FOUR,
+        transport=Transport.TCP,
+        port=80,
+        by_source=False,
+        slots=slots,
+        targets=targets[: max(slots, default=-1) + 1],
+    )
+    return replace(whole, **known)  # type: ignore[arg-type]
+
+
+def way(number: int = 2) -> tuple[Owner, Mapping[tuple[str, ...], NativeRow]]:
+    return Owner(Kind.HOST, f"host{number}"), as_rows(Way(host=number, address=ip_address(f"10.20.0.1{number}")))
+
+
+EVERYTHING = as_rows(
+    Vip(address=FOUR, held=True),
+    Vip(address=SIX, held=False),
+    service(before=((0, 2), (255, 2)), clients=(ip_network("10.0.0.0/8"), ip_network("192.0.2.128/25"))),
+    service(transport=Transport.UDP, by_source=True, clients=()),
+    service(transport=Transport.SCTP, port=65535, slots=b""),
+    service(
+        vip=SIX,
+        port=443,
+        targets=(Here(address=ip_address("fd30::2"), port=1), There(host=2), There(host=2)),
+        clients=(ip_network("::/0"),),
+    ),
+)
+
+
+async def put(driver: Native, owner: Owner, rows: Rows) -> None:
+    await driver.apply(owner, diff(rows, await driver.read(owner)))
+
+
+def test_rows_are_found_again_by_another_process_which_writes_nothing(host: Apart) -> None:
+    async def walk() -> None:
+        driver, (owner, its) = Native(), way()
+        await driver.open()
+        assert await driver.read_all() == {}
+        await put(driver, owner, its)
+        await put(driver, ONE, EVERYTHING)
+        assert await driver.read(ONE) == EVERYTHING
+        await driver.close()
+        before = host.run("nft", "-a", "list", "ruleset"), host.run("ip", "-d", "rule"), _generation()
+        again = Native()
+        assert await again.read_all() == {owner: its, ONE: EVERYTHING}
+        assert await again.read(ONE) == EVERYTHING
+        await again.apply(ONE, diff(EVERYTHING, EVERYTHING))
+        assert (host.run("nft", "-a", "list", "ruleset"), host.run("ip", "-d", "rule"), _generation()) == before
+        await put(again, ONE, {})
+        await put(again, owner, {})
+        assert await again.read_all() == {}
+        await again.close()
+
+    asyncio.run(walk())
+
+
+def test_random_walk_is_always_found_as_it_was_written(host: Apart) -> None:
+    chance = random.Random(7)
+
+    async def walk() -> None:
+        driver, reader, wanted = Native(), Native(), dict[Owner, dict[tuple[str, ...], NativeRow]]()
+        for number in (2, 3):
+            owner, its = way(number)
+            await put(driver, owner, its)
+            wanted[owner] = dict(its)
+        for _ in range(60):
+            changes = dict[Owner, Diff]()
+            for owner, vip in ((ONE, FOUR), (OTHER, SIX)):
+                rows = _chosen(chance, vip)
+                changes[owner] = diff(rows, wanted.get(owner, {}))
+                wanted[owner] = rows
+            await driver.apply_all(changes)
+            assert await reader.read_all() == {owner: rows for owner, rows in wanted.items() if rows}
+        assert host.run("nft", "list", "map", "inet", "fairlead", "pattern").count(":") <= 256 * 8 + 10
+        await driver.close()
+        await reader.close()
+
+    asyncio.run(walk())
+
+
+def _chosen(chance: random.Random, vip: object) -> dict[tuple[str, ...], NativeRow]:
+    rows: list[NativeRow] = [Vip(address=vip, held=chance.random() < 0.5)]  # type: ignore[arg-type]
+    for port in range(1, chance.randrange(1, 6)):
+        slots = [bytes(256), bytes(slot % 2 for slot in range(256)), bytes(slot % 3 for slot in range(256)), b""]
+        some = chance.choice(slots)
+        if len(some) and chance.random() < 0.3:
+            some = bytes([some[0], chance.choice([0, max(some)]), *some[2:]])
+        members = ip_address("10.30.1.0") if vip is FOUR else ip_address("fd30::")
+        targets: list[Target] = [
+            There(host=2),
+            There(host=3),
+            *(Here(address=members + n, port=n) for n in range(1, 5)),
+        ]
+        nets = [ip_network("10.0.0.0/9"), ip_network("10.128.0.0/9")] if vip is FOUR else [ip_network("fd00::/9")]
+        rows.append(
+            service(
+                some,
+                vip=vip,
+                port=port,
+                by_source=chance.random() < 0.3,
+                targets=tuple(chance.sample(targets, max(some, default=-1) + 1)),
+                before=((chance.randrange(256), 3),) if some and chance.random() < 0.3 else (),
+                clients=chance.choice([None, (), tuple(nets)]),
+            )
+        )
+    return as_rows(*rows) if chance.random() < 0.9 else {}
+
+
+def test_only_what_differs_is_written(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    transact = Ground.transact
+
+    def count(ground: Ground, changes: Changes) -> None:
+        written.append(changes.count)
+        transact(ground, changes)
+
+    monkeypatch.setattr(Ground, "transact", count)
+
+    async def walk() -> None:
+        driver, base = Native(), service()
+        await put(driver, *way())
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), base))
+        written.clear()
+        moved = bytes([1, *base.slots[1:]])
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), replace(base, slots=moved)))
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), base))
+        assert written == [2, 2], "a slot goes and comes"
+        both = as_rows(Vip(address=FOUR, held=False), base, replace(base, port=81))
+        await put(driver, ONE, both)
+        assert written[2] == 4, "a service and its three places: slots are there"
+        await put(driver, ONE, as_rows(*both.values(), replace(base, port=81, slots=moved)))
+        assert written[3] == 256 + 2, "another one goes on with its slots"
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), base))
+        assert written[4] == 4 + 256
+        await driver.close()
+
+    asyncio.run(walk())
+
+
+def test_change_is_made_whole_or_not_at_all(host: Apart) -> None:
+    """Somebody has put an element into our map that is in the way."""
+
+    async def walk() -> None:
+        driver = Native()
+        await put(driver, *way())
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
+        before = host.run("nft", "list", "ruleset")
+        host.nft("add element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        wanted = as_rows(Vip(address=FOUR, held=False), service(), service(port=82), service(port=81))
+        with pytest.raises(DriverError):
+            await put(driver, ONE, wanted)
+        host.nft("delete element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        assert host.run("nft", "list", "ruleset") == before
+        host.nft("add element inet fairlead member4 { 203.0.113.5 . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }")
+        assert await driver.read(ONE) == as_rows(Vip(address=FOUR, held=False), service()), (
+            "what is of no row is removed"
+        )
+        await put(driver, ONE, wanted)
+        assert await driver.read(ONE) == wanted
+        await driver.close()
+
+    asyncio.run(walk())
+
+
+def test_what_is_referred_to_has_to_be_there_and_nobody_takes_what_is_anothers(host: Apart) -> None:
+    async def walk() -> None:
+        driver = Native()
+        with pytest.raises(MissingReference, match="no Way 2"):
+            await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
+        with pytest.raises(MissingReference, match="no Vip"):
+            await put(driver, ONE, as_rows(service(bytes(256))))
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=True), service(bytes(256))))
+        with pytest.raises(DriverError, match=str(ONE)):
+            await put(driver, OTHER, as_rows(Vip(address=FOUR, held=True)))
+        own = Vip(address=ip_address("192.0.2.77"), held=True)
+        with pytest.raises(DriverError, match=r"192\.0\.2\.77"):
+            await put(driver, OTHER, as_rows(own))
+        assert await driver.read(OTHER) == as_rows(replace(own, held=False))
+        await put(driver, ONE, {})
+        await put(driver, OTHER, as_rows(Vip(address=FOUR, held=True)))
+        await driver.remove()
+        assert "192.0.2.77" in host.run("ip", "addr", "show", "lo")
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("order", ["together", "old first", "new first"])
+def test_host_that_has_the_number_of_one_that_is_gone_is_led_to_itself(host: Apart, order: str) -> None:
+    """Whichever of both is told first: a packet for the new one never goes to where the old one was, once it is
+    written."""
+    (old, its), new = way(), Owner(Kind.HOST, "successor")
+    wanted = as_rows(Way(host=2, address=ip_address("10.20.0.99")))
+
+    async def walk() -> None:
+        driver = Native()
+        await put(driver, old, its)
+        await put(driver, ONE, as_rows(Vip(address=FOUR, held=False), service()))
+        gone, comes = diff({}, its), diff(wanted, {})
+        if order == "together":
+            await driver.apply_all({old: gone, new: comes})
+        elif order == "old first":
+            await driver.apply(old, gone)
+            await driver.apply(new, comes)
+        else:
+            with pytest.raises(DriverError, match=str(old)):
+                await driver.apply(new, comes)
+            assert await driver.read(old) == its
+            await driver.apply(old, gone)
+            await driver.apply(new, comes)
+        other = Native()
+        for reader in (driver, other):
+            found = await reader.read_all()
+            assert (found.get(old), found[new]) == (None, wanted)
+            assert found[ONE] == as_rows(Vip(address=FOUR, held=False), service())
+        await other.close()
+        routes = host.run("ip", "route", "show", "table", "all", "proto", "250")
+        assert routes.count("10.20.0.99") == 2 * len(TUNNELS), "of both IP versions"
+        assert "10.20.0.12" not in routes
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_host_is_left_as_it_was(host: Apart, is_fresh: bool) -> None:
+    before = _everything(host)
+
+    async def walk() -> None:
+        driver = Native()
+        for number in (2, 3):
+            await put(driver, *way(number))
+        await put(driver, ONE, EVERYTHING)
+        theirs = [each for each in _everything(host)[0].splitlines() if "theirs" in each]
+        assert theirs == [each for each in before[0].splitlines() if "theirs" in each]
+        if is_fresh:
+            await driver.close()
+            driver = Native()
+        await driver.remove()
+
+    asyncio.run(walk())
+    for now, then in zip(_everything(host), before, strict=True):
+        assert now == then
+
+
+def test_removing_what_was_never_there_changes_nothing(host: Apart) -> None:
+    before = _everything(host)
+    asyncio.run(Native().remove())
+    assert _everything(host) == before
+
+
+def test_local_rule_that_somebody_has_moved_stays_where_it_is(host: Apart) -> None:
+    host.ip("rule add pref 100 lookup local", "rule del pref 0")
+    before = _everything(host)
+
+    async def walk() -> None:
+        driver = Native()
+        await put(driver, *way())
+        assert "lookup local" in host.run("ip", "rule", "show", "pref", "100")
+        await driver.remove()
+
+    asyncio.run(walk())
+    assert _everything(host) == before
+
+
+def test_local_rule_that_somebody_puts_back_to_the_first_place_is_moved_as_ever(host: Apart) -> None:
+    before = _everything(host)
+    host.ip("rule add pref 100 lookup local", "rule del pref 0")
+
+    async def walk() -> None:
+        driver = Native()
+        await driver.read_all()
+        host.ip("rule add pref 0 lookup local proto kernel", "rule del pref 100")
+        assert not await driver.is_whole()
+        await driver.read_all()
+        assert "lookup local" in host.run("ip", "rule", "show", "pref", "5")
+        assert host.run("ip", "rule", "show", "pref", "0") == ""
+        await driver.remove()
+
+    asyncio.run(walk())
+    assert _everything(host) == before
+
+
+def test_table_that_somebody_removed_is_made_anew_and_told(host: Apart) -> None:
+    async def walk() -> None:
+        driver, lost = Native(), asyncio.Event()
+        driver.follow(lost.set)
+        await put(driver, *way())
+        await put(driver, ONE, EVERYTHING)
+        host.run("nft", "flush", "ruleset")
+        with pytest.raises(DriverError, match="removed our table"):
+            await driver.apply(ONE, diff({}, EVERYTHING))
+        await asyncio.wait_for(lost.wait(), 5)
+        assert await driver.read_all() == {}
+        assert str(FOUR) not in host.run("ip", "addr", "show", "lo"), "announced is what is led"
+        await put(driver, *way())
+        await put(driver, ONE, EVERYTHING)
+        assert await driver.read(ONE) == EVERYTHING
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+def test_saved_ruleset_can_be_loaded_again(host: Apart) -> None:
+    """As operators do with all tables of a host at once: one that nft cannot read would keep out all others."""
+
+    async def walk() -> None:
+        driver = Native()
+        await put(driver, *way())
+        await put(driver, ONE, EVERYTHING)
+        saved = host.run("nft", "list", "ruleset")
+        host.nft(f"flush ruleset\n{saved}")
+        assert host.run("nft", "list", "ruleset") == saved
+        assert await driver.read_all() == {way()[0]: way()[1], ONE: EVERYTHING}
+        await driver.close()
+
+    asyncio.run(walk())
+
+
+@pytest.mark.slow
+def test_ten_thousand_load_balancers_hold_nobody_up(host: Apart) -> None:
+    """All of them in one transaction; and then one that changes among them."""
+
+    async def walk() -> None:
+        driver, changes = Native(), dict[Owner, Diff]()
+        for place in range(10_000):
+            vip = ip_address("198.18.0.0") + place
+            rows = as_rows(Vip(address=vip, held=False), service(vip=vip, targets=_here(place)))
+            changes[Owner(Kind.LOAD_BALANCER, f"{place:08d}-1111-4111-8111-111111111111")] = diff(rows, {})
+        await driver.open()
+        await driver.apply_all(changes)
+        assert len(await driver.read_all()) == 10_000
+        assert host.run("nft", "list", "map", "inet", "fairlead", "pattern").count(" : ") == 256 + 1
+        owner, change = next(iter(changes.items()))
+        await driver.apply(owner, diff({}, change.creates))
+        assert len(await driver.read_all()) == 9_999
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+def _here(place: int) -> tuple[Target, ...]:
+    return tuple(Here(address=ip_address("10.0.0.0") + 4 * place + each, port=80) for each in range(3))
+
+
+def _generation() -> str:
+    """How often anybody has changed nftables."""
+    ground = Ground("fairlead")
+    try:
+        return ground.generation()
+    finally:
+        ground.close()
+
+
+def _everything(host: Apart) -> list[str]:
+    shown: Iterable[str] = ("rule", "-6 rule", "route show table all", "-6 route show table all", "addr", "link")
+    found = [host.run("nft", "list", "ruleset")]
+    found += [host.run("ip", "-j", *each.split()) for each in shown]
+    return [*found, host.run("sysctl", "-a", "--pattern", r"net\.ipv[46]\.conf")]

@@ -1,0 +1,110 @@
+"""Clients that come again from the same port, after a slot has moved to their own host or away from it."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+
+import pytest
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
+from harness.apart import Apart, require_root
+from harness.fabric import HOSTS, PORT, VIPS, Fabric, fabric
+
+pytestmark = pytest.mark.slow
+
+FIRSTS, SECONDS = bytes(256), bytes([1] * 256)
+BOTH = Transport.TCP, Transport.UDP
+TYPES = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
+PLACES = "behind the host", "on the host", "outside"
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        yield made
+
+
+def where_is(site: Fabric, name: str) -> Apart:
+    return {"behind the host": site.members[1], "on the host": site.hosts[1], "outside": site.client}[name]
+
+
+def begin(client: Apart, transport: Transport, vip: IPAddress) -> socket.socket:
+    """Of somebody who comes from the same port each time."""
+    with client.inside():
+        made = socket.socket(socket.AF_INET if vip.version == 4 else socket.AF_INET6, TYPES[transport])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.settimeout(4)
+    made.bind(("", 40_000))
+    made.connect((str(vip), PORT))
+    return made
+
+
+def ask(made: socket.socket) -> str:
+    """The member that answers."""
+    made.sendall(b"who")
+    return made.recv(2000).decode()
+
+
+def end(made: socket.socket) -> None:
+    """TCP: both sides say that they have ended."""
+    if made.type is socket.SOCK_STREAM:
+        made.shutdown(socket.SHUT_WR)
+        assert made.recv(2000) == b""
+    made.close()
+
+
+def ask_once(client: Apart, transport: Transport, vip: IPAddress) -> str:
+    with closing(begin(client, transport, vip)) as made:
+        name = ask(made)
+        end(made)
+        return name
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_same_port_is_served_by_whoever_has_its_slot_now(site: Fabric, where: str) -> None:
+    """The trackers of hosts remember for a minute or two what has passed. A host's own datagrams it knows for as long
+    as it sends them: they are no new ones where its member gets the slot."""
+    site.open()
+    site.lead(1)
+    client = where_is(site, where)
+    for slots, wanted in (SECONDS, "m2"), (FIRSTS, "m1"), (SECONDS, "m2"), (FIRSTS, "m1"):
+        for number in HOSTS:
+            site.serve(number, slots)
+        for each in product((Transport.TCP,) if where == "on the host" else BOTH, VIPS):
+            assert ask_once(client, *each) == wanted, each
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_same_port_is_served_anew_after_the_host_before_was_asked(site: Fabric, where: str) -> None:
+    """Which tells the host's tracker of a connection that is not translated there."""
+    client = asked(site, where)
+    assert [ask_once(client, Transport.TCP, vip) for vip in VIPS] == ["m1", "m1"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_host_does_not_take_for_its_own_what_it_cannot_translate(site: Fabric, where: str) -> None:
+    """It listens on the same port."""
+    client = asked(site, where)
+    with site.hosts[1].inside():
+        own = socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True)
+    with closing(own):
+        assert [ask_once(client, Transport.TCP, vip) for vip in VIPS] == ["m1", "m1"]
+
+
+def asked(site: Fabric, where: str) -> Apart:
+    """The client of a connection that has stayed with the second host, and has ended."""
+    site.open()
+    site.lead(1)
+    client = where_is(site, where)
+    for number in HOSTS:
+        site.serve(number, SECONDS)
+    made = [begin(client, Transport.TCP, vip) for vip in VIPS]
+    for number in HOSTS:
+        site.serve(number, FIRSTS, before=dict.fromkeys(range(256), 2) if number == 1 else {})
+    assert [ask(each) for each in made] == ["m2", "m2"]
+    for each in made:
+        end(each)
+    return client

@@ -1,0 +1,131 @@
+"""Connections that others were asked about: forgotten when their slots come back, and no others are."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from fairlead.dataplane.rows import diff
+from fairlead.drivers.native import connections
+from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
+from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.netlink import NETFILTER, Message, Netlink, attributes
+from fairlead.drivers.native.ruleset import SECOND
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
+from harness.apart import Apart, require_root
+from harness.fabric import HOSTS, OWNER, PORT, VIPS, Fabric, fabric, member_address
+
+pytestmark = pytest.mark.slow
+
+EVEN = bytes(slot % 3 for slot in range(256))
+MOVED = bytes(0 if place == 2 else place for place in EVEN)
+BEFORE = {slot: 3 for slot, place in enumerate(EVEN) if place == 2}
+THEIRS = f"""
+table inet theirs {{
+    chain forward {{
+        type filter hook forward priority filter; policy accept;
+        th dport 8080 ct mark set ct mark | {SECOND:#x}
+    }}
+}}
+"""
+"""Whose marks of connections have a bit that is ours in those of VIPs."""
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        yield made
+
+
+def tracked(host: Apart) -> set[tuple[bytes, int, int, bool]]:
+    """Where those go that have the mark, and whether they are translated."""
+    found = set()
+    with host.inside(), closing(Netlink(NETFILTER)) as netlink:
+        for family, first in FIRST_PACKET.items():
+            for _, body in netlink.dump(Message(GET, struct.pack(">BBH", family, 0, 0))):
+                its = attributes(body[4:])
+                if int.from_bytes(its.get(8, b"")) & SECOND:
+                    to, number, port = first.unpack_from(body)
+                    found.add((to, number, port, bool(int.from_bytes(its[3]) & DESTINATION_TRANSLATED)))
+    return found
+
+
+def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(site: Fabric) -> None:
+    site.open()
+    site.hosts[1].nft(THEIRS)
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(3)
+    mine = [flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.ask() == "m1"]
+    old = [flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.ask() == "m3"]
+    site.serve(1, MOVED, before=BEFORE)
+    site.serve(2, MOVED)
+    site.serve(3, MOVED)
+    site.lead(1)
+    assert {flow.ask() for flow in old} == {"m3"}
+    others = [_direct(site.client, member_address(1, version)) for version in (4, 6)]
+    asked = {(vip.packed, socket.IPPROTO_TCP, PORT, False) for vip in VIPS}
+    direct = {(member_address(1, version).packed, socket.IPPROTO_TCP, 8080, False) for version in (4, 6)}
+    here = {(vip.packed, socket.IPPROTO_TCP, PORT, True) for vip in VIPS}
+    assert tracked(site.hosts[1]) == asked | direct | here
+    noted = site.hosts[1].run("nft", "list", "set", "inet", "fairlead", "asked4")
+    assert f"{VIPS[0]} . tcp . {PORT}" in noted
+    for number in (3, 2, 1):
+        site.serve(number, EVEN)
+    site.serve(1, MOVED, before=BEFORE)
+    assert tracked(site.hosts[1]) == direct | here
+    assert "elements" not in site.hosts[1].run("nft", "list", "set", "inet", "fairlead", "asked4")
+    assert ({flow.ask() for flow in old}, {flow.ask() for flow in mine}) == ({"m3"}, {"m1"})
+    for each in others:
+        each.close()
+
+
+def _direct(client: Apart, to: IPAddress) -> socket.socket:
+    with client.inside():
+        return socket.create_connection((str(to), 8080), timeout=3)
+
+
+def test_connections_are_not_looked_through_where_nobody_was_asked(
+    site: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(connections, "GET", looked)
+    dump = Netlink.dump
+
+    def count(netlink: Netlink, message: Message) -> Iterator[tuple[int, bytes]]:
+        if message.kind is looked:
+            looked.append(message)
+            message = message._replace(kind=GET)
+        return dump(netlink, message)
+
+    monkeypatch.setattr(Netlink, "dump", count)
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    for number in HOSTS:
+        site.serve(number, bytes(256))
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    assert not looked
+
+
+def test_what_was_noted_of_services_that_are_gone_goes(site: Fabric) -> None:
+    site.open()
+    site.serve(1, EVEN)
+    site.hosts[1].nft(
+        f"add element inet fairlead asked4 {{ {VIPS[0]} . tcp . {PORT}, 203.0.113.99 . tcp . 80 }}\n"
+        f"add element inet fairlead asked6 {{ {VIPS[1]} . udp . {PORT}, {VIPS[1]} . tcp . 81 }}"
+    )
+    site.do(1, site.drivers[1].close())
+    site.drivers[1] = Native()
+    site.do(1, site.drivers[1].read_all())
+    four, six = (site.hosts[1].run("nft", "list", "set", "inet", "fairlead", f"asked{each}") for each in (4, 6))
+    assert (four.count(" tcp "), four.count("203.0.113.99")) == (1, 0)
+    assert (six.count(" udp "), six.count(" tcp ")) == (1, 0)
+    site.do(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
+    for version in (4, 6):
+        assert "elements" not in site.hosts[1].run("nft", "list", "set", "inet", "fairlead", f"asked{version}")

@@ -1,0 +1,53 @@
+"""What the agent's unit of systemd lets it do is enough for a plain host's rows, with and without proxies."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import harness.confined
+from harness.apart import Apart, apart, require_root
+
+pytestmark = pytest.mark.slow
+UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
+AGENT, PROXIES = UNITS / "fairlead-agent.service", UNITS / "fairlead-agent-proxies.conf"
+PROGRAM = """
+import asyncio
+from ipaddress import ip_address
+from fairlead.dataplane.native import Way
+from fairlead.dataplane.rows import diff
+from fairlead.drivers.native.driver import Native
+from fairlead.model.owner import Kind, Owner
+from harness.fabric import OWNER, host_address, rows_of
+
+async def main():
+    driver = Native()
+    await driver.open()
+    for host in (2, 3):
+        way = Way(host=host, address=host_address(host))
+        await driver.apply(Owner(Kind.HOST, f"host{host}"), diff({way.key: way}, {}))
+    rows = {row.key: row for row in rows_of(1, bytes(slot % 3 for slot in range(256)))}
+    await driver.apply(OWNER, diff(rows, {}))
+    assert (await driver.read_all())[OWNER] == rows
+    await driver.remove()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def host() -> Iterator[Apart]:
+    require_root("/usr/sbin/nft", "/usr/bin/systemd-analyze", "/usr/bin/setpriv")
+    with apart() as made:
+        yield made
+
+
+@pytest.mark.parametrize("units", [(AGENT,), (AGENT, PROXIES)], ids=["agent", "proxies"])
+def test_an_agents_rows_are_written_found_and_removed(host: Apart, units: tuple[Path, ...], tmp_path: Path) -> None:
+    before = host.run("ip", "rule")
+    confined = sys.executable, harness.confined.__file__, ":".join(map(str, units)), str(tmp_path)
+    tests = str(Path(__file__).parents[1])
+    host.run(*confined, "env", f"PYTHONPATH={tests}", sys.executable, "-c", PROGRAM)
+    assert host.run("ip", "rule") == before
+    assert host.run("nft", "list", "ruleset") == ""

@@ -1,0 +1,114 @@
+"""Others change addresses, rules and routes while a driver reads them: what it read then is of no one moment."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from drivers.test_native import EVERYTHING, FOUR, ONE, as_rows, host, put, service, way
+from fairlead.dataplane.native import Vip
+from fairlead.dataplane.rows import diff
+from fairlead.drivers.interface import DriverError, Unavailable
+from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.netlink import ATTEMPTS, Interrupted, Message, Netlink
+from harness.apart import Apart
+
+__all__ = ["host"]
+_GET_ADDRESSES, _OTHER_SUBSYSTEMS = 22, 256
+ASKING = as_rows(Vip(address=FOUR, held=True), service())
+
+
+def come_between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[Message], bool]) -> None:
+    """Whoever reads this of the kernel is told at the end that it has changed meanwhile."""
+    dump = Netlink.dump
+
+    def interrupted(netlink: Netlink, message: Message) -> Iterator[tuple[int, bytes]]:
+        yield from dump(netlink, message)
+        if comes(message):
+            raise Interrupted
+
+    monkeypatch.setattr(Netlink, "dump", interrupted)
+
+
+def at_first(often: int) -> Callable[[Message], bool]:
+    """As often for each thing that is read of addresses, rules, routes and devices, and then no more."""
+    had = Counter[Message]()
+
+    def comes(message: Message) -> bool:
+        had[message] += 1
+        return message.kind < _OTHER_SUBSYSTEMS and had[message] % (often + 1) != 0
+
+    return comes
+
+
+def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without a way to anywhere looks for an address of its own among all."""
+    host.ip("route del default via 10.20.0.1", f"addr add {FOUR}/32 dev lo")
+    come_between(monkeypatch, at_first(3))
+
+    async def walk() -> None:
+        driver, (owner, its) = Native(), way()
+        await put(driver, owner, its)
+        with pytest.raises(DriverError, match="itself"):
+            await put(driver, ONE, EVERYTHING)
+        host.ip(f"addr del {FOUR}/32 dev lo")
+        await put(driver, ONE, EVERYTHING)
+        assert await driver.is_whole()
+        assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
+        await put(driver, ONE, {})
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before is not forgotten: it is read before anything else is written."""
+    host.ip("route del default via 10.20.0.1")
+    asked, is_there = list[Message](), [True]
+
+    def comes(message: Message) -> bool:
+        if message.kind != _GET_ADDRESSES or not is_there[0]:
+            return False
+        asked.append(message)
+        return True
+
+    async def walk() -> None:
+        driver, (owner, its) = Native(), way()
+        await put(driver, owner, its)
+        come_between(monkeypatch, comes)
+        with pytest.raises(Unavailable):
+            await driver.apply(ONE, diff(EVERYTHING, {}))
+        assert len(asked) == ATTEMPTS
+        is_there[0] = False
+        await put(driver, ONE, EVERYTHING)
+        assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
+    host: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody keeps changing nftables, so notes of connections cannot be read: elements have been written by then."""
+    elsewhere = as_rows(Vip(address=FOUR, held=True), service(slots=bytes(256)))
+    is_there = [True]
+
+    def comes(message: Message) -> bool:
+        return is_there[0] and b"asked4" in message.body
+
+    async def walk() -> None:
+        driver, (owner, its) = Native(), way()
+        await put(driver, owner, its)
+        await put(driver, ONE, ASKING)
+        come_between(monkeypatch, comes)
+        with pytest.raises(Unavailable):
+            await put(driver, ONE, elsewhere)
+        is_there[0] = False
+        assert await driver.read(ONE) == elsewhere
+        await put(driver, ONE, ASKING)
+        assert await driver.read_all() == {owner: its, ONE: ASKING}
+        await driver.remove()
+
+    asyncio.run(walk())

@@ -1,0 +1,53 @@
+"""Pings of VIPs: the host that gets one answers it itself, whoever serves."""
+
+import subprocess
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from fairlead.model.addresses import IPAddress
+from harness.apart import Apart, require_root
+from harness.fabric import HOSTS, VIPS, Fabric, fabric
+
+pytestmark = pytest.mark.slow
+
+EVEN = bytes(slot % 3 for slot in range(256))
+LARGE = 3000
+"""Bytes of a ping that is sent in fragments."""
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft", "/usr/bin/ping")
+    with fabric() as made:
+        yield made
+
+
+def answers(where: Apart, to: IPAddress, size: int = 56) -> bool:
+    with where.inside():
+        asked = ["ping", "-n", "-c1", "-W1", f"-s{size}", str(to)]
+        return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("slots", [EVEN, bytes(256), b""], ids=["all serve", "one serves", "nobody serves"])
+def test_vip_answers_whichever_host_gets_the_ping(site: Fabric, slots: bytes) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, slots)
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        assert answers(site.client, vip), f"{vip} by host {entry}"
+        assert answers(site.client, vip, LARGE), f"{vip} by host {entry}, in fragments"
+    for vip in VIPS:
+        assert answers(site.hosts[2], vip), f"{vip} from a host"
+        assert answers(site.members[2], vip), f"{vip} from behind a host"
+
+
+def test_who_is_not_among_the_clients_is_answered_all_the_same(site: Fabric) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN, clients=())
+    site.lead(1)
+    for vip in VIPS:
+        assert answers(site.client, vip)

@@ -1,0 +1,203 @@
+"""Packets through plain hosts whose proxies serve: whichever host gets one, it comes to the proxy that has the slot."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.compilers.native import NATIVE
+from fairlead.dataplane.flow_slot import flow_slot
+from fairlead.dataplane.native import NativeRow, Vip
+from fairlead.dataplane.rows import diff
+from fairlead.drivers.haproxy import HAProxy, Nowhere
+from fairlead.drivers.haproxy.process import Program, read_running, stop
+from fairlead.drivers.interface import Later
+from fairlead.drivers.native.driver import Native
+from fairlead.model.host_proxies import host_slots
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.slices import slice_of
+from fairlead.model.snapshot import Snapshot
+from harness.apart import Apart, require_root
+from harness.fabric import HOSTS, PORT, VIPS, Fabric, Flow, fabric, host_address, member_address
+from harness.proxied import PROGRAM
+from harness.story import read_state
+
+pytestmark = pytest.mark.slow
+
+PROXY = 2000
+BALANCER, POOL = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.NETWORK, "pool")
+NAMES = {number: f"h{number}" for number in HOSTS}
+
+
+def model(serving: Sequence[int] = HOSTS, draining: Sequence[int] = ()) -> Snapshot:
+    lines = ["network pool announced 203.0.113.0/24 2001:db8::/64", "agents probe"]
+    for number, name in NAMES.items():
+        addresses = f"{host_address(number)} {host_address(number, 6)}"
+        prefixes = f"10.30.{number}.0/24 fd30:{number}::/64"
+        lines.append(f"host {name} {number} {addresses} {prefixes}{' draining' if number in draining else ''}")
+        lines.append(f"plugged {name}")
+        if number in serving:
+            lines.append(f"serves {name} pool/demo {PROXY}")
+    members = (f"m{number}/{member_address(number, 4)}:8080" for number in HOSTS)
+    vips = ",".join(map(str, VIPS))
+    asked = f"tcp:{PORT}{{proxy={PROXY},LEAST_CONNECTIONS}}"
+    lines.append(f"web vip={vips} on=pool provider=native {asked}={','.join(members)}")
+    return read_state("now", "\n".join(lines), {}, {}).snapshot()
+
+
+@dataclass
+class Proxied:
+    fabric: Fabric
+    folder: Path
+
+    def begin(self) -> None:
+        """A proxy on each host, as its own agent makes it of its slice."""
+        snapshot = model()
+        for number, name in NAMES.items():
+            self.fabric.do(number, self._apply(number, slice_of(snapshot, name)))
+        self.lead(snapshot)
+
+    async def _apply(self, number: int, view: Snapshot) -> None:
+        settled = asyncio.Event()
+        driver = HAProxy(self.folder / NAMES[number], Nowhere(), lambda *_: None, Program(path=PROGRAM, user=""))
+        driver.follow(lambda _: settled.set(), lambda _: None)
+        await driver.open()
+        for owner in (POOL, BALANCER):
+            rows = HAPROXY.compile(view, owner)
+            with contextlib.suppress(Later):
+                await driver.apply(owner, diff(rows, await driver.read(owner)))
+                continue
+            await settled.wait()
+            await driver.apply(owner, diff(rows, await driver.read(owner)))
+        await driver.close()
+
+    def lead(self, snapshot: Snapshot, numbers: Sequence[int] = HOSTS) -> None:
+        """These hosts know of it."""
+        for number in numbers:
+            rows = NATIVE.compile(slice_of(snapshot, NAMES[number]), BALANCER).values()
+            self.fabric.put(number, [row for row in rows if isinstance(row, NativeRow)], BALANCER)
+
+    async def end(self) -> None:
+        for each in self.folder.glob("*/*"):
+            if each.is_dir() and (running := read_running(each)) is not None:
+                await stop(running)
+
+    def flows(self, *places: Apart, count: int = 12) -> list[Flow]:
+        return [self.fabric.flow(Transport.TCP, vip, where) for vip in VIPS for where in places for _ in range(count)]
+
+
+@pytest.fixture
+def site() -> Iterator[Proxied]:
+    require_root("/usr/sbin/nft", PROGRAM)
+    with TemporaryDirectory() as folder, fabric() as made:  # sockets have short paths
+        made.open()
+        found = Proxied(made, Path(folder))
+        try:
+            found.begin()
+            yield found
+        finally:
+            made.do(1, found.end())
+
+
+def whose(flow: Flow) -> str:
+    """The host whose proxy a member sees."""
+    near = {f"10.30.{number}.1": name for number, name in NAMES.items()}
+    far = {str(host_address(number)): name for number, name in NAMES.items()}
+    return (near | far)[flow.ask(b"from").removeprefix("::ffff:")]
+
+
+def expected(flow: Flow, snapshot: Snapshot) -> str:
+    balancer = snapshot.load_balancers["web"]
+    return host_slots(snapshot, balancer, balancer.listeners[0]).now[
+        flow_slot(flow.client, (flow.vip, PORT), flow.transport)
+    ]
+
+
+def test_flow_reaches_the_proxy_of_its_slot_whichever_host_it_enters_and_wherever_its_client_is(site: Proxied) -> None:
+    snapshot, own = model(), site.fabric
+    for entry in HOSTS:
+        own.lead(entry)
+        flows = site.flows(own.client, own.hosts[1], own.members[2])
+        assert [whose(flow) for flow in flows] == [expected(flow, snapshot) for flow in flows], entry
+        assert {flow.ask() for flow in flows} == {"m1", "m2", "m3"}
+
+
+def test_flows_stay_where_they_are_whatever_a_router_does_and_whoever_comes_or_is_drained(site: Proxied) -> None:
+    own = site.fabric
+    own.lead(1)
+    site.lead(model(serving=(1, 2)))
+    old = site.flows(own.client, own.members[3], own.hosts[2], count=20)
+    at = [whose(flow) for flow in old]
+    assert set(at) == {"h1", "h2"}
+    for entry in HOSTS:
+        own.lead(entry)
+        assert [whose(flow) for flow in old] == at, f"by host {entry}"
+    for told in (3, 1, 2):  # who gets slots; told later it would only send packets back, and they be sent again
+        site.lead(model(), (told,))
+        assert [whose(flow) for flow in old] == at, f"the third one serves, host {told} knows it"
+    later = site.flows(own.client, own.members[3], own.hosts[2], count=20)
+    there = [whose(flow) for flow in later]
+    assert there == [expected(flow, model()) for flow in later]
+    drained = model(draining=(3,))
+    site.lead(drained)
+    for entry in HOSTS:
+        own.lead(entry)
+        assert [whose(flow) for flow in later] == there, "one is drained"
+    fresh = site.flows(own.client, count=20)
+    begun = [whose(flow) for flow in fresh]
+    assert begun == [expected(flow, drained) for flow in fresh]
+    assert "h3" not in begun
+    for told in (3, 1, 2):
+        site.lead(model(), (told,))
+    for entry in HOSTS:
+        own.lead(entry)
+        assert [whose(flow) for flow in (*fresh, *later)] == begun + there, "it is not drained any more"
+
+
+def test_a_proxys_port_is_nobodys_to_try(site: Proxied) -> None:
+    own = site.fabric
+    own.lead(1)
+    for where in (own.client, own.members[1], own.members[2], *own.hosts.values()):
+        for vip, number in product(VIPS, HOSTS):
+            for address in (vip, host_address(number, vip.version)):
+                with where.inside(), pytest.raises(ConnectionRefusedError):
+                    socket.create_connection((str(address), PROXY), timeout=3)
+
+
+def test_where_nobody_serves_clients_are_refused(site: Proxied) -> None:
+    own = site.fabric
+    site.lead(model(serving=()))
+    own.lead(1)
+    for where in (own.client, own.hosts[1], own.members[1]):
+        for vip in VIPS:
+            with pytest.raises(ConnectionRefusedError):
+                own.flow(Transport.TCP, vip, where)
+
+
+def test_a_drained_host_takes_what_was_begun_by_any_agent_and_is_left_as_it_was(site: Proxied) -> None:
+    own = site.fabric
+    site.lead(model(draining=(3,)))
+    applied = own.applied[3, BALANCER]
+    assert {(row.held, row.taken) for row in applied.values() if isinstance(row, Vip)} == {(False, True)}
+    own.do(3, own.drivers[3].close())
+    own.drivers[3] = Native()
+    assert own.do(3, own.drivers[3].read_all())[BALANCER] == applied
+    assert len(taken(own.hosts[3])) == 2
+    own.do(3, own.drivers[3].remove())
+    assert taken(own.hosts[3]) == []
+
+
+def taken(host: Apart) -> list[str]:
+    """Routes of ours among those of local addresses."""
+    words = (f"ip {version} route show table local proto 250".split() for version in ("-4", "-6"))
+    with host.inside():
+        return [line for each in words for line in subprocess.check_output(each, text=True).splitlines()]

@@ -1,0 +1,239 @@
+"""A newer release's rules in place of an older one's, under traffic: no packet is lost, and what was there stays."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from drivers.test_native import EVERYTHING, ONE, host, put, way
+from fairlead.dataplane.rows import Rows
+from fairlead.drivers.native import renewal
+from fairlead.drivers.native import ruleset as text
+from fairlead.drivers.native.driver import Native
+from fairlead.drivers.native.elements import Elements, Shape
+from fairlead.drivers.native.netlink import Message, Netlink
+from fairlead.drivers.native.ruleset import SHAPES
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.owner import Owner
+from harness.apart import Apart, require_root
+from harness.fabric import HOSTS, VIPS, Fabric, Flow, fabric
+
+__all__ = ["host"]
+EVEN = bytes(slot % 3 for slot in range(256))
+WHOLE = {way()[0]: way()[1], ONE: EVERYTHING}
+RULES = text.rules()
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        yield made
+
+
+def other_rules() -> str:
+    """Of a release that has one more."""
+    return RULES.replace("chain dealt4 {", "chain dealt4 {\n        counter")
+
+
+def other_types() -> str:
+    """Of a release that has a key the other way round, a longer one, and a hook of another priority."""
+    swapped = RULES.replace("typeof meta priority . meta mark :", "typeof meta mark . meta priority :")
+    swapped = swapped.replace("meta priority . meta mark map @pattern", "meta mark . meta priority map @pattern")
+    moved = swapped.replace("hook prerouting priority raw;", "hook prerouting priority -301;")
+    longer = moved.replace("set ways { typeof meta mark; }", "set ways { typeof meta mark . meta mark; }")
+    assert len({RULES, swapped, moved, longer}) == 4
+    return longer
+
+
+def _swapped(_: Shape, elements: Elements) -> Elements:
+    return {key[4:] + key[:4]: data for key, data in elements.items()}
+
+
+def _resized(shape: Shape, elements: Elements) -> Elements:
+    return {key[:4] if shape.key == 8 else key + key: data for key, data in elements.items()}
+
+
+@contextmanager
+def release(rules: Callable[[], str], patch: pytest.MonkeyPatch) -> Iterator[None]:
+    with patch.context() as patched:
+        patched.setattr(text, "rules", rules)
+        if rules is other_types:
+            older = [replace(each, key=8) if each.name == "ways" else each for each in SHAPES]
+            patched.setattr(renewal, "SHAPES", older)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "CARRIED", {"pattern": _swapped, "ways": _resized})
+
+
+async def renewed() -> None:
+    """By an agent that begins."""
+    driver = Native()
+    try:
+        await driver.open()
+    finally:
+        await driver.close()
+
+
+async def found() -> Mapping[Owner, Rows]:
+    driver = Native()
+    try:
+        return await driver.read_all()
+    finally:
+        await driver.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", [other_rules, other_types])
+def test_no_packet_is_lost_while_another_release_takes_over(
+    site: Fabric, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(1)
+    flows = [
+        site.flow(transport, vip) for transport in (Transport.UDP, Transport.TCP) for vip in VIPS for _ in range(9)
+    ]
+    names = [flow.ask() for flow in flows]
+    assert set(names) == {"m1", "m2", "m3"}
+    with _steady(flows[:18]) as lost:
+        for _ in range(3):
+            with release(rules, monkeypatch):
+                for number in HOSTS:
+                    site.do(number, renewed())
+                assert [flow.ask() for flow in flows[18:]] == names[18:]
+            for number in HOSTS:
+                site.do(number, renewed())
+    assert lost == {flow.client: 0 for flow in flows[:18]}
+    assert [flow.ask() for flow in flows] == names
+    for number in HOSTS:
+        found = site.do(number, site.drivers[number].read_all())
+        assert found == {owner: rows for (at, owner), rows in site.applied.items() if at == number}
+
+
+@contextmanager
+def _steady(flows: list[Flow]) -> Iterator[dict[tuple[object, int], int]]:
+    """Each sends a datagram each few milliseconds. How many of each were not answered, known at the end."""
+    lost: dict[tuple[object, int], int] = {}
+    ended = threading.Event()
+
+    def talk(flow: Flow) -> None:
+        sent = answered = 0
+        flow.socket.setblocking(False)
+        while not ended.wait(0.005):
+            flow.socket.send(b"who")
+            sent += 1
+            answered += _heard(flow.socket, 0)
+        answered += _heard(flow.socket, 0.5)
+        flow.socket.settimeout(3)
+        assert sent > 50
+        lost[flow.client] = sent - answered
+
+    threads = [threading.Thread(target=talk, args=(flow,)) for flow in flows]
+    for each in threads:
+        each.start()
+    time.sleep(0.2)
+    try:
+        yield lost
+        time.sleep(0.2)
+    finally:
+        ended.set()
+        for each in threads:
+            each.join()
+
+
+def _heard(sock: socket.socket, seconds: float) -> int:
+    found, until = 0, time.monotonic() + seconds
+    while True:
+        try:
+            sock.recv(100)
+            found += 1
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return found
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("rules", [other_rules, other_types])
+def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release(
+    host: Apart, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def walk() -> None:
+        driver = Native()
+        for owner, rows in WHOLE.items():
+            await put(driver, owner, rows)
+        await driver.close()
+        before = host.run("nft", "list", "ruleset")
+        with release(rules, monkeypatch):
+            await renewed()
+            other = host.run("nft", "list", "ruleset")
+        assert other != before
+        assert "fairlead-next" not in other
+        if rules is other_types:
+            assert await Native().look() == {}, "what its elements mean is not known"
+        assert await found() == WHOLE
+        assert sorted(host.run("nft", "list", "ruleset").splitlines()) == sorted(before.splitlines())
+        await Native().remove()
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("calls", range(12))
+def test_agent_that_is_killed_meanwhile_is_gone_on_for(
+    host: Apart, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many transactions."""
+
+    async def walk() -> None:
+        driver = Native()
+        for owner, rows in WHOLE.items():
+            await put(driver, owner, rows)
+        await driver.close()
+        with release(other_types, monkeypatch):
+            await renewed()
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(Netlink, "transact", _Killing(calls))
+            await renewed()
+        assert await found() == WHOLE
+        assert "fairlead-next" not in host.run("nft", "list", "ruleset")
+        await Native().remove()
+
+    asyncio.run(walk())
+
+
+class Killed(Exception):
+    pass
+
+
+class _Killing:
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+        self._transact = Netlink.transact
+
+    def __get__(self, netlink: Netlink, _: type) -> Callable[[list[Message]], None]:
+        def transact(messages: list[Message]) -> None:
+            if not self._left:
+                raise Killed
+            self._left -= 1
+            self._transact(netlink, messages)
+
+        return transact
+
+
+def test_both_tables_go_where_an_agent_was_killed_meanwhile(host: Apart) -> None:
+    async def walk() -> None:
+        await renewed()
+        host.nft("table inet fairlead-next { flags dormant; }")
+        await Native().remove()
+        assert "inet fairlead" not in host.run("nft", "list", "tables")
+
+    asyncio.run(walk())

@@ -1,0 +1,341 @@
+"""SCTP through three plain hosts, with both of its ends in user space: associations begin, go on and move as flows of
+TCP and UDP do."""
+
+import contextlib
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from itertools import product
+from typing import Any
+
+import pytest
+
+from drivers.test_native_counters import active, read, values
+from fairlead.dataplane.flow_slot import flow_slot, source_slot
+from fairlead.dataplane.native import Service
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.statistics import Announced, CountedService
+from fairlead.node.prober import IPPROTO_SCTP
+from harness.apart import Apart, require_root, wait_until
+from harness.associations import HEARTBEAT, Association, Member, answering, begin, chunk
+from harness.fabric import BEHIND, HOSTS, PORT, VIPS, Fabric, fabric, member_address, rows_of
+from node.test_sctp import can_be_played
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not can_be_played(), reason="raw sockets are for root, and this kernel may have SCTP of its own"
+    ),
+]
+
+EVEN = bytes(slot % 3 for slot in range(256))
+DRAINED = bytes(slot % 2 if place == 2 else place for slot, place in enumerate(EVEN))
+"""The third host has no slots any more."""
+MOVED = {slot: 3 for slot, place in enumerate(EVEN) if place == 2}
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        yield made
+
+
+@pytest.fixture
+def members(site: Fabric) -> Iterator[dict[int, Member]]:
+    """What they hear is for their own port, and has a checksum that is right there."""
+    with ExitStack() as stack:
+        made = {each: stack.enter_context(answering(site.members[each], f"m{each}")) for each in HOSTS}
+        yield made
+        assert {each.name: (0, 0) for each in made.values()} == {
+            each.name: (each.broken, each.elsewhere) for each in made.values()
+        }
+
+
+def serve(site: Fabric, number: int, slots: bytes, **known: Any) -> None:
+    rows = (
+        replace(row, transport=Transport.SCTP) if isinstance(row, Service) and row.transport is Transport.UDP else row
+        for row in rows_of(number, slots, **known)
+    )
+    site.put(number, rows)
+
+
+def opened(site: Fabric, vip: IPAddress, where: Apart | None = None) -> Association:
+    made = begin(where or site.client, vip)
+    site.flows.append(made)
+    made.open()
+    return made
+
+
+def expected(flow: Association, slots: bytes = EVEN) -> str:
+    return f"m{slots[flow_slot(flow.client, (flow.vip, PORT), flow.transport)] + 1}"
+
+
+def test_association_is_with_the_member_of_its_slot_whichever_host_it_enters(
+    site: Fabric, members: dict[int, Member]
+) -> None:
+    site.open()
+    for number in HOSTS:
+        serve(site, number, EVEN)
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        for _ in range(12):
+            flow = opened(site, vip)
+            assert [flow.ask(), flow.ask(), flow.ask(bytes(1200))] == [expected(flow)] * 3, (entry, vip)
+            flow.beat()
+            flow.close()
+    wait_until(lambda: not any(each.known for each in members.values()))
+
+
+def test_one_client_is_one_member_s_over_ipv6_tunnels(site: Fabric, members: dict[int, Member]) -> None:
+    site.open(6)
+    for number in HOSTS:
+        serve(site, number, EVEN, by_source=True)
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        flows = [opened(site, vip) for _ in range(4)]
+        assert {flow.ask() for flow in flows} == {f"m{EVEN[source_slot(flows[0].client[0], vip)] + 1}"}
+
+
+def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric, members: dict[int, Member]) -> None:
+    """One of them is the member that is chosen: it meets itself by its host's address."""
+    site.open()
+    for number in HOSTS:
+        serve(site, number, EVEN)
+    site.lead(1)
+    for vip, where in product(VIPS, (site.hosts[2], site.members[2])):
+        flows = [opened(site, vip, where) for _ in range(24)]
+        answers = [flow.ask() for flow in flows]
+        assert answers == [expected(flow) for flow in flows]
+        assert set(answers) == {"m1", "m2", "m3"}
+
+
+def test_slots_that_move_keep_their_associations_whichever_host_they_enter(
+    site: Fabric, members: dict[int, Member]
+) -> None:
+    """Hosts are told one after the other, and meanwhile and afterwards the router leads packets elsewhere."""
+    site.open()
+    places = site.client, site.hosts[1], site.hosts[3], site.members[1], site.members[3]
+    for number in HOSTS:
+        serve(site, number, EVEN)
+    site.lead(1)
+    old = [opened(site, vip, where) for vip in VIPS for where in places for _ in range(8)]
+    names = [flow.ask() for flow in old]
+    assert names == [expected(flow) for flow in old]
+    for number in HOSTS:
+        mine = {slot: host for slot, host in MOVED.items() if DRAINED[slot] == number - 1}
+        serve(site, number, DRAINED, before=mine)
+        assert [flow.ask() for flow in old] == names, f"host {number} was told"
+    new = [opened(site, vip, where) for vip in VIPS for where in places for _ in range(8)]
+    begun = [flow.ask() for flow in new]
+    assert begun == [expected(flow, DRAINED) for flow in new]
+    for entry in HOSTS:
+        site.lead(entry)
+        assert [flow.ask() for flow in old] == names, f"by host {entry}"
+        assert [flow.ask() for flow in new] == begun, f"by host {entry}"
+        for flow in (*old, *new):
+            flow.beat()
+    for number in HOSTS:
+        serve(site, number, DRAINED)
+    assert [flow.ask() for flow in new] == begun, "the transition is over"
+
+
+@pytest.mark.parametrize("order", [HOSTS, HOSTS[::-1]], ids=str)
+@pytest.mark.parametrize("entry", HOSTS)
+def test_associations_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
+    site: Fabric, members: dict[int, Member], entry: int, order: tuple[int, ...]
+) -> None:
+    """And those that it kept stay with it. While hosts disagree a packet may be lost, and nobody else is asked."""
+    site.open()
+    for number in HOSTS:
+        serve(site, number, EVEN)
+    site.lead(entry)
+    flows = [opened(site, vip) for vip in VIPS for _ in range(12)]
+    names = [flow.ask() for flow in flows]
+    moved = {slot: DRAINED[slot] + 1 for slot in MOVED}
+    for number in HOSTS:
+        serve(site, number, DRAINED, before={slot: 3 for slot, to in moved.items() if to == number})
+    meanwhile = [opened(site, vip) for vip in VIPS for _ in range(12)]
+    begun = [flow.ask() for flow in meanwhile]
+    assert (set(names), set(begun)) == ({"m1", "m2", "m3"}, {"m1", "m2"})
+    flows, names = flows + meanwhile, names + begun
+    for number in order:
+        serve(site, number, EVEN, before=moved if number == 3 else {})
+        for flow, name in zip(flows, names, strict=True):
+            assert _who(flow) <= {name}, (number, flow)
+    for other in HOSTS:
+        site.lead(other)
+        assert [flow.ask() for flow in flows] == names, f"by host {other}"
+    fresh = [opened(site, vip) for vip in VIPS for _ in range(12)]
+    assert [flow.ask() for flow in fresh] == [expected(flow) for flow in fresh]
+
+
+def _who(flow: Association) -> set[str]:
+    """Nobody if the packet was lost."""
+    flow.socket.settimeout(0.1)
+    try:
+        return {flow.ask()}
+    except TimeoutError:
+        return set()
+    finally:
+        flow.socket.settimeout(3)
+
+
+def begun_with(site: Fabric, vip: IPAddress, member: int, slots: bytes = EVEN) -> Association:
+    """From a port whose slot is this member's; nothing is said yet."""
+    while True:
+        made = begin(site.client, vip)
+        if expected(made, slots) == f"m{member}":
+            site.flows.append(made)
+            return made
+        made.socket.close()
+
+
+def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric, members: dict[int, Member]) -> None:
+    """Who had the slot before gives them back. Data begins nothing, for the kernel's tracker either, so the host itself
+    says that nobody is there: by ICMP, as it has no SCTP here. A HEARTBEAT may be of an association that the tracker
+    has lost, and the member hears it."""
+    site.open()
+    for number in HOSTS:
+        mine = {slot: host for slot, host in MOVED.items() if DRAINED[slot] == number - 1}
+        serve(site, number, DRAINED, before=mine)
+    for entry, vip, member in product(HOSTS, VIPS, (1, 2)):
+        site.lead(entry)
+        for slot_moved in (False, True):
+            flow = begun_with(site, vip, member, DRAINED)
+            while (expected(flow) == "m3") is not slot_moved:
+                flow = begun_with(site, vip, member, DRAINED)
+            flow.theirs = 99
+            for each in members.values():
+                each.heard.clear()
+            with pytest.raises(OSError, match=r"Errno (92|71)"):  # of ICMP and of ICMPv6
+                flow.ask()
+            assert not any(each.heard for each in members.values())
+            flow.say(chunk(HEARTBEAT, b"\0\1\0\10beat"))
+            wait_until(lambda: any(each.heard for each in members.values()))
+            assert {number for number, each in members.items() if each.heard} == {member}
+
+
+def test_association_that_the_tracker_has_lost_goes_on_after_a_heartbeat(
+    site: Fabric, members: dict[int, Member]
+) -> None:
+    """As after a host began anew: ends send one when they are idle."""
+    site.open()
+    for number in HOSTS:
+        serve(site, number, EVEN)
+        site.hosts[number].set("net/netfilter/nf_conntrack_sctp_timeout_established", 1)
+    site.lead(1)
+    flows = [opened(site, vip) for vip in VIPS for _ in range(12)]
+    names = [flow.ask() for flow in flows]
+    wait_until(lambda: active(site, Transport.SCTP) == 0)
+    for number in HOSTS:
+        site.hosts[number].set("net/netfilter/nf_conntrack_sctp_timeout_established", 210)
+    for flow in flows:
+        flow.beat()
+    assert [flow.ask() for flow in flows] == names == [expected(flow) for flow in flows]
+
+
+def test_who_is_not_among_the_clients_is_not_heard(site: Fabric, members: dict[int, Member]) -> None:
+    site.open()
+    others = tuple(sorted((ip_network("198.51.100.64/26"), ip_network("fd52::/64")), key=str))
+    for number in HOSTS:
+        serve(site, number, EVEN, clients=others)
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        flow = begun_with(site, vip, 1)
+        flow.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            flow.open()
+
+
+def test_nobody_serves_and_that_is_said(site: Fabric) -> None:
+    """By ICMP, in words by which a client gives up at once; nftables has none over IPv6."""
+    site.open()
+    for number in HOSTS:
+        serve(site, number, b"")
+    site.lead(1)
+    for vip, where in product(VIPS, (site.client, site.members[3])):
+        with pytest.raises(OSError, match="Protocol not available" if vip.version == 4 else "Connection refused"):
+            opened(site, vip, where)
+    refused = {service_of(vip): 1 for vip in VIPS}
+    assert {number: values(read(site, number), "errors") for number in HOSTS} == {1: refused, 2: {}, 3: refused}
+
+
+def test_each_association_and_byte_is_counted_once_where_the_member_is(
+    site: Fabric, members: dict[int, Member]
+) -> None:
+    site.open()
+    for number in HOSTS:
+        serve(site, number, EVEN)
+    count: dict[int, Counter[CountedService]] = {number: Counter() for number in HOSTS}
+    for entry, vip, where in product(HOSTS, VIPS, (site.client, site.hosts[2], site.members[2])):
+        site.lead(entry)
+        for _ in range(6):
+            flow = opened(site, vip, where)
+            count[int(flow.ask(bytes(1000))[1:])][service_of(vip)] += 1
+    assert active(site, Transport.SCTP) == sum(each.total() for each in count.values())
+    for number in HOSTS:
+        found = read(site, number)
+        assert values(found, "connections") == dict(count[number])
+        for service, many in count[number].items():
+            header = 20 if service.address.version == 4 else 40
+            said, answered = (32, 24, 28 + 1000, 28), (44, 16, 28 + 20)
+            assert found[service].counts["bytes_in"].value == many * (sum(said) + 4 * header)
+            assert found[service].counts["bytes_out"].value == many * (sum(answered) + 3 * header)
+
+
+def service_of(vip: IPAddress) -> CountedService:
+    return CountedService(place=Announced(), transport=Transport.SCTP, address=vip, port=PORT)
+
+
+def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric, members: dict[int, Member]) -> None:
+    """The router says to a VIP that a packet is too long for the client's link, and any host gets that."""
+    site.open()
+    for number in HOSTS:
+        serve(site, number, EVEN)
+    site.router.ip("link set c0 mtu 1300")
+    for each in members.values():
+        each.longest = 700
+    for entry, vip, member in product(HOSTS, VIPS, HOSTS):
+        site.lead(entry)
+        site.members[member].run("ip", "route", "flush", "cache")  # what it was told by another way
+        flow = begun_with(site, vip, member)
+        flow.open()
+        with ExitStack() as stack:
+            told = {each: stack.enter_context(_told(site.members[each], vip.version)) for each in HOSTS}
+            flow.socket.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                flow.ask()
+            wanted = (member_address(member, vip.version), flow.client[0], BEHIND, flow.client[1])
+            assert {each: _too_long(socket, vip.version) for each, socket in told.items()} == {
+                each: [wanted] if each == member else [] for each in HOSTS
+            }
+
+
+def _told(where: Apart, version: int) -> socket.socket:
+    """What ICMP says there."""
+    with where.inside():
+        if version == 4:
+            return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        return socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+
+
+def _too_long(told: socket.socket, version: int) -> list[tuple[IPAddress, IPAddress, int, int]]:
+    """Addresses and ports of packets of SCTP that were too long for a way."""
+    found = []
+    told.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while octets := told.recv(2000):
+            its = octets[20:] if version == 4 else octets
+            if (its[0], its[1]) == ((3, 4) if version == 4 else (2, 0)):
+                packet = its[8:]
+                kind, ends, ports = (9, (12, 16, 20), 20) if version == 4 else (6, (8, 24, 40), 40)
+                assert packet[kind] == IPPROTO_SCTP
+                source, destination = (ip_address(packet[ends[each] : ends[each + 1]]) for each in (0, 1))
+                found.append((source, destination, *struct.unpack_from("!HH", packet, ports)))
+    return found

@@ -1,0 +1,104 @@
+"""What somebody sends to the tunnels' ports who is no host: a stranger, or a tenant's machine behind a host."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+
+from fairlead.drivers.native.routing import PORTS
+from fairlead.model.addresses import IPAddress
+from harness.apart import Apart, require_root
+from harness.fabric import CLIENT, HOSTS, PORT, VIPS, Fabric, fabric, host_address, member_address
+
+SERVED = bytes(256)
+"""All slots are the first host's."""
+PRIVATE = 9000
+"""A port of a member that is no load balancer's."""
+UDP = 17
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        yield made
+
+
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("where", ["a stranger outside", "a tenant's machine"])
+def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: str) -> None:
+    """In the name of anybody, past the firewalls between networks: to members behind the host, and to the host."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, SERVED)
+    sender = site.client if where == "a stranger outside" else site.members[2]
+    for version in (4, 6):
+        secret = host_address(3, version)
+        for place, at in (site.members[1], member_address(1, version)), (site.hosts[1], host_address(1, version)):
+            with _listening(place, at) as heard:
+                _tunnelled(sender, port, _datagram(secret, at, PRIVATE, b"forged"))
+                _plainly(site.client, at, b"plain")
+                assert heard.recvfrom(100)[0] == b"plain", f"{at} by {port}"
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_vips_are_reached_by_tunnels(site: Fabric, version: int) -> None:
+    """Otherwise nothing would show that the other test's packets are such as hosts take."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, SERVED)
+    vip = next(each for each in VIPS if each.version == version)
+    with _listening(site.client, CLIENT[version]) as heard:
+        _tunnelled(site.client, PORTS[0], _datagram(CLIENT[version], vip, PORT, b"who"))
+        assert heard.recvfrom(100)[0] == b"m1"
+
+
+def _listening(where: Apart, at: IPAddress) -> socket.socket:
+    with where.inside():
+        made = socket.socket(_family(at), socket.SOCK_DGRAM)
+        made.bind((str(at), PRIVATE))
+    made.settimeout(3)
+    return made
+
+
+def _plainly(sender: Apart, to: IPAddress, text: bytes) -> None:
+    with sender.inside(), socket.socket(_family(to), socket.SOCK_DGRAM) as made:
+        made.sendto(text, (str(to), PRIVATE))
+
+
+def _tunnelled(sender: Apart, port: int, packet: bytes) -> None:
+    """To the first host, as another one would lead it there: VXLAN with the generic protocol extension, network 1."""
+    kind = 1 if packet[0] >> 4 == 4 else 2
+    header = struct.pack(">BxxBI", 0x0C, kind, 1 << 8)
+    with sender.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.sendto(header + packet, (str(host_address(1)), port))
+
+
+def _datagram(source: IPAddress, to: IPAddress, port: int, text: bytes) -> bytes:
+    """From the port where the test listens."""
+    length = 8 + len(text)
+    ends = source.packed + to.packed
+    pseudo = ends + struct.pack(">HHHHHH", length, UDP, PRIVATE, port, length, 0) + text
+    body = struct.pack(">HHHH", PRIVATE, port, length, _checksum(pseudo)) + text
+    match source:
+        case IPv4Address():
+            head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + length, 0, 0, 64, UDP, 0)
+            sum_of_head = struct.pack(">H", _checksum(head + ends))
+            return head[:10] + sum_of_head + ends + body
+        case IPv6Address():
+            return struct.pack(">IHBB", 6 << 28, length, UDP, 64) + ends + body
+
+
+def _checksum(data: bytes) -> int:
+    """RFC 1071."""
+    words = struct.unpack(f">{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2))
+    total = sum(words)
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def _family(address: IPAddress) -> socket.AddressFamily:
+    return socket.AF_INET if address.version == 4 else socket.AF_INET6

@@ -1,0 +1,336 @@
+"""Packets through three plain hosts: whichever of them gets one leads it to the member whose slot it is."""
+
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_network
+from itertools import product
+
+import pytest
+
+from fairlead.dataplane.flow_slot import flow_slot, source_slot
+from fairlead.drivers.native.driver import Native
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
+from harness.apart import Apart, require_root
+from harness.fabric import HOSTS, LARGE, LONG, PORT, VIPS, Fabric, Flow, fabric
+
+pytestmark = pytest.mark.slow
+
+EVEN = bytes(slot % 3 for slot in range(256))
+BOTH = Transport.TCP, Transport.UDP
+
+
+@pytest.fixture
+def site() -> Iterator[Fabric]:
+    require_root("/usr/sbin/nft")
+    with fabric() as made:
+        yield made
+
+
+def test_flow_reaches_the_member_of_its_slot_whichever_host_it_enters(site: Fabric) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    for entry, vip, transport in product(HOSTS, VIPS, BOTH):
+        site.lead(entry)
+        for _ in range(12):
+            flow = site.flow(transport, vip)
+            assert flow.ask() == _expected(flow, EVEN), (entry, vip, transport)
+
+
+def test_whole_prefixes_by_source_and_over_ipv6_tunnels(site: Fabric) -> None:
+    site.open(6)
+    for number in HOSTS:
+        site.serve(number, EVEN, by_source=True)
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        flows = [site.flow(transport, vip) for transport in BOTH for _ in range(4)]
+        wanted = f"m{EVEN[source_slot(flows[0].client[0], vip)] + 1}"
+        assert {flow.ask() for flow in flows} == {wanted}
+
+
+def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric) -> None:
+    """One of them is the member that is chosen: it meets itself by its host's address."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(1)
+    for vip, transport, where in product(VIPS, BOTH, (site.hosts[2], site.members[2])):
+        flows = [site.flow(transport, vip, where) for _ in range(24)]
+        answers = [flow.ask() for flow in flows]
+        assert answers == [_expected(flow, EVEN) for flow in flows]
+        assert set(answers) == {"m1", "m2", "m3"}
+
+
+def test_host_without_a_way_to_just_anywhere_asks_from_an_address_of_its_own(site: Fabric) -> None:
+    """It holds the VIP, which would be the source otherwise."""
+    for host in site.hosts.values():
+        host.ip("route add 10.30.0.0/16 via 10.20.0.1", "route add fd30::/16 via fd20::1")
+        host.ip("route del default via 10.20.0.1", "route del default via fd20::1")
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    for vip, transport in product(VIPS, BOTH):
+        flows = [site.flow(transport, vip, site.hosts[2]) for _ in range(24)]
+        assert [flow.ask() for flow in flows] == [_expected(flow, EVEN) for flow in flows]
+        assert vip not in {flow.client[0] for flow in flows}
+
+
+def test_host_that_holds_no_vip_leads_its_clients_all_the_same(site: Fabric) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN, held=number != 2)
+    site.lead(1)
+    for vip, transport, where in product(VIPS, BOTH, (site.hosts[2], site.members[2], site.client)):
+        flows = [site.flow(transport, vip, where) for _ in range(12)]
+        assert [flow.ask() for flow in flows] == [_expected(flow, EVEN) for flow in flows]
+
+
+@pytest.mark.parametrize("loose", [0, 1])
+def test_slots_that_move_keep_their_flows_whichever_host_they_enter(site: Fabric, loose: int) -> None:
+    """Hosts are told one after the other, and meanwhile and afterwards the router leads packets elsewhere.
+
+    Whether the tracker of hosts takes up connections that it has not seen begin is the operator's choice."""
+    site.open()
+    for host in site.hosts.values():
+        host.set("net/netfilter/nf_conntrack_tcp_loose", loose)
+    places = site.client, site.hosts[1], site.hosts[3], site.members[1], site.members[3]
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(1)
+    old = [site.flow(*each, where) for each in product(BOTH, VIPS) for where in places for _ in range(8)]
+    names = [flow.ask() for flow in old]
+    drained = bytes(slot % 2 if place == 2 else place for slot, place in enumerate(EVEN))
+    for number in HOSTS:
+        mine = {slot: 3 for slot, place in enumerate(EVEN) if place == 2 and drained[slot] == number - 1}
+        site.serve(number, drained, before=mine)
+        assert [flow.ask() for flow in old] == names, f"host {number} was told"
+    new = [site.flow(*each, where) for each in product(BOTH, VIPS) for where in places for _ in range(8)]
+    begun = [flow.ask() for flow in new]
+    assert begun == [_expected(flow, drained) for flow in new]
+    for entry in HOSTS:
+        site.lead(entry)
+        assert [flow.ask() for flow in old] == names, f"by host {entry}"
+        assert [flow.ask() for flow in new] == begun, f"by host {entry}"
+    for number in HOSTS:
+        site.serve(number, drained)
+    assert [flow.ask() for flow in new] == begun, "the transition is over"
+
+
+@pytest.mark.parametrize("order", [HOSTS, HOSTS[::-1]], ids=str)
+@pytest.mark.parametrize("entry", HOSTS)
+def test_flows_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
+    site: Fabric, entry: int, order: tuple[int, ...]
+) -> None:
+    """And those that it kept stay with it. While hosts disagree a packet may be lost, and no flow is led elsewhere."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(entry)
+    each_way = [*product(BOTH, VIPS)] * 8
+    flows = [site.flow(*each) for each in each_way]
+    drained = bytes(slot % 2 if place == 2 else place for slot, place in enumerate(EVEN))
+    moved = {slot: drained[slot] + 1 for slot, place in enumerate(EVEN) if place == 2}
+    names = [flow.ask() for flow in flows]
+    for number in HOSTS:
+        site.serve(number, drained, before={slot: 3 for slot, to in moved.items() if to == number})
+    meanwhile = [site.flow(*each) for each in each_way]
+    begun = [flow.ask() for flow in meanwhile]
+    assert (set(names), set(begun)) == ({"m1", "m2", "m3"}, {"m1", "m2"})
+    flows, names = flows + meanwhile, names + begun
+    for number in order:
+        site.serve(number, EVEN, before=moved if number == 3 else {})
+        for flow, name in zip(flows, names, strict=True):
+            assert _who(flow) <= {name}, (number, flow)
+    for other in HOSTS:
+        site.lead(other)
+        assert [_who(flow, 3) for flow in flows] == [{name} for name in names], f"by host {other}"
+    fresh = [site.flow(*each) for each in each_way]
+    assert [flow.ask() for flow in fresh] == [_expected(flow, EVEN) for flow in fresh]
+
+
+@pytest.mark.parametrize("entry", HOSTS)
+def test_nobody_is_told_that_nobody_is_there_while_two_hosts_disagree(site: Fabric, entry: int) -> None:
+    """Each takes the other for the owner. Who has asked meanwhile asks again, and is served when they agree."""
+    site.open()
+    seconds, firsts = bytes([1] * 256), bytes(256)
+    site.serve(1, seconds)
+    for number in (2, 3):
+        site.serve(number, firsts)
+    site.lead(entry)
+    asking = [site.begin(vip) for vip in VIPS]
+    for each in asking:
+        with pytest.raises(TimeoutError):
+            each.ask(within=0.3)
+    site.serve(2, seconds)
+    assert [each.ask(within=3) for each in asking] == ["m2", "m2"]
+
+
+def test_slots_that_come_back_have_their_connections_translated(site: Fabric) -> None:
+    """While they were another host's this one has only asked there, and its tracker remembers that."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(3)
+    old = [flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.ask() == "m3"]
+    moved = bytes(0 if place == 2 else place for place in EVEN)
+    site.serve(1, moved, before={slot: 3 for slot, place in enumerate(EVEN) if place == 2})
+    for number in (2, 3):
+        site.serve(number, moved)
+    site.lead(1)
+    assert {flow.ask() for flow in old} == {"m3"}
+    for number in (3, 2, 1):
+        site.serve(number, EVEN)
+    for entry in HOSTS:
+        site.lead(entry)
+        assert {flow.ask() for flow in old} == {"m3"}
+    fresh = [site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(20)]
+    assert [flow.ask() for flow in fresh] == [_expected(flow, EVEN) for flow in fresh]
+
+
+def test_who_is_not_among_the_clients_is_not_heard(site: Fabric) -> None:
+    site.open()
+    allowed = tuple(sorted((ip_network("198.51.100.2/31"), ip_network("fd51::/64")), key=str))
+    others = tuple(sorted((ip_network("198.51.100.64/26"), ip_network("fd52::/64")), key=str))
+    for number in HOSTS:
+        site.serve(number, EVEN, clients=allowed)
+    for entry, vip, transport in product(HOSTS, VIPS, BOTH):
+        site.lead(entry)
+        assert site.flow(transport, vip).ask()
+    for number in HOSTS:
+        site.serve(number, EVEN, clients=others)
+    for vip in VIPS:
+        with pytest.raises(TimeoutError):
+            site.flow(Transport.TCP, vip, timeout=0.3)
+        with pytest.raises(TimeoutError):
+            site.flow(Transport.UDP, vip, timeout=0.3).ask()
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_nobody_serves_and_ports_of_nobody_are_refused(site: Fabric, held: bool) -> None:
+    site.open()
+    with site.hosts[1].inside():
+        own = socket.create_server(("::", 22), family=socket.AF_INET6, dualstack_ipv6=True)
+    for number in HOSTS:
+        site.serve(number, b"", held=held)
+    site.lead(1)
+    for vip in VIPS:
+        with pytest.raises(ConnectionRefusedError):
+            site.flow(Transport.TCP, vip)
+        with pytest.raises(ConnectionRefusedError):
+            site.flow(Transport.UDP, vip).ask()
+        with site.client.inside(), pytest.raises(ConnectionRefusedError):
+            socket.create_connection((str(vip), 22), timeout=3)
+    own.close()
+
+
+def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric) -> None:
+    """The router says to a VIP that packets are too long for the client's link, and any host gets that."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.router.ip("link set c0 mtu 1300")
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        flows = [site.flow(Transport.TCP, vip) for _ in range(6)]
+        assert {flow.ask_much() for flow in flows} == {100_000}
+
+
+def test_errors_about_datagrams_reach_the_member_that_has_to_know(site: Fabric) -> None:
+    """What it says first is lost. What it says next comes in fragments, for whichever host was told has told it."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.router.ip("link set c0 mtu 1300")
+    for entry, vip, member in product(HOSTS, VIPS, HOSTS):
+        site.lead(entry)
+        _expect_full_packets(site, _flow_to(site, Transport.UDP, vip, f"m{member}"), f"m{member}")
+
+
+def test_errors_reach_the_member_of_a_flow_whoever_has_its_slot_now(site: Fabric) -> None:
+    """The third host's slots have moved: what was begun there stays, and what is new of these slots is others'. Errors
+    come from a router outside, and from the first host itself about a client behind it."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(1)
+    places = site.client, site.members[1]
+    each_way = [*product(HOSTS, BOTH, VIPS, places)]
+    old = [_flow_to(site, transport, vip, "m3", where) for _, transport, vip, where in each_way]
+    assert {flow.ask() for flow in old} == {"m3"}
+    drained = bytes(slot % 2 if place == 2 else place for slot, place in enumerate(EVEN))
+    for number in HOSTS:
+        mine = {slot: 3 for slot, place in enumerate(EVEN) if place == 2 and drained[slot] == number - 1}
+        site.serve(number, drained, before=mine)
+    new = [_flow_to(site, transport, vip, "m3", where) for _, transport, vip, where in each_way]
+    begun = [flow.ask() for flow in new]
+    assert begun == [_expected(flow, drained) for flow in new]
+    flows = [*zip(each_way, old, ["m3"] * len(old), strict=True), *zip(each_way, new, begun, strict=True)]
+    for place, narrow, device in (site.client, site.router, "c0"), (site.members[1], site.hosts[1], "m0"):
+        narrow.ip(f"link set {device} mtu 1300")
+        for (entry, *_, where), flow, name in flows:
+            if where is place and (name, where) != ("m1", site.members[1]):  # who meets itself is on that link too
+                site.lead(entry)
+                _expect_full_packets(site, flow, name)
+
+
+def _expect_full_packets(site: Fabric, flow: Flow, name: str) -> None:
+    """The member has not been told yet that they are too long, and is."""
+    site.members[int(name[1:])].run("ip", f"-{flow.vip.version}", "route", "flush", "cache")
+    if flow.transport is Transport.TCP:
+        assert flow.ask_much() == 2 * LARGE
+        return
+    flow.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        flow.ask(b"long")
+    flow.socket.settimeout(3)
+    assert flow.ask(b"long") == name * LONG
+
+
+def test_what_clients_send_in_full_packets_goes_through_tunnels(site: Fabric) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    for entry, vip in product(HOSTS, VIPS):
+        site.lead(entry)
+        for _ in range(6):
+            flow = site.flow(Transport.TCP, vip)
+            assert flow.ask(b"x" * 60_000).startswith(_expected(flow, EVEN))
+
+
+def test_new_agent_changes_nothing_and_the_host_serves_without_one(site: Fabric) -> None:
+    site.open()
+    for number in HOSTS:
+        site.serve(number, EVEN)
+    site.lead(2)
+    flows = [site.flow(transport, vip) for vip in VIPS for transport in BOTH for _ in range(10)]
+    names = [flow.ask() for flow in flows]
+    for number in HOSTS:
+        site.do(number, site.drivers[number].close())
+        assert [flow.ask() for flow in flows] == names
+        site.drivers[number] = Native()
+        found = site.do(number, site.drivers[number].read_all())
+        assert found == {owner: rows for (host, owner), rows in site.applied.items() if host == number}
+    assert [flow.ask() for flow in flows] == names
+
+
+def _flow_to(site: Fabric, transport: Transport, vip: IPAddress, member: str, where: Apart | None = None) -> Flow:
+    """From a port whose slot was this member's."""
+    while True:
+        flow = site.flow(transport, vip, where)
+        if _expected(flow, EVEN) == member:
+            return flow
+
+
+def _who(flow: Flow, seconds: float = 0.1) -> set[str]:
+    """Answers; nobody if the packet was lost, or is sent again later. Two answers of TCP may come together then."""
+    flow.socket.settimeout(seconds)
+    try:
+        text = flow.ask()
+    except TimeoutError:
+        return set()
+    return {text[place : place + 2] for place in range(0, len(text), 2)}
+
+
+def _expected(flow: Flow, slots: bytes) -> str:
+    return f"m{slots[flow_slot(flow.client, (flow.vip, PORT), flow.transport)] + 1}"

@@ -1,0 +1,214 @@
+"""What others take away of a plain host's: seen at once, whatever it was, and mended; and what others do besides."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from drivers.test_native import FOUR, SIX, _everything, as_rows, host, put, service, way
+from drivers.test_native import ONE as OWNER
+from fairlead.compilers.native import NATIVE
+from fairlead.dataplane.native import Vip
+from fairlead.drivers.interface import DriverError
+from fairlead.drivers.native import driver as driving
+from fairlead.drivers.native.driver import Native
+from fairlead.model.slices import slice_of
+from fairlead.node.plain_host import PlainHost
+from fairlead.node.reporting import Reports
+from harness.apart import Apart
+from harness.given import Given
+from harness.story import read_story
+
+__all__ = ["host"]
+SERVED = as_rows(Vip(address=FOUR, held=True), Vip(address=SIX, held=True), service())
+TABLES = 0xFA1E0000
+ROUTES = f"local {FOUR} table {TABLES}"
+KEPT = "ip rule add pref 32766 lookup main; ip rule add pref 32767 lookup default"
+REMOVED = {
+    "the table": "nft delete table inet fairlead",
+    "all of nftables": "nft flush ruleset",
+    "an address": f"ip addr del {FOUR}/32 dev lo",
+    "an address of IPv6": f"ip addr del {SIX}/128 dev lo",
+    "all rules": f"ip rule flush; {KEPT}; ip rule add fwmark 0x1001 lookup 1007 pref 300",
+    "all rules of IPv6": "ip -6 rule flush; ip -6 rule add pref 32766 lookup main",
+    "a rule": "ip rule del pref 4 fwmark 0x1002/0x3fff",
+    "local addresses are first again": "ip rule add pref 0 lookup local",
+    "a route": f"ip route flush table {TABLES + 0x1002}",
+    "a route of IPv6": f"ip -6 route flush table {TABLES + 0x2002}",
+    "from which address the host asks": f"ip route del {ROUTES}",
+    "a device": "ip link del fl-second",
+    "a device is down": "ip link set fl-table down",
+    "the address of a device": "ip addr flush dev fl-back",
+}
+STORY = """# A host with a member of its own, beside another one that answers.
+
+-- one model --
+network pool announced 203.0.113.0/24
+host h1 1 127.0.0.1 10.1.0.0/24
+host h2 2 127.0.0.2 10.2.0.0/24
+web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11,b/10.2.0.11
+plugged h1
+plugged h2
+"""
+
+
+def _state(host: Apart) -> list[str]:
+    """Without numbers of devices, which differ when they were made anew."""
+    rules = [host.run("ip", *each.split()) for each in ("rule", "-6 rule", "route show table all proto 250")]
+    more = "-6 route show table all proto 250", "-br addr", "-br link"
+    shown = [*rules, *(host.run("ip", *each.split()) for each in more), host.run("nft", "list", "ruleset")]
+    return ["\n".join(sorted(line.partition(" fe80")[0].rstrip() for line in each.splitlines())) for each in shown]
+
+
+async def _wait(condition: Callable[[], bool], seconds: float = 5.0) -> float:
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begun + seconds, "waited in vain"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("removed", REMOVED)
+def test_whatever_is_removed_is_missed_at_once_and_made_anew(host: Apart, removed: str) -> None:
+    async def walk() -> None:
+        driver, (other, its) = Native(), way()
+        await put(driver, other, its)
+        await put(driver, OWNER, SERVED)
+        await _settled(driver)
+        before = _state(host)
+        host.run("sh", "-c", REMOVED[removed])
+        assert not await driver.is_whole()
+        await driver.read_all()
+        await put(driver, other, its)
+        with suppress(DriverError):
+            await put(driver, OWNER, SERVED)
+        assert _state(host)[:-1] == before[:-1]
+        await _settled(driver)
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+async def _settled(driver: Native) -> None:
+    """What was heard of our own changes was looked at."""
+    for _ in range(3):
+        assert await driver.is_whole()
+        await asyncio.sleep(0.1)
+
+
+def test_what_others_do_and_what_we_do_ourselves_is_not_looked_at(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    is_whole = driving.is_whole
+
+    def look(*args: object) -> bool:
+        looked.append(time.monotonic())
+        return is_whole(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driving, "is_whole", look)
+
+    async def walk() -> None:
+        driver, (other, its) = Native(), way()
+        await put(driver, other, its)
+        await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
+        await _settled(driver)
+        looked.clear()
+        routes = [f"10.77.{each}.0/24 via 10.20.0.1" for each in range(200)]
+        routes += [f"fd77:{each}::/64 via fd20::1" for each in range(200)]
+        lines = [f"route {verb} {each}" for each in routes for verb in ("add", "del")]
+        host.ip(*lines, *lines, "addr add 10.20.0.99/24 dev d0", "route add 10.98.0.0/16 via 10.20.0.1 table 77")
+        await put(driver, OWNER, {})
+        await put(driver, OWNER, as_rows(Vip(address=FOUR, held=True), service()))
+        await _settled(driver)
+        assert looked == []
+        host.ip("addr del 10.20.0.99/24 dev d0")
+        assert await driver.is_whole()
+        assert len(looked) == 1
+        await driver.remove()
+
+    asyncio.run(walk())
+
+
+def test_looks_take_a_tenth_of_the_time_however_much_is_changed(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+
+    def look(*_: object) -> bool:
+        time.sleep(0.02)
+        looked.append(time.monotonic())
+        return True
+
+    monkeypatch.setattr(driving, "is_whole", look)
+
+    async def walk() -> None:
+        driver = Native()
+        await put(driver, *way())
+        until = time.monotonic() + 1.1
+        while time.monotonic() < until:
+            host.ip(*("rule add pref 900 lookup 77", "rule del pref 900") * 50)
+            assert await driver.is_whole()
+        await driver.remove()
+
+    asyncio.run(walk())
+    assert 3 <= len(looked) <= 6
+
+
+@asynccontextmanager
+async def _serving(folder: Path) -> AsyncIterator[Given]:
+    path = folder / "story.txt"
+    path.write_text(STORY)
+    given = Given("h1", folder / "slice", slice_of(read_story(path, (NATIVE,)).states[0].snapshot(), "h1"))
+    task = asyncio.create_task(PlainHost(given, Reports(lambda: None, lambda: (), 0), Native()).run())  # type: ignore[arg-type,return-value]
+    try:
+        yield given
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        driver = Native()
+        await driver.remove()
+
+
+def test_agent_has_made_anew_what_was_flushed_before_anybody_gets_to_the_hosts_own_sockets(
+    host: Apart, tmp_path: Path
+) -> None:
+    def serves() -> bool:
+        shown = host.run("ip", "addr", "show", "lo") + host.run("nft", "list", "ruleset") + host.run("ip", "rule")
+        return all(each in shown for each in ("203.0.113.5/32", "10.1.0.11", "0x1002"))
+
+    async def walk() -> None:
+        async with _serving(tmp_path):
+            await _wait(serves)
+            times = []
+            for removed in ("nft flush ruleset", "ip rule flush", "ip addr flush dev lo") * 2:
+                await asyncio.sleep(1)
+                host.run("sh", "-c", removed if "lo" not in removed else f"{removed} to 203.0.113.0/24")
+                times.append(await _wait(serves))
+            assert min(times) < 0.5, "a tenth of a second where nobody else needs the processor"
+
+    asyncio.run(walk())
+    assert "203.0.113.5" not in "".join(_everything(host))
+
+
+def test_change_that_failed_is_not_taken_for_somebody_elses(host: Apart) -> None:
+    """Or whoever looks would have all of it made anew again and again; but what is gone besides is missed."""
+
+    async def walk() -> None:
+        driver, (other, its) = Native(), way()
+        await put(driver, other, its)
+        await put(driver, OWNER, SERVED)
+        host.nft(f"add element inet fairlead member4 {{ {FOUR} . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }}")
+        wanted = SERVED | as_rows(service(port=81))
+        for removed in ("", "an address", "all of nftables"):
+            with pytest.raises(DriverError):
+                await put(driver, OWNER, wanted)
+            host.run("sh", "-c", REMOVED[removed] if removed else "true")
+            assert await driver.is_whole() is not bool(removed)
+            if removed == "an address":
+                await put(driver, OWNER, SERVED)
+            host.nft(f"add element inet fairlead member4 {{ {FOUR} . 0:6 . 81 . 0x0 : 10.9.9.9 . 9 }}")
+        assert await driver.read_all() == {}
+        await driver.remove()
+
+    asyncio.run(walk())

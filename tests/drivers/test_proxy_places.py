@@ -1,0 +1,285 @@
+"""Where a proxy stands: a real namespace with its device, beside a real database of Open vSwitch, and clients of it.
+
+The switch is another namespace. Its end of the device has the addresses of all others on the network.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from fairlead.dataplane.haproxy import Frontend, Process, Route
+from fairlead.dataplane.rows import Rows, diff
+from fairlead.drivers.haproxy import HAProxy
+from fairlead.drivers.haproxy.process import Program, read_running
+from fairlead.drivers.interface import Later
+from fairlead.drivers.ovn.proxy_places import ProxyPlaces, device_name
+from fairlead.drivers.ovn.vswitch import Tools
+from fairlead.model.owner import Owner
+from harness.apart import Apart, apart, require_root, wait_until
+from harness.haproxy_site import NET, Asking, get, rows, until
+from harness.machines import machine
+from harness.proxied import PROGRAM, WEB, member
+
+SERVER, SCHEMA = "/usr/sbin/ovsdb-server", "/usr/share/openvswitch/vswitch.ovsschema"
+BRIDGE, PREFIX, NETWORK, PORT = "br-places", f"fl-places-{os.getpid()}", "net1", 2000
+DEVICE = device_name(NETWORK)
+MINE, OTHERS = ("10.0.0.61/24", "fd00::61/64"), ("10.0.0.1/24", "fd00::1/64", "10.0.0.2/24", "10.0.1.1/24")
+LEADING = Route(destination="0.0.0.0/0", nexthop="10.0.0.1"), Route(destination="::/0", nexthop="fd00::1")
+PROCESS = Process(
+    network=NETWORK,
+    port="port1",
+    mac="02:00:00:00:00:61",
+    mtu=1442,
+    addresses=MINE,
+    routes=LEADING,
+    connections=100,
+    threads=1,
+)
+MORE = (*MINE, "10.0.1.61/24")
+IN_PLACE = {
+    "another way": {"routes": (Route(destination="0.0.0.0/0", nexthop="10.0.0.2"), LEADING[1])},
+    "one way more": {"routes": (*LEADING, Route(destination="10.9.0.0/16", nexthop="10.0.0.2"))},
+    "no way": {"routes": ()},
+    "one address more": {"addresses": MORE},
+    "a subnet and its ways less": {"addresses": MINE[:1], "routes": LEADING[:1]},
+    "smaller packets": {"mtu": 1300},
+    "larger packets": {"mtu": 8900},
+}
+"""What changes of a place while its device stays."""
+ANEW = {"another MAC": {"mac": "02:00:00:00:00:62"}, "another port": {"port": "port2"}}
+
+
+@dataclass
+class Switch:
+    apart: Apart
+    folder: Path
+
+    @property
+    def places(self) -> ProxyPlaces:
+        return ProxyPlaces(BRIDGE, PREFIX, Tools(self.folder))
+
+    def inside(self, *command: str) -> Any:
+        """Of the proxy's namespace."""
+        [name] = [each.name for each in Path("/run/netns").glob(f"{PREFIX}-*")]
+        said = self.apart.run("nsenter", f"--net=/run/netns/{name}", "ip", "-json", *command)
+        return json.loads(said or "[]")
+
+    @property
+    def device(self) -> dict[str, Any]:
+        [found] = [each for each in self.inside("address", "show") if each["ifname"] == DEVICE]
+        return dict(found)
+
+    @property
+    def found(self) -> tuple[object, ...]:
+        """What is there, as a row would have it."""
+        device, ways = self.device, set[tuple[str, str]]()
+        addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
+        for version, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
+            for way in self.inside(version, "route", "show"):
+                if "gateway" in way:
+                    ways.add((everything if way["dst"] == "default" else way["dst"], way["gateway"]))
+        return device["address"], {device["mtu"], self.mtu}, addresses, ways
+
+    @property
+    def mtu(self) -> int:
+        """Of the switch's end."""
+        [found] = json.loads(self.apart.run("ip", "-json", "link", "show", DEVICE))
+        return int(found["mtu"])
+
+    def join(self) -> None:
+        """The others are on the network."""
+        self.apart.ip(*(f"address replace {each} dev {DEVICE}{' nodad' * (':' in each)}" for each in OTHERS))
+
+
+def wanted(process: Process) -> tuple[object, ...]:
+    ways = {(each.destination, each.nexthop) for each in process.routes}
+    return process.mac, {process.mtu}, set(process.addresses), ways
+
+
+@pytest.fixture
+def switch() -> Iterator[Switch]:
+    require_root(SERVER, SCHEMA)
+    with apart() as made, TemporaryDirectory() as name:
+        folder = Path(name)
+        made.ip(f"link add {BRIDGE} type veth peer name br-others")
+        subprocess.run(["ovsdb-tool", "create", folder / "db", SCHEMA], check=True)
+        command = [SERVER, f"--remote=punix:{folder}/db.sock", f"--unixctl={folder}/ctl", "-vconsole:off"]
+        with subprocess.Popen([*command, str(folder / "db")], cwd=folder) as server:
+            try:
+                wait_until((folder / "db.sock").exists)
+                asking = f"--db=unix:{folder}/db.sock"
+                subprocess.run(
+                    ["ovs-vsctl", asking, "--no-wait", "init", "--", "add-br", BRIDGE], check=True, timeout=30
+                )
+                yield Switch(made, folder)
+                with made.inside():
+                    asyncio.run(Switch(made, folder).places.remove(NETWORK))
+            finally:
+                server.terminate()
+
+
+def at_switch(test: Callable[[Switch], Awaitable[None]]) -> Callable[[Switch], None]:
+    @wraps(test)
+    def run(switch: Switch, **known: Any) -> None:
+        with switch.apart.inside():
+            asyncio.run(test(switch, **known))  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
+@at_switch
+async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Switch, change: dict[str, Any]) -> None:
+    """There and back, and made by an agent that knows nothing of it."""
+    await switch.places.make(PROCESS)
+    first = switch.device["ifindex"]
+    for process in (PROCESS, replace(PROCESS, **change), PROCESS):
+        for _ in range(2):
+            await switch.places.make(process)
+            assert (switch.found, switch.device["ifindex"]) == (wanted(process), first)
+
+
+@pytest.mark.parametrize("change", ANEW.values(), ids=ANEW)
+@at_switch
+async def test_another_port_is_another_device(switch: Switch, change: dict[str, Any]) -> None:
+    await switch.places.make(PROCESS)
+    first = switch.device["ifindex"]
+    await switch.places.make(replace(PROCESS, **change))
+    assert switch.found == wanted(replace(PROCESS, **change))
+    assert switch.device["ifindex"] != first
+
+
+@at_switch
+async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
+    """All of what is below an address goes with it in the kernel, and here all addresses of a version do."""
+    await switch.places.make(PROCESS)
+    first = switch.device["ifindex"]
+    switch.inside("address", "flush", "dev", DEVICE)
+    switch.inside("address", "add", "10.0.0.99/24", "dev", DEVICE)
+    await switch.places.make(PROCESS)
+    assert (switch.found, switch.device["ifindex"]) == (wanted(PROCESS), first)
+
+
+# With the process that stands there
+
+
+@dataclass
+class Stand:
+    driver: HAProxy
+    folder: Path
+    said: list[frozenset[int] | None]
+
+    @property
+    def pid(self) -> int:
+        [folder] = self.folder.glob("*/")
+        running = read_running(folder)
+        assert running is not None
+        return running.pid
+
+    async def put(self, owner: Owner, found: Rows) -> None:
+        while True:
+            try:
+                await self.driver.apply(owner, diff(found, await self.driver.read(owner)))
+            except Later:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+def at(addresses: tuple[str, ...], *members: Any) -> Rows:
+    """The rows of a load balancer whose proxy has these addresses."""
+    binds = [("bind", f"{each.partition('/')[0]}:{PORT}") for each in addresses if ":" not in each]
+    found: Rows = rows(PORT, *members)
+    return {
+        key: replace(row, lines=(*(line for line in row.lines if line[0] != "bind"), *binds))
+        if isinstance(row, Frontend)
+        else row
+        for key, row in found.items()
+    }
+
+
+async def stand(switch: Switch, test: Callable[[Stand], Awaitable[None]]) -> None:
+    said = list[frozenset[int] | None]()
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "p"
+        driver = HAProxy(folder, switch.places, lambda _, ports: said.append(ports), Program(path=PROGRAM, user=""))
+        it = Stand(driver, folder, said)
+        await driver.open()
+        try:
+            await it.put(NET, {PROCESS.key: PROCESS})
+            await test(it)
+        finally:
+            await it.put(WEB, {})
+            await it.put(NET, {})
+            await driver.close()
+
+
+@at_switch
+async def test_ways_and_packets_change_under_a_process_and_its_clients(switch: Switch) -> None:
+    """No other process, nobody is led past it, and a connection stays."""
+
+    async def change(it: Stand) -> None:
+        await switch.places.make(PROCESS)
+        switch.join()
+        with machine("m1", host="10.0.1.1") as found:
+            await it.put(WEB, at(MINE, member("m1", found.port, address="10.0.1.1")))
+            first = it.pid
+            with Asking(PORT, "10.0.0.61") as asking, socket.create_connection(("10.0.0.61", PORT), 5) as client:
+                assert b"200" in await asyncio.to_thread(asked, client)
+                for changed in ({"routes": (replace(LEADING[0], nexthop="10.0.0.2"),)}, {"mtu": 1300}, {}):
+                    process = replace(PROCESS, **changed)
+                    await it.put(NET, {PROCESS.key: process})
+                    assert switch.found == wanted(process)
+                    seen = len(asking.answers)
+                    await until(lambda before=seen: len(asking.answers) > before + 5)
+                    assert b"200" in await asyncio.to_thread(asked, client)
+            assert (set(asking.answers), it.pid, it.said) == ({"m1"}, first, [frozenset({PORT})])
+
+    await stand(switch, change)
+
+
+@at_switch
+async def test_an_address_that_is_added_costs_no_request_and_another_device_a_moment(switch: Switch) -> None:
+    async def change(it: Stand) -> None:
+        await switch.places.make(PROCESS)
+        switch.join()
+        with machine("m1", host="10.0.0.1") as found:
+            one = member("m1", found.port, address="10.0.0.1")
+            await it.put(WEB, at(MINE, one))
+            first = it.pid
+            with Asking(PORT, "10.0.0.61") as asking:
+                await it.put(NET, {PROCESS.key: replace(PROCESS, addresses=MORE)})
+                await it.put(WEB, at(MORE, one))
+                assert await asyncio.to_thread(get, PORT, "10.0.1.61") == "m1"
+                assert it.pid != first
+                seen = len(asking.answers)
+                await until(lambda: len(asking.answers) > seen + 5)
+            assert set(asking.answers) == {"m1"}
+            assert None not in it.said
+            await it.put(NET, {PROCESS.key: replace(PROCESS, addresses=MORE, mac="02:00:00:00:00:62")})
+            assert None in it.said
+            switch.join()
+            await until(lambda: get(PORT, "10.0.0.61") == "m1")
+
+    await stand(switch, change)
+
+
+def asked(client: socket.socket) -> bytes:
+    """The answer on a connection that stays."""
+    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"m1"):
+        more = client.recv(4096)
+        assert more, "it was closed"
+        answer += more
+    return answer

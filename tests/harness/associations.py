@@ -1,0 +1,255 @@
+"""Both ends of SCTP's associations in user space (RFC 9260), for kernels that have no sockets of it.
+
+One address at each end, one stream, nothing is sent again. A member answers each piece of data with its name, and who
+has no association with it with an ABORT: so a packet that is led to another member is noticed.
+"""
+
+import contextlib
+import itertools
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
+from fairlead.node import sctp
+from fairlead.node.prober import IPPROTO_SCTP
+from harness.apart import Apart
+from harness.fabric import BEHIND, PORT, Flow
+
+DATA, INIT, INIT_ACK, SACK, HEARTBEAT, HEARTBEAT_ACK, ABORT, SHUTDOWN, SHUTDOWN_ACK = range(9)
+COOKIE_ECHO, COOKIE_ACK, SHUTDOWN_COMPLETE = 10, 11, 14
+"""Types of chunks (RFC 9260, section 3.2)."""
+_NOT_ITS_OWN = 1
+"""A flag of an ABORT: its tag is that of the packet which it answers (section 8.5.1)."""
+_WHOLE = 3
+"""Flags of data that are in one chunk."""
+_COOKIE = 7
+"""The type of a parameter of INIT ACK."""
+_FIRST = 1000
+"""Number of an end's first chunk of data, minus one."""
+_PORTS = itertools.cycle(range(20_000, 30_000))
+
+
+@dataclass(frozen=True)
+class Heard:
+    source: int
+    destination: int
+    tag: int
+    chunks: list[tuple[int, bytes]]
+    """Types, and what is in them."""
+    right: bool
+    """Whether its checksum is."""
+
+    def only(self, kind: int) -> bytes | None:
+        """What is in the first chunk of this type."""
+        return next((value for its, value in self.chunks if its == kind), None)
+
+
+def read(octets: bytes) -> Heard:
+    """Of what follows the header of IP."""
+    source, destination, tag, said = struct.unpack_from("!HHII", octets)
+    chunks, place = [], 12
+    while place + 4 <= len(octets):
+        kind, _, length = struct.unpack_from("!BBH", octets, place)
+        chunks.append((kind, octets[place + 4 : place + length]))
+        place += (length + 3) // 4 * 4
+    right = said == sctp.checksum(octets[:8] + bytes(4) + octets[12:])
+    return Heard(source, destination, tag, chunks, right)
+
+
+def chunk(kind: int, value: bytes = b"", flags: int = 0) -> bytes:
+    return struct.pack("!BBH", kind, flags, 4 + len(value)) + value + bytes(-len(value) % 4)
+
+
+def _opening(tag: int) -> bytes:
+    """Of INIT and of INIT ACK."""
+    return struct.pack("!IIHHI", tag, sctp.WINDOW, 1, 1, _FIRST + 1)
+
+
+def _data(number: int, text: bytes) -> bytes:
+    return chunk(DATA, struct.pack("!IHHI", _FIRST + number, 0, number & 0xFFFF, 0) + text, _WHOLE)
+
+
+def _taken(number: int) -> bytes:
+    """SACK: all up to this chunk is here."""
+    return chunk(SACK, struct.pack("!IIHH", number, sctp.WINDOW, 0, 0))
+
+
+def raw_socket(version: int) -> socket.socket:
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    return socket.socket(family, socket.SOCK_RAW, IPPROTO_SCTP)
+
+
+def _without_header(octets: bytes, version: int) -> bytes:
+    """Raw sockets give that of IPv4 too."""
+    return octets[(octets[0] & 15) * 4 :] if version == 4 else octets
+
+
+@dataclass
+class Association(Flow):
+    """A client's end. Who it asks is a VIP, and its socket hears nobody else."""
+
+    tag: int = 0
+    theirs: int = 0
+    sent: int = 0
+
+    def say(self, *chunks: bytes, tag: int | None = None) -> None:
+        its = self.theirs if tag is None else tag
+        self.socket.send(sctp.packet(self.client[1], PORT, its, b"".join(chunks)))
+
+    def hear(self, *kinds: int) -> Heard:
+        """A packet with a chunk of this type. Raises OSError: what is lost, or refused, is one."""
+        deadline = time.monotonic() + (self.socket.gettimeout() or 0)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+                raise TimeoutError
+            heard = read(_without_header(self.socket.recv(65536), self.vip.version))
+            if heard.destination != self.client[1]:
+                continue
+            assert (heard.source, heard.right) == (PORT, True)
+            if heard.only(ABORT) is not None:
+                raise ConnectionResetError
+            assert heard.tag == self.tag
+            if any(heard.only(kind) is not None for kind in kinds):
+                return heard
+
+    def open(self) -> None:
+        """The four packets of section 5.1."""
+        self.say(chunk(INIT, _opening(self.tag)), tag=0)
+        answer = self.hear(INIT_ACK).only(INIT_ACK)
+        assert answer is not None
+        self.theirs = int.from_bytes(answer[:4])
+        kind, length = struct.unpack_from("!HH", answer, 16)
+        assert kind == _COOKIE
+        self.say(chunk(COOKIE_ECHO, answer[20 : 16 + length]))
+        self.hear(COOKIE_ACK)
+
+    def ask(self, text: bytes = b"who") -> str:
+        """The member that answers. Raises OSError; a timeout is one."""
+        self._forget()
+        self.sent += 1
+        self.say(_data(self.sent, text))
+        heard = self.hear(DATA)
+        data, sack = heard.only(DATA), heard.only(SACK)
+        assert data is not None
+        assert sack is not None
+        assert int.from_bytes(sack[:4]) == _FIRST + self.sent
+        self.say(_taken(int.from_bytes(data[:4])))
+        return data[12:].decode()
+
+    def beat(self) -> None:
+        """Is the other end there?"""
+        self._forget()
+        self.say(chunk(HEARTBEAT, b"\0\1\0\10beat"))
+        assert self.hear(HEARTBEAT_ACK).only(HEARTBEAT_ACK) == b"\0\1\0\10beat"
+
+    def close(self) -> None:
+        """Section 9.2."""
+        self._forget()
+        self.say(chunk(SHUTDOWN, (_FIRST + self.sent).to_bytes(4)))
+        self.hear(SHUTDOWN_ACK)
+        self.say(chunk(SHUTDOWN_COMPLETE))
+
+    def _forget(self) -> None:
+        """What others of this machine have heard meanwhile."""
+        while select.select([self.socket], [], [], 0)[0]:
+            self.socket.recv(65536)
+
+
+def begin(where: Apart, vip: IPAddress, timeout: float = 3.0) -> Association:
+    """Nothing is said yet."""
+    with where.inside():
+        made = raw_socket(vip.version)
+        made.connect((str(vip), 0))
+    made.settimeout(timeout)
+    client = ip_address(made.getsockname()[0]), next(_PORTS)
+    return Association(made, Transport.SCTP, client, vip, random.randrange(1, 1 << 32))
+
+
+@dataclass
+class Member:
+    """Who answers at all addresses of a machine."""
+
+    name: str
+    longest: int = 1
+    """How often it says its name."""
+    known: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Whom it has an association with: their tag, and its own."""
+    heard: Counter[int] = field(default_factory=Counter)
+    """Types of first chunks."""
+    broken: int = 0
+    """Packets with a checksum that is not theirs."""
+    elsewhere: int = 0
+    """Packets for another port, without answers to clients on its own machine."""
+
+    def answer(self, address: str, heard: Heard) -> tuple[int, bytes] | None:
+        """A tag, and chunks."""
+        self.broken += not heard.right
+        self.elsewhere += heard.destination != BEHIND and heard.source != PORT
+        if heard.destination != BEHIND or not heard.right:
+            return None
+        kind, value = heard.chunks[0]
+        self.heard[kind] += 1
+        if kind == INIT:
+            tags = value[:4] + random.randrange(1, 1 << 32).to_bytes(4)
+            cookie = struct.pack("!HH", _COOKIE, 12) + tags
+            return int.from_bytes(tags[:4]), chunk(INIT_ACK, _opening(int.from_bytes(tags[4:])) + cookie)
+        if kind == COOKIE_ECHO:
+            theirs, own = struct.unpack("!II", value)
+            self.known[address, heard.source] = theirs, own
+            return theirs, chunk(COOKIE_ACK)
+        theirs, own = self.known.get((address, heard.source), (0, 0))
+        if heard.tag != own or not own:
+            return None if kind == ABORT else (heard.tag, chunk(ABORT, flags=_NOT_ITS_OWN))
+        return self._answer_known(theirs, address, heard)
+
+    def _answer_known(self, theirs: int, address: str, heard: Heard) -> tuple[int, bytes] | None:
+        kind, value = heard.chunks[0]
+        if kind == DATA:
+            number = int.from_bytes(value[:4])
+            return theirs, _taken(number) + _data(number - _FIRST, self.name.encode() * self.longest)
+        if kind == SHUTDOWN_COMPLETE:
+            del self.known[address, heard.source]
+        return {HEARTBEAT: (theirs, chunk(HEARTBEAT_ACK, value)), SHUTDOWN: (theirs, chunk(SHUTDOWN_ACK))}.get(kind)
+
+
+@contextmanager
+def answering(where: Apart, name: str) -> Iterator[Member]:
+    member, ended = Member(name), threading.Event()
+    with where.inside():
+        sockets = {version: raw_socket(version) for version in (4, 6)}
+    threads = [
+        threading.Thread(target=_serve, args=(member, made, version, ended), daemon=True)
+        for version, made in sockets.items()
+    ]
+    for each in threads:
+        each.start()
+    try:
+        yield member
+    finally:
+        ended.set()
+        for each in threads:
+            each.join()
+        for made in sockets.values():
+            made.close()
+
+
+def _serve(member: Member, made: socket.socket, version: int, ended: threading.Event) -> None:
+    while not ended.is_set():
+        if not select.select([made], [], [], 0.1)[0]:
+            continue
+        octets, who = made.recvfrom(65536)
+        heard = read(_without_header(octets, version))
+        if answer := member.answer(who[0], heard):
+            with contextlib.suppress(OSError):  # too long for its path, as it has heard
+                made.sendto(sctp.packet(BEHIND, heard.source, *answer), (who[0], 0))

@@ -1,0 +1,281 @@
+"""Three plain hosts with a member behind each, a router that leads VIPs where a test says, and a client outside."""
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, TypeVar
+
+from fairlead.dataplane.native import Here, NativeRow, Service, There, Vip, Way
+from fairlead.dataplane.rows import Key, diff
+from fairlead.drivers.native.driver import Native
+from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.owner import Kind, Owner
+from harness.apart import Apart, apart
+
+VIPS: tuple[IPAddress, ...] = (IPv4Address("203.0.113.5"), IPv6Address("2001:db8::5"))
+PORT, BEHIND = 80, 8080
+LARGE = 50_000
+"""How often a member says its name to who asks for a large answer."""
+LONG = 700
+"""And to who asks for one that is a full packet."""
+OWNER = Owner(Kind.LOAD_BALANCER, "11111111-1111-4111-8111-111111111111")
+HOSTS = (1, 2, 3)
+CLIENT = {4: ip_address("198.51.100.2"), 6: ip_address("fd51::2")}
+_T = TypeVar("_T")
+_TYPES = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
+
+
+def host_address(number: int, version: int = 4) -> IPAddress:
+    return ip_address(f"10.20.0.1{number}" if version == 4 else f"fd20::1{number}")
+
+
+def member_address(number: int, version: int) -> IPAddress:
+    return ip_address(f"10.30.{number}.2" if version == 4 else f"fd30:{number}::2")
+
+
+@dataclass
+class Flow:
+    """Of one client's port."""
+
+    socket: socket.socket
+    transport: Transport
+    client: tuple[IPAddress, int]
+    vip: IPAddress
+
+    def ask(self, text: bytes = b"who") -> str:
+        """The member that answers. Raises OSError; a timeout is one."""
+        self.socket.sendall(text)
+        return self.socket.recv(2000).decode()
+
+    def ask_much(self) -> int:
+        """Bytes of a large answer. Raises OSError."""
+        self.socket.sendall(b"large")
+        left = 2 * LARGE
+        while left:
+            left -= len(self.socket.recv(left))
+        return 2 * LARGE
+
+
+@dataclass
+class Asking:
+    """A connection that is being made, for as long as it takes."""
+
+    socket: socket.socket
+
+    def ask(self, *, within: float) -> str:
+        """The member that answers. Raises OSError; a timeout is one."""
+        _, writable, _ = select.select([], [self.socket], [], within)
+        if not writable:
+            raise TimeoutError
+        if error := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, os.strerror(error))
+        self.socket.settimeout(within)
+        self.socket.sendall(b"who")
+        return self.socket.recv(2000).decode()
+
+
+@dataclass
+class Fabric:
+    router: Apart
+    client: Apart
+    hosts: Mapping[int, Apart]
+    members: Mapping[int, Apart]
+    drivers: dict[int, Native] = field(default_factory=dict)
+    flows: list["Flow"] = field(default_factory=list)
+    asking: list[Asking] = field(default_factory=list)
+    applied: dict[tuple[int, Owner], Mapping[Key, NativeRow]] = field(default_factory=dict)
+
+    def do(self, number: int, work: Coroutine[Any, Any, _T]) -> _T:
+        with self.hosts[number].inside():
+            return asyncio.run(work)
+
+    def open(self, version: int = 4) -> None:
+        """On each host a driver, with ways to the others over this IP version."""
+        for number in self.hosts:
+            self.drivers[number] = Native()
+            self.do(number, self.drivers[number].open())
+            for other in self.hosts.keys() - {number}:
+                way = Way(host=other, address=host_address(other, version))
+                self.put(number, [way], Owner(Kind.HOST, f"host{other}"))
+
+    def put(self, number: int, rows: Iterable[NativeRow], owner: Owner = OWNER) -> None:
+        wanted = {row.key: row for row in rows}
+        change = diff(wanted, self.applied.get((number, owner), {}))
+        self.do(number, self.drivers[number].apply(owner, change))
+        self.applied[number, owner] = wanted
+
+    def serve(self, number: int, slots: bytes, **known: Any) -> None:
+        self.put(number, rows_of(number, slots, **known))
+
+    def lead(self, number: int) -> None:
+        """Packets of clients that know no hosts go to this one."""
+        self.router.ip(
+            *(f"route replace {vip} via {host_address(number, vip.version)}" for vip in VIPS),
+        )
+
+    def flow(self, transport: Transport, vip: IPAddress, where: Apart | None = None, timeout: float = 3.0) -> Flow:
+        family = socket.AF_INET if vip.version == 4 else socket.AF_INET6
+        with (where or self.client).inside():
+            made = socket.socket(family, _TYPES[transport])
+            made.settimeout(timeout)
+            try:
+                made.connect((str(vip), PORT))
+            except OSError:
+                made.close()
+                raise
+        name = made.getsockname()
+        self.flows.append(Flow(made, transport, (ip_address(name[0]), name[1]), vip))
+        return self.flows[-1]
+
+    def begin(self, vip: IPAddress) -> Asking:
+        """A connection of the client outside, made while the test goes on."""
+        with self.client.inside():
+            made = socket.socket(socket.AF_INET if vip.version == 4 else socket.AF_INET6)
+        made.setblocking(False)
+        made.connect_ex((str(vip), PORT))
+        self.asking.append(Asking(made))
+        return self.asking[-1]
+
+
+def rows_of(
+    number: int,
+    slots: bytes,
+    *,
+    before: Mapping[int, int] | None = None,
+    held: bool = True,
+    by_source: bool = False,
+    clients: Any = None,
+) -> list[NativeRow]:
+    """Of a host: each place of the table is the member of the host that is one more."""
+    rows: list[NativeRow] = [Vip(address=vip, held=held) for vip in VIPS]
+    moved = tuple(sorted((before or {}).items()))
+    for vip in VIPS:
+        for transport in _TYPES:
+            order = list(dict.fromkeys(slots))
+            there = {each: There(host=each + 1) for each in order if each + 1 != number}
+            here = Here(address=member_address(number, vip.version), port=BEHIND)
+            rows.append(
+                Service(
+                    vip=vip,
+                    transport=transport,
+                    port=PORT,
+                    by_source=by_source,
+                    slots=bytes(order.index(each) for each in slots),
+                    targets=tuple(there.get(each, here) for each in order),
+                    before=moved,
+                    clients=clients,
+                )
+            )
+    return rows
+
+
+@contextmanager
+def fabric() -> Iterator[Fabric]:
+    with ExitStack() as stack:
+        router, client = stack.enter_context(apart()), stack.enter_context(apart())
+        hosts = {number: stack.enter_context(apart()) for number in HOSTS}
+        members = {number: stack.enter_context(apart()) for number in HOSTS}
+        for each in (router, client, *hosts.values(), *members.values()):
+            each.set("net/ipv6/conf/default/accept_dad", 0)
+        for each in (router, *hosts.values()):
+            each.set("net/ipv4/ip_forward", 1)
+            each.set("net/ipv6/conf/all/forwarding", 1)
+        router.ip(
+            "link add br0 type bridge",
+            "link set br0 up",
+            "addr add 10.20.0.1/24 dev br0",
+            "addr add fd20::1/64 dev br0",
+        )
+        _link(router, "c0", client, "u0", ("198.51.100.1/24", "fd51::1/64"), ("198.51.100.2/24", "fd51::2/64"))
+        for number, host in hosts.items():
+            router.ip(f"link add h{number} type veth peer name u0 netns {host.path}")
+            router.ip(f"link set h{number} master br0 up")
+            host.ip(
+                "link set u0 up",
+                f"addr add {host_address(number)}/24 dev u0",
+                f"addr add {host_address(number, 6)}/64 dev u0",
+            )
+            host.ip("route add default via 10.20.0.1", "route add default via fd20::1")
+            theirs = f"10.30.{number}", f"fd30:{number}:"
+            _link(
+                *(host, "m0", members[number], "u0"),
+                (f"{theirs[0]}.1/24", f"{theirs[1]}:1/64"),
+                (f"{theirs[0]}.2/24", f"{theirs[1]}:2/64"),
+            )
+            router.ip(
+                f"route add {theirs[0]}.0/24 via {host_address(number)}",
+                f"route add {theirs[1]}:/64 via {host_address(number, 6)}",
+            )
+        for number, member in members.items():
+            stack.enter_context(_answering(member, f"m{number}"))
+        made = Fabric(router, client, hosts, members)
+        yield made
+        for each in (*made.flows, *made.asking):
+            each.socket.close()
+        for number, driver in made.drivers.items():
+            made.do(number, driver.close())
+
+
+def _link(near: Apart, device: str, far: Apart, other: str, its: tuple[str, ...], others: tuple[str, ...]) -> None:
+    """The far one goes by the near one."""
+    near.ip(f"link add {device} type veth peer name {other} netns {far.path}", f"link set {device} up")
+    near.ip(*(f"addr add {each} dev {device}" for each in its))
+    far.ip(f"link set {other} up", *(f"addr add {each} dev {other}" for each in others))
+    far.ip(*(f"route add default via {each.partition('/')[0]}" for each in its))
+
+
+@contextmanager
+def _answering(where: Apart, name: str) -> Iterator[None]:
+    """To each line and each packet with the member's name; to a line that asks so with the address that it is from."""
+    with where.inside():
+        listener = socket.create_server(("::", BEHIND), family=socket.AF_INET6, dualstack_ipv6=True, backlog=500)
+        packets = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        packets.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        packets.bind(("::", BEHIND))
+    threads = [
+        threading.Thread(target=_accept, args=(listener, name), daemon=True),
+        threading.Thread(target=_echo, args=(packets, name), daemon=True),
+    ]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in (listener, packets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def _accept(listener: socket.socket, name: str) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            taken, _ = listener.accept()
+            threading.Thread(target=_talk, args=(taken, name), daemon=True).start()
+
+
+def _talk(taken: socket.socket, name: str) -> None:
+    with taken, contextlib.suppress(OSError):
+        while asked := taken.recv(65536):
+            if b"from" in asked:
+                taken.sendall(taken.getpeername()[0].encode())
+                continue
+            taken.sendall(name.encode() * (LARGE if b"large" in asked else 1))
+
+
+def _echo(packets: socket.socket, name: str) -> None:
+    """From the address that was asked, which is the one that the machine has."""
+    with contextlib.suppress(OSError):
+        while True:
+            asked, client = packets.recvfrom(65536)
+            if client is None:
+                return
+            packets.sendto(name.encode() * (LONG if b"long" in asked else 1), client)

@@ -1,0 +1,47 @@
+"""Documents as each format has them, which stay as they are for ever.
+
+`python -m harness.goldens`, in `tests`, writes those of a new format: once.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from fairlead.model.kinds import KINDS
+from fairlead.store import formats
+from fairlead.store.codec import encode
+from harness.shapes import filled, shape
+
+FOLDER = Path(__file__).parent.parent / "store" / "documents"
+SHAPES = "shapes.json"
+
+
+def folder(number: int) -> Path:
+    return FOLDER / f"format-{number}"
+
+
+def shapes() -> str:
+    """Of all sorts of documents, by the classes of today."""
+    found = {kind.value: shape(declared.document) for kind, declared in KINDS.items()}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def digest(number: int) -> str:
+    """Of all files of a format, and their names."""
+    found = hashlib.sha256()
+    for path in sorted(folder(number).iterdir()):
+        found.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
+
+
+def write() -> None:
+    new = folder(formats.current())
+    new.mkdir()
+    for kind in KINDS:
+        (new / f"{kind.value}.json").write_bytes(encode(filled(kind)))
+    (new / SHAPES).write_text(shapes())
+
+
+if __name__ == "__main__":
+    write()
+    print(f"{formats.current()}: {digest(formats.current())!r}")

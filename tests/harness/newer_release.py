@@ -1,0 +1,69 @@
+"""Fairlead as its next release could be: the program of today with one format of documents more, and with messages
+between agents and servers of which each part says something more.
+
+Which documents have something that the format before cannot say, `harness/next_format.py` says.
+It shows what programs of two releases do with each other's documents and messages, and nothing else of a next release.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fairlead.api import agent_keys, agent_lines, agent_neighbours, agent_reports, agents, door
+from fairlead.cli import main
+from fairlead.client import Server
+from fairlead.node.connection import Connection
+from fairlead.store import formats
+from harness.next_format import NEWER
+
+MORE: Mapping[str, object] = {"of-tomorrow": {"x": [1]}}
+ENDPOINT = [*agent_reports.Endpoint._fields]
+
+
+def with_more(message: Any) -> Any:
+    """Each object of a message says more; an object in an object is a list by name, and says more in what it lists."""
+    match message:
+        case dict():
+            return {**{name: _inside(each) for name, each in message.items()}, **MORE}
+        case list() if len(message) == len(ENDPOINT) and message[ENDPOINT.index("number")] in range(65536):
+            return [*message, "of-tomorrow"]
+        case list():
+            return [with_more(each) for each in message]
+        case _:
+            return message
+
+
+def _inside(value: Any) -> Any:
+    return {name: with_more(each) for name, each in value.items()} if isinstance(value, dict) else with_more(value)
+
+
+def say_more() -> None:
+    """In each message of agents, and in each answer and line of servers for them."""
+    begin, exchange, line = Connection._begin, Server.exchange, agent_lines._line
+
+    def asked(connection: Connection, method: str, path: str, body: object) -> Any:
+        return begin(connection, method, path, with_more(body))
+
+    def told(server: Server, method: str, path: str, body: object = None) -> Any:
+        return exchange(server, method, path, with_more(body))
+
+    def answered(body: object, status: int = 200) -> Any:
+        return door.json_response(with_more(msgspec.json.decode(msgspec.json.encode(body))), status)
+
+    def another_line(one: agent_lines.Line) -> bytes:
+        more = msgspec.json.encode(MORE)
+        return more + b"\n" + more[:-1] + b"," + line(one)[1:]
+
+    Connection._begin = asked  # type: ignore[method-assign]
+    Server.exchange = told  # type: ignore[method-assign]
+    agent_lines._line = another_line
+    for each in (agents, agent_neighbours, agent_keys):
+        each.json_response = answered  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    formats.STEPS = NEWER
+    say_more()
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Documents by their types alone: which shape they have, and one of each sort with something in every field."""
+
+import types
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from fairlead.model.kinds import KINDS
+from fairlead.model.owner import Kind
+from fairlead.model.port_ranges import PortRange
+from fairlead.model.snapshot import Aggregate
+
+PLAIN: dict[Any, Any] = {
+    str: "text",
+    int: 7,
+    bool: True,
+    bytes: b"octets",
+    float: 1.5,
+    datetime: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    IPv4Address: IPv4Address("192.0.2.7"),
+    IPv6Address: IPv6Address("2001:db8::7"),
+    IPv4Network: IPv4Network("192.0.2.0/24"),
+    IPv6Network: IPv6Network("2001:db8::/64"),
+}
+
+
+def shape(form: Any) -> Any:
+    """As JSON: names and sorts of fields, and the words of enumerations."""
+    if is_dataclass(form) and isinstance(form, type):
+        hints = get_type_hints(form)
+        return {each.name: [shape(hints[each.name]), _default(each)] for each in fields(form) if each.init}
+    if isinstance(form, type) and issubclass(form, Enum):
+        return sorted(str(each.value) for each in form)
+    if get_origin(form) in (Union, types.UnionType):
+        return {"one of": sorted((shape(each) for each in get_args(form)), key=str)}
+    if get_origin(form) is Literal:
+        return list(map(str, get_args(form)))
+    if get_origin(form) is not None:
+        return {get_origin(form).__name__: [shape(each) for each in get_args(form)]}
+    return getattr(form, "__name__", str(form))
+
+
+def _default(field: Any) -> str:
+    """What is read where it is not there: another one is another meaning."""
+    if field.default is not MISSING:
+        return str(field.default)
+    return "required" if field.default_factory is MISSING else "made"
+
+
+def filled(kind: Kind) -> Aggregate:
+    """With something in every field."""
+    made: Aggregate = sample(KINDS[kind].document)
+    return made
+
+
+def sample(form: Any) -> Any:
+    if form in PLAIN:
+        return PLAIN[form]
+    if form is PortRange:
+        return PortRange(80, 81)
+    if is_dataclass(form) and isinstance(form, type):
+        hints = get_type_hints(form)
+        return form(**{each.name: sample(hints[each.name]) for each in fields(form) if each.init})
+    if isinstance(form, type) and issubclass(form, Enum):
+        return next(iter(form))
+    if isinstance(form, type) and issubclass(form, tuple):
+        return form(*(sample(each) for each in get_type_hints(form).values()))
+    origin, inner = get_origin(form), get_args(form)
+    if origin in (Union, types.UnionType):
+        return sample(next(each for each in inner if each is not type(None)))
+    if origin is Literal:
+        return inner[0]
+    if origin is tuple and inner[1:] == (Ellipsis,):
+        return tuple(map(sample, _each_of(inner[0])))
+    if origin is tuple:
+        return tuple(map(sample, inner))
+    if origin in (frozenset, set):
+        return origin(map(sample, _each_of(inner[0])))
+    if origin is not None and len(inner) == 2:
+        return {sample(inner[0]): sample(inner[1])}
+    raise TypeError(form)
+
+
+def _each_of(form: Any) -> tuple[Any, ...]:
+    """One of every sort of a union."""
+    if get_origin(form) in (Union, types.UnionType):
+        return tuple(each for each in get_args(form) if each is not type(None))
+    return (form,)

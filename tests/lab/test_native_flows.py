@@ -1,0 +1,113 @@
+"""Flows through plain hosts while the fabric breaks: rows of each host as an agent would have them, routes of FRR.
+
+Routers spread flows as they like. Whoever gets a packet knows whose it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fairlead.lab import Protocol, Traffic
+from fairlead.lab.load import Load, Target
+from fairlead.lab.native import NativeLab
+from lab.native_rows import BEHIND, NUMBER, PORT, VIPS, tell
+from lab.servers import until
+from lab.test_native_lab import HOSTS, ROUTERS, await_ways, machine
+
+pytestmark = pytest.mark.lab
+
+EVEN = [slot % 3 + 1 for slot in range(256)]
+TARGETS = tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in VIPS for protocol in Protocol)
+STEADY = Load(targets=TARGETS, rate=40, count=2000, held=120, seconds=60, period=0.3)
+"""120 flows that stay, 30 of each IP version and protocol, each asked three times a second; 40 new ones a second."""
+
+
+@pytest.fixture(scope="module")
+def site(native: NativeLab) -> Iterator[NativeLab]:
+    added = [machine(native, "asker", "outside", 20), machine(native, "within", "host1", 20)]
+    added += [machine(native, f"m{host[-1]}", host, NUMBER, BEHIND) for host in HOSTS]
+    for each in added:
+        native.add_workload(each)
+    for host in HOSTS:
+        tell(native, host, EVEN)
+    for vip in VIPS:
+        await_ways(native, vip, *HOSTS)
+    yield native
+    for host in HOSTS:
+        tell(native, host, [])
+    for each in added:
+        native.remove_workload(each.name)
+
+
+@pytest.mark.parametrize("client", ["asker", "within"])
+def test_all_members_answer_clients_outside_and_behind_hosts(site: NativeLab, client: str) -> None:
+    for target in TARGETS:
+        asked = Traffic(to=target.to, port=PORT, protocol=target.protocol, count=60, concurrency=10)
+        result = site.traffic(client, asked)
+        assert (result.errors, set(result.answers)) == ({}, {"m1", "m2", "m3"}), target
+
+
+def test_no_flow_breaks_while_routers_rehash_die_and_come_back(site: NativeLab) -> None:
+    with site.load("asker", STEADY) as load:
+        await_held(site)
+        for seed in (101, 102):
+            for router in ROUTERS:
+                site.rehash(router, seed)
+        site.end_session("router1", "host2")
+        await_router(site, "router1", "host1", "host3")
+        site.begin_session("router1", "host2")
+        site.cut("router2", "host1")
+        await_router(site, "router2", "host2", "host3")
+        site.mend("router2", "host1")
+        site.stop_routing("host3")
+        for router in ROUTERS:
+            site.wait_ways(router, VIPS[0], "host1", "host2")
+        site.start_routing("host3")
+        site.wait_routed()
+        site.power_off("router1")
+        site.wait_ways("outside", VIPS[1], "router2")
+        site.power_on("router1")
+        site.wait_routed()
+        seen = load.stop()
+    assert seen.broken == []
+    assert sum(seen.held.values()) == STEADY.held
+    assert seen.opened > 100
+
+
+def await_held(lab: NativeLab) -> None:
+    """The load's flows are there: those of TCP are open, and by then those of UDP have been answered."""
+    opened = ("ss", "-Htn", "state", "established", f"dport = :{PORT}")
+    until(lambda: len(lab.exec("asker", opened).splitlines()) >= STEADY.held // 2)
+    lab.traffic("asker", Traffic(to=VIPS[0], port=PORT, count=100))
+
+
+def await_router(lab: NativeLab, router: str, *hosts: str) -> None:
+    for vip in VIPS:
+        lab.wait_ways(router, vip, *hosts)
+
+
+def test_a_host_that_dies_takes_its_own_flows_alone(site: NativeLab) -> None:
+    """Others are told to serve what it had, as their agents would be."""
+    with site.load("asker", replace(STEADY, rate=1, timeout=2)) as load:
+        await_held(site)
+        site.power_off("host3")
+        for vip in VIPS:
+            await_ways(site, vip, "host1", "host2")
+        survivors = [slot % 2 + 1 if number == 3 else number for slot, number in enumerate(EVEN)]
+        for host in ("host1", "host2"):
+            tell(site, host, survivors)
+        for target in TARGETS:
+            asked = Traffic(to=target.to, port=PORT, protocol=target.protocol, count=40, concurrency=10)
+            result = site.traffic("within", asked)
+            assert (result.errors, set(result.answers)) == ({}, {"m1", "m2"}), target
+        seen = load.stop()
+    lost = [each for each in seen.broken if each.member]
+    assert {each.member for each in lost} == {"m3"}
+    assert (set(seen.held), sum(seen.held.values()) + len(lost)) == ({"m1", "m2"}, STEADY.held)
+    site.power_on("host3")
+    site.wait_routed()
+    for host in HOSTS:
+        tell(site, host, EVEN)
+    for vip in VIPS:
+        await_ways(site, vip, *HOSTS)

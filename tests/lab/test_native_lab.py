@@ -1,0 +1,397 @@
+"""The lab of plain hosts: routes as operators have them, and what breaks in a fabric.
+
+The hosts have no agent here: VIPs are put on `lo` by hand, and a server on each host says who got a packet.
+"""
+
+import json
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fairlead.lab import LabError, Protocol, Traffic, namespaces, processes, service, take_down
+from fairlead.lab.command import main
+from fairlead.lab.errors import InvalidWorkload, LabMismatch, UnknownNode, WorkloadExists
+from fairlead.lab.layout import Layout
+from fairlead.lab.native import Machine, NativeLab, plan, routing
+from harness.ports import free_port
+from lab.servers import until
+from lab.test_lab import assert_nothing_left
+
+pytestmark = pytest.mark.lab
+
+HOSTS = ("host1", "host2", "host3")
+ROUTERS = ("router1", "router2")
+VIPS = ("203.0.113.10", "2001:db8:f::10")
+BOTH = pytest.mark.parametrize("vip", VIPS)
+
+
+def machine(lab: NativeLab, name: str, chassis: str, number: int, *serve: int) -> Machine:
+    return Machine(name=name, chassis=chassis, addresses=lab.chassis(chassis).addresses(number), serve=serve)
+
+
+@pytest.fixture(scope="module")
+def site(native: NativeLab) -> Iterator[NativeLab]:
+    """A client outside, one behind a host, and a machine that answers behind each host; so does each host itself."""
+    added = [machine(native, "client", "outside", 10), machine(native, "inner", "host1", 10)]
+    added += [machine(native, f"web{host[-1]}", host, 11, 8080) for host in HOSTS]
+    for each in added:
+        native.add_workload(each)
+    for host in HOSTS:
+        serve(native, host)
+    yield native
+    for host in HOSTS:
+        processes.end([pid_of(native, host)], lambda pid: processes.is_marked(pid, native.layout.directory))
+    for each in added:
+        native.remove_workload(each.name)
+
+
+def serve(lab: NativeLab, host: str) -> None:
+    files = ("--pidfile", str(lab.layout.node_directory(host) / "answer.pid"))
+    lab.exec(host, (sys.executable, "-m", "fairlead.lab.answer", "--name", host, "--port", "80", "--detach", *files))
+
+
+def pid_of(lab: NativeLab, host: str) -> int:
+    """Of the server that a host has itself."""
+    pid = processes.read_pidfile(lab.layout.node_directory(host) / "answer.pid")
+    assert pid is not None
+    return pid
+
+
+@contextmanager
+def announced(lab: NativeLab, vip: str, *hosts: str) -> Iterator[None]:
+    """The VIP is on `lo` of these hosts, and both routers have found out."""
+    hold(lab, "add", vip, hosts)
+    try:
+        await_ways(lab, vip, *hosts)
+        yield
+    finally:
+        hold(lab, "del", vip, hosts)
+        await_ways(lab, vip)
+
+
+def hold(lab: NativeLab, change: str, vip: str, hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        lab.exec(host, ("ip", "address", change, vip, "dev", "lo"))
+
+
+def await_ways(lab: NativeLab, vip: str, *hosts: str, seconds: float = 1) -> None:
+    """Both routers reach the VIP by these hosts and no others; within a second, where nothing else is said."""
+    for router in ROUTERS:
+        until(lambda router=router: lab.ways(router, vip) == frozenset(hosts), seconds)
+
+
+def ask(lab: NativeLab, vip: str, count: int = 60) -> dict[int, str]:
+    """Who answers each source port, the same ones each time."""
+    asked = Traffic(to=vip, port=80, count=count, concurrency=10, source_port_from=20_000)
+    result = lab.traffic("client", asked)
+    assert result.errors == {}
+    return dict(result.keys)
+
+
+@pytest.mark.parametrize("client", ["client", "inner"])
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_machines_are_reached_through_the_fabric(site: NativeLab, client: str, protocol: Protocol) -> None:
+    for number, host in enumerate(HOSTS, 1):
+        for address in site.workload(f"web{number}").addresses:
+            result = site.traffic(client, Traffic(to=address, port=8080, protocol=protocol, count=5))
+            assert (result.answers, result.errors) == ({f"web{number}": 5}, {}), (host, address)
+
+
+@BOTH
+def test_an_address_on_lo_is_announced_and_withdrawn_within_a_second(site: NativeLab, vip: str) -> None:
+    hold(site, "add", vip, ("host1",))
+    await_ways(site, vip, "host1")
+    hold(site, "add", vip, ("host2",))
+    await_ways(site, vip, "host1", "host2")
+    hold(site, "del", vip, ("host1", "host2"))
+    await_ways(site, vip)
+
+
+BEGIN, END = ("192.0.2.254/32", "2001:db8:fffe::/128"), ("192.0.2.255/32", "2001:db8:ffff::/128")
+"""Routes that nothing uses, of each IP version: they come and go, and whoever hears that hears of others."""
+
+
+@contextmanager
+def routes_of(lab: NativeLab, place: str, version: int) -> Iterator[list[str]]:
+    """What the kernel says of routes meanwhile, a line each, when it is over."""
+    ip, heard = ("ip", f"-{version}"), list[str]()
+    watching = lab.command(place, (*ip, "monitor", "route"))
+
+    def mark(prefix: str) -> None:
+        for change in ("add", "del"):
+            lab.exec(place, (*ip, "route", change, "blackhole", prefix))
+
+    with subprocess.Popen(watching.argv, env=watching.full_environment(), stdout=subprocess.PIPE, text=True) as monitor:
+        assert monitor.stdout is not None
+
+        def marked() -> bool:
+            mark(BEGIN[version == 6])
+            return bool(select.select([monitor.stdout], [], [], 0.1)[0])
+
+        try:
+            until(marked)
+            yield heard
+            mark(END[version == 6])
+            for line in iter(monitor.stdout.readline, ""):
+                if END[version == 6].partition("/")[0] in line:
+                    break
+                heard.append(line.strip())
+        finally:
+            monitor.kill()
+
+
+@BOTH
+def test_while_one_host_comes_and_goes_a_router_has_a_way_by_the_others_at_every_moment(
+    site: NativeLab, vip: str
+) -> None:
+    with announced(site, vip, "host1", "host2"):
+        with routes_of(site, "router1", 6 if ":" in vip else 4) as heard:
+            hold(site, "add", vip, ("host3",))
+            await_ways(site, vip, *HOSTS)
+            hold(site, "del", vip, ("host3",))
+            await_ways(site, vip, "host1", "host2")
+        assert [line for line in heard if line.startswith(f"Deleted {vip} ")] == []
+
+
+@BOTH
+def test_all_hosts_get_flows_and_a_router_that_rehashes_moves_them(site: NativeLab, vip: str) -> None:
+    for router in ROUTERS:
+        site.rehash(router, 7)
+    with announced(site, vip, *HOSTS):
+        until(lambda: site.ways("outside", vip) == frozenset(ROUTERS))
+        first = ask(site, vip)
+        assert set(first.values()) == set(HOSTS)
+        assert first == ask(site, vip)
+        for router in ROUTERS:
+            site.rehash(router, 77)
+        assert first != ask(site, vip)
+
+
+def test_nothing_but_whole_addresses_of_the_pool_are_announced(site: NativeLab) -> None:
+    """Nor does what another host has said go on from a host to the other router."""
+    beside = ["192.0.2.1/32", "2001:db8:e::1/128", "203.0.113.64/29", "2001:db8:f:1::1/64"]
+    hold(site, "add", "203.0.113.11", ("host1",))
+    for each in beside:
+        hold(site, "add", each, ("host1",))
+    await_ways(site, "203.0.113.11", "host1")
+    ways = site.exec("router1", ("ip", "route")) + site.exec("router1", ("ip", "-6", "route"))
+    for each in ("192.0.2.1", "2001:db8:e::1", "203.0.113.64", "2001:db8:f:1::"):
+        assert each not in ways
+    assert site.ways("router2", site.chassis("host1").own[0]) == {"host1"}
+    for each in ["203.0.113.11", *beside]:
+        hold(site, "del", each, ("host1",))
+
+
+def test_a_host_speaks_from_its_own_address_though_a_vip_is_lower(site: NativeLab) -> None:
+    with announced(site, VIPS[0], "host1"), announced(site, VIPS[1], "host1"):
+        for own, to in zip(site.chassis("host1").own, site.workload("client").addresses, strict=True):
+            chosen = json.loads(site.exec("host1", ("ip", "-json", "route", "get", to)))
+            assert chosen[0]["prefsrc"] == own
+
+
+def test_a_host_that_dies_gets_nothing_after_a_second_and_is_back_when_it_boots(site: NativeLab) -> None:
+    with announced(site, VIPS[0], "host1", "host2"), announced(site, VIPS[1], "host1", "host2"):
+        for vip in VIPS:
+            hold(site, "add", vip, ("host3",))
+            await_ways(site, vip, *HOSTS)
+        with asked_by(site, "host3") as heard:
+            site.power_off("host3")
+            for vip in VIPS:
+                await_ways(site, vip, "host1", "host2")
+                assert set(ask(site, vip).values()) == {"host1", "host2"}
+            with pytest.raises(BlockingIOError):  # nobody is there to say that the connection has ended
+                heard.recv(1)
+        assert not site.status().is_healthy
+        site.power_on("host3")
+        serve(site, "host3")
+        site.wait_routed()
+        assert site.status().is_healthy
+        assert site.ways("router1", VIPS[0]) == {"host1", "host2"}  # nothing of what had been in the kernel is left
+        result = site.traffic("client", Traffic(to=site.workload("web3").addresses[0], port=8080, count=5))
+        assert (result.answers, result.errors) == ({"web3": 5}, {})
+
+
+ASK = "import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).read().decode(), end='')"
+
+
+@contextmanager
+def asked_by(lab: NativeLab, host: str) -> Iterator[socket.socket]:
+    """A connection that a program on the host has made to this machine; it waits for an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        address = "{}:{}".format(*listener.getsockname())
+        lab.reach(address)
+        asking = lab.command(host, (sys.executable, "-c", ASK.format(url=f"http://{address}/")))
+        with subprocess.Popen(asking.argv, env=asking.full_environment(), stderr=subprocess.DEVNULL):
+            heard, _ = listener.accept()
+            with heard:
+                assert heard.recv(1000).startswith(b"GET / ")
+                heard.setblocking(False)
+                yield heard
+
+
+def test_a_router_that_dies_is_gone_round(site: NativeLab) -> None:
+    """By hosts and by what is outside, within a second; nobody loses their carrier."""
+    own = site.chassis("host2").own[0]
+    with announced(site, VIPS[0], *HOSTS):
+        site.power_off("router1")
+        until(lambda: site.ways("outside", VIPS[0]) == {"router2"}, 1)
+        until(lambda: site.ways("host1", own) == {"router2"}, 1)
+        assert set(ask(site, VIPS[0]).values()) == set(HOSTS)
+        site.power_on("router1")
+        site.wait_routed()
+    assert site.status().is_healthy
+
+
+def test_a_link_is_cut_and_mended(site: NativeLab) -> None:
+    with announced(site, VIPS[0], *HOSTS):
+        site.cut("router1", "host1")
+        until(lambda: site.ways("router1", VIPS[0]) == {"host2", "host3"}, 1)
+        assert site.ways("router2", VIPS[0]) == set(HOSTS)
+        site.mend("router1", "host1")
+        site.wait_routed()
+
+
+def test_a_session_ends_and_begins(site: NativeLab) -> None:
+    with announced(site, VIPS[0], *HOSTS):
+        site.end_session("router2", "host2")
+        until(lambda: site.ways("router2", VIPS[0]) == {"host1", "host3"}, 1)
+        assert site.ways("router1", VIPS[0]) == set(HOSTS)
+        site.begin_session("router2", "host2")
+        site.wait_routed()
+
+
+def test_routing_daemons_that_are_killed_say_nothing_any_more(site: NativeLab) -> None:
+    """The host's kernel goes on: its machines answer whoever still sends packets there."""
+    with announced(site, VIPS[1], *HOSTS):
+        site.stop_routing("host2")
+        await_ways(site, VIPS[1], "host1", "host3")
+        assert len(site.ways("host2", site.chassis("host1").own[0])) == 2
+        site.start_routing("host2")
+        await_ways(site, VIPS[1], *HOSTS, seconds=20)
+    site.wait_routed()
+
+
+def test_bird_announces_the_same(site: NativeLab) -> None:
+    """With the file that operators are given, in the place of FRR on one host."""
+    folder = site.layout.node_directory("host3")
+    (folder / "bird.conf").write_text(routing.render_host(site.chassis("host3"), "bird.conf"))
+    site.stop_routing("host3")
+    site.exec("host3", ("ip", "nexthop", "flush"))
+    files = ("-s", str(folder / "bird.ctl"), "-P", str(folder / "bird.pid"))
+    site.exec("host3", ("bird", "-c", str(folder / "bird.conf"), *files))
+    site.wait_routed()
+    for vip in VIPS:
+        hold(site, "add", vip, ("host3",))
+        await_ways(site, vip, "host3")
+        hold(site, "del", vip, ("host3",))
+        await_ways(site, vip)
+    pid = processes.read_pidfile(folder / "bird.pid")
+    assert pid is not None
+    processes.kill([pid], lambda each: processes.is_marked(each, site.layout.directory))
+    site.exec("host3", ("ip", "route", "flush", "proto", "bird"))
+    site.exec("host3", ("ip", "-6", "route", "flush", "proto", "bird"))
+    site.start_routing("host3")
+    site.wait_routed()
+
+
+def test_hosts_reach_a_server_of_this_machine(site: NativeLab) -> None:
+    """A server of plain hosts needs no OVN."""
+    listen = f"127.0.0.1:{free_port()}"
+    started = service.start(site.layout, listen)
+    try:
+        site.reach(listen)
+        for host in HOSTS:
+            ready = site.exec(host, (sys.executable, "-c", ASK.format(url=f"http://{listen}/readyz")))
+            assert ready == "ready\n"
+        assert site.status().service[0].startswith(f"serves on {listen}")
+    finally:
+        service.stop(site.layout, started)
+
+
+def test_up_leaves_a_lab_that_is_well_alone(site: NativeLab) -> None:
+    before = site.status()
+    assert before == NativeLab.up(site.name).status() == NativeLab.open(site.name).status()
+    with pytest.raises(LabMismatch, match="is up with 3 hosts, and goes on so without --chassis;"):
+        NativeLab.up(site.name, chassis=2)
+
+
+def test_the_command_line_has_the_same_words(site: NativeLab, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        code = main([*words, "--name", site.name])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    assert run("up") == (0, "host1 host2 host3\n")
+    code, said = run("up", "--dataplane", "ovn")
+    assert (code, "is up with the dataplane native" in said) == (1, True)
+    code, said = run("status")
+    assert (code, "web1        behind host1 10.101.0.11 fd00:101::11" in said) == (0, True)
+    assert run("workload", "add", "more", "--chassis", "host2", "--number", "12", "--answer", "80")[0] == 0
+    assert site.workload("more") == machine(site, "more", "host2", 12, 80)
+    assert run("workload", "remove", "more")[0] == 0
+    assert run("fault", "cut", "router1", "host1")[0] == run("fault", "mend", "router1", "host1")[0] == 0
+    assert run("fault", "rehash", "router1", "3")[0] == 0
+    assert run("fault", "cut", "router1", "nobody")[0] == 1
+    code, said = run("trace", "client", "web1")
+    assert (code, "no OVN" in said) == (1, True)
+    site.wait_routed()
+
+
+def test_machines_come_and_go(site: NativeLab) -> None:
+    added = machine(site, "a-rather-long-name-2", "host2", 33, 80)
+    site.add_workload(added)
+    assert added == site.workload(added.name)
+    with pytest.raises(WorkloadExists):
+        site.add_workload(added)
+    site.remove_workload(added.name)
+    assert added not in site.workloads()
+    assert namespaces.existing(site.layout.namespace(added.name)) == ()
+    with pytest.raises(UnknownNode):
+        site.power_off("nobody")
+
+
+@pytest.mark.parametrize("wrong", [{"name": "router1"}, {"name": "A"}, {"addresses": ()}, {"addresses": ("x",)}])
+def test_a_machine_that_makes_no_sense_has_no_record(wrong: dict[str, object]) -> None:
+    right = {"name": "w", "chassis": "host1", "addresses": ("10.101.0.9",)}
+    with pytest.raises(InvalidWorkload):
+        Machine(**{**right, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [1, 255])
+def test_a_machine_has_no_number_of_a_router_or_of_nobody(number: int) -> None:
+    with pytest.raises(LabError, match="from 2 to 254"):
+        plan.plan_hosts(1)[0].addresses(number)
+
+
+# Labs of their own: what is left
+
+
+OTHER = Layout(name="nativeother")
+
+
+@pytest.fixture
+def other(native_machine: None) -> Iterator[Layout]:
+    take_down(OTHER.name)
+    yield OTHER
+    take_down(OTHER.name)
+
+
+def test_a_lab_that_was_killed_when_all_of_it_ran_leaves_nothing(other: Layout) -> None:
+    argv = (sys.executable, "-m", "fairlead.lab", "up", "--dataplane", "native", "--chassis", "1", "--name", other.name)
+    daemons = [routing.folder(other, place) / "bgpd.pid" for place in ("outside", *ROUTERS, "host1")]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+        until(lambda: all(daemon.exists() for daemon in daemons), 30)
+        up.send_signal(signal.SIGKILL)
+    assert len(processes.marked(other.directory)) >= 3 * 4
+    with pytest.raises(LabError, match="does not run"):
+        NativeLab.open(other.name)
+    assert take_down(other.name)
+    assert_nothing_left(other)
+    assert not take_down(other.name)

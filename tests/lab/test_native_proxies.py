@@ -1,0 +1,348 @@
+"""End to end: what no packet filter can do, by HAProxy on plain hosts, whichever of these a router brings a flow to."""
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openstack.exceptions import BadRequestException
+
+from fairlead.drivers.haproxy.process import began_of
+from fairlead.lab import Protocol, agents
+from fairlead.lab.databases import until
+from fairlead.lab.errors import CommandFailed
+from fairlead.lab.load import Load, Target
+from fairlead.lab.native import NativeLab
+from fairlead.lab.processes import end, is_marked
+from fairlead.lab.service import start, stop
+from harness.certificates import Authority
+from lab.site import PATIENCE
+from lab.test_native_agents import (
+    AGENT,
+    BEHIND,
+    CLIENTS,
+    NUMBER,
+    OPTIONS,
+    PORT,
+    Served,
+    held,
+    remove,
+    serving,
+    vips,
+    written,
+)
+from lab.test_native_lab import HOSTS, ROUTERS, machine, pid_of, serve
+
+pytestmark = pytest.mark.lab
+
+CA = Authority()
+WEB = CA.issue("web.example")
+SPARE = 77
+"""A number of which there is no machine."""
+FRESH = 20
+"""Requests, each by a connection of its own."""
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    (folder / "ca.pem").write_text(CA.pem)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(native: NativeLab, keys: Path) -> Iterator[Served]:
+    with serving(native, FAIRLEAD_KEYS_DIRECTORY=str(keys)) as found:
+        project = found.cloud.network.find_network("pool", ignore_missing=False).project_id
+        own = keys / project
+        own.mkdir()
+        (own / "web.pem").write_text(WEB.whole)
+        (own / "web.pem").chmod(0o600)
+        yield found
+
+
+@contextmanager
+def balancer(served: Served, *listeners: dict[str, Any], pools: tuple[dict[str, Any], ...] = ()) -> Iterator[Any]:
+    """With a VIP of each IP version."""
+    subnets = {each.ip_version: each.id for each in served.cloud.network.subnets(network_id=served.pool)}
+    made = served.cloud.load_balancer.create_load_balancer(
+        name="web",
+        vip_subnet_id=subnets[4],
+        additional_vips=[{"subnet_id": subnets[6]}],
+        listeners=list(listeners),
+        pools=list(pools),
+    )
+    try:
+        served.settle(made.id)
+        yield made
+    finally:
+        served.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
+        until(
+            PATIENCE, "nobody announces it", lambda: not any(served.lab.ways(r, v) for r in ROUTERS for v in vips(made))
+        )
+
+
+def listener(served: Served, protocol: str, *names: str, algorithm: str = "ROUND_ROBIN", **more: Any) -> dict[str, Any]:
+    """Members of both IP versions: a proxy leads clients of either to any of them."""
+    pool_protocol = "TCP" if protocol == "TCP" else "HTTP"
+    pool = {"name": "p", "protocol": pool_protocol, "lb_algorithm": algorithm, "members": served.members(*names)}
+    port = 443 if protocol == "TERMINATED_HTTPS" else PORT
+    return {"name": "l", "protocol": protocol, "protocol_port": port, "default_pool": pool, **more}
+
+
+def await_hosts(served: Served, made: Any, *hosts: str) -> None:
+    """These announce it, no others do, and it takes connections of every client."""
+    for vip in vips(made):
+        for router in ROUTERS:
+            served.lab.wait_ways(router, vip, *hosts)
+        for client in (*CLIENTS, *HOSTS):
+            condition = f"{client} connects to {vip}"
+            until(PATIENCE, condition, lambda c=client, v=vip: connects(served, c, v, made.listeners[0]["id"]))
+
+
+def connects(served: Served, client: str, vip: str, listener_id: str) -> bool:
+    port = served.cloud.load_balancer.get_listener(listener_id).protocol_port
+    try:
+        served.lab.exec(client, (sys.executable, "-c", CONNECT, vip, str(port)))
+    except CommandFailed:
+        return False
+    return True
+
+
+CONNECT = """
+import socket, sys
+socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()
+"""
+
+
+def get(served: Served, client: str, vip: str, path: str, *more: str) -> tuple[str, str]:
+    """The code, and who answered. Raises CommandFailed."""
+    scheme = "https" if "--cacert" in more else "http"
+    host = f"[{vip}]" if ":" in vip else vip
+    where = ("--connect-to", f"::{host}:", f"{scheme}://web.example{path}")
+    words = ["curl", "-sS", "-m", "5", "-w", "\n%{http_code}", *more, *where]
+    *body, code = served.lab.exec(client, words).strip().splitlines()
+    return code, "".join(body)
+
+
+def answers(served: Served, made: Any, path: str = "/", *more: str) -> Counter[str]:
+    """Of clients outside and on a host, over both IP versions: all are answered."""
+    found = Counter[str]()
+    for client in (*CLIENTS, "host2"):
+        for vip in vips(made):
+            got = [get(served, client, vip, path, *more) for _ in range(FRESH)]
+            assert {code for code, _ in got} == {"200"}, (client, vip)
+            found.update(name for _, name in got)
+    return found
+
+
+def test_paths_lead_to_pools_from_outside_and_from_hosts_over_both_versions(served: Served) -> None:
+    rule = {"type": "PATH", "compare_type": "STARTS_WITH", "value": "/api"}
+    policy = {"action": "REDIRECT_TO_POOL", "redirect_pool": {"name": "api"}, "rules": [rule]}
+    other = {"name": "api", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN", "members": served.members("n3")}
+    asked = listener(served, "HTTP", "n1", "n2", l7policies=[policy])
+    with balancer(served, asked, pools=(other,)) as made:
+        await_hosts(served, made, *HOSTS)
+        web, api = answers(served, made), answers(served, made, "/api/things")
+        assert set(web) == {"n1", "n2"}
+        assert set(api) == {"n3"}
+        total = web.total() + api.total() + 2 * len((*CLIENTS, *HOSTS))  # with each that only connects
+        find = served.cloud.load_balancer.get_load_balancer_statistics
+        until(PATIENCE, "each is counted once", lambda: find(made.id).total_connections == total)
+        assert_statuses(served, made, "ONLINE")
+    until(PATIENCE, "no proxy is left", lambda: not processes(served))
+
+
+def assert_statuses(served: Served, made: Any, status: str) -> None:
+    api = served.cloud.load_balancer
+    until(PATIENCE, f"it is {status}", lambda: api.get_load_balancer(made.id).operating_status == status)
+    assert {each.operating_status for each in api.listeners(load_balancer_id=made.id)} == {status}
+
+
+def processes(served: Served) -> dict[str, int]:
+    """Host -> its proxy."""
+    folder = served.lab.layout.directory / "fairlead"
+    written = {host: list((folder / f"agent-{host}.proxies").glob("*/pid")) for host in HOSTS}
+    found = {host: int(its[0].read_text().split()[0]) for host, its in written.items() if its}
+    return {host: pid for host, pid in found.items() if began_of(pid)}
+
+
+def test_tls_ends_at_hosts_and_keys_are_on_no_disk_of_theirs(served: Served, keys: Path) -> None:
+    asked = listener(served, "TERMINATED_HTTPS", "n1", "n2", default_tls_container_ref="web.pem")
+    with balancer(served, asked) as made:
+        await_hosts(served, made, *HOSTS)
+        for option in ("--http1.1", "--http2"):
+            assert set(answers(served, made, "/", "--cacert", str(keys / "ca.pem"), option)) == {"n1", "n2"}
+        logs = [path.read_text() for path in (served.lab.layout.directory / "fairlead").glob("*.log")]
+        assert not any("PRIVATE KEY" in text for text in logs)
+
+
+def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(served: Served) -> None:
+    with balancer(served, listener(served, "TCP", "n1", "n2", "n3", algorithm="LEAST_CONNECTIONS")) as made:
+        await_hosts(served, made, *HOSTS)
+        targets = tuple(Target(to=vip, port=PORT, protocol=Protocol.TCP) for vip in vips(made))
+        steady = Load(targets=targets, rate=20, count=4000, held=90, seconds=120, period=0.3)
+        with served.lab.load("far", steady) as load:
+            until(PATIENCE, "flows are held", lambda: held(served) >= steady.held * 2 // 3)
+            for seed in (11, 12, 13):
+                for router in ROUTERS:
+                    served.lab.rehash(router, seed)
+            served.operator.ask("PUT", "/operator/hosts/host3/draining", None)
+            await_hosts(served, made, "host1", "host2")
+            for router in ROUTERS:
+                served.lab.rehash(router, 14)
+            served.operator.ask("DELETE", "/operator/hosts/host3/draining", None)
+            await_hosts(served, made, *HOSTS)
+            agent = served.agents["host1"].process
+            agent.kill()
+            agent.wait()
+            served.start_agent("host1")
+            for router in ROUTERS:
+                served.lab.rehash(router, 15)
+            seen = load.stop()
+        assert [each for each in seen.broken if each.member] == []
+        assert sum(seen.held.values()) == steady.held
+        assert set(seen.held) == {"n1", "n2", "n3"}
+        assert len(seen.broken) <= seen.opened / 100
+
+
+def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) -> None:
+    """It has heard of no proxy yet, and nobody is told that there is none."""
+    layout, listen = served.lab.layout, served.service.url.removeprefix("http://")
+    asked = listener(served, "TCP", "n1", "n2", algorithm="LEAST_CONNECTIONS")
+    with balancer(served, asked) as made, ExitStack() as stack:
+        await_hosts(served, made, *HOSTS)
+        changes = [stack.enter_context(written(served.lab, host)) for host in HOSTS]
+        steady = Load(targets=(Target(to=vips(made)[0], port=PORT),), rate=40, count=8000, held=40, seconds=120)
+        with served.lab.load("far", steady) as load:
+            stop(layout, served.service)
+            served.service = start(layout, listen, {"FAIRLEAD_KEYS_DIRECTORY": str(keys), **OPTIONS})
+            until(PATIENCE, "it has heard of all proxies", lambda: all(runs(served, host) for host in HOSTS))
+            seen = load.stop()
+        assert seen.broken == []
+        assert set(seen.held) == {"n1", "n2"}
+    assert [line for lines in changes for line in lines if "owner4" in line or "pattern" in line] == []
+
+
+def runs(served: Served, host: str) -> bool:
+    """As the server has heard."""
+    proxies = served.operator.ask("GET", f"/operator/chassis/{host}")["proxies"]
+    return [each["serving"] for each in proxies] == [1]
+
+
+def test_a_proxy_that_is_killed_is_there_again_and_others_serve_meanwhile(served: Served) -> None:
+    with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
+        await_hosts(served, made, *HOSTS)
+        before = processes(served)
+        assert set(before) == set(HOSTS)
+        os.kill(before["host2"], signal.SIGKILL)
+        until(PATIENCE, "there is another one", lambda: processes(served).get("host2") not in (None, before["host2"]))
+        await_hosts(served, made, *HOSTS)
+        assert set(answers(served, made)) == {"n1", "n2"}
+
+
+def test_a_proxys_port_is_reached_by_nobody(served: Served) -> None:
+    with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
+        await_hosts(served, made, *HOSTS)
+        listening = served.lab.exec("host1", ("ss", "-Hltn"))
+        [port] = {line.split()[3].rpartition(":")[2] for line in listening.splitlines() if made.vip_address in line}
+        for client in (*CLIENTS, "host1", "host2"):
+            for vip in vips(made):
+                where = f"http://[{vip}]:{port}/" if ":" in vip else f"http://{vip}:{port}/"
+                with pytest.raises(CommandFailed, match=r"refused|Couldn't connect"):
+                    served.lab.exec(client, ("curl", "-sS", "-m", "5", where))
+
+
+def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) -> None:
+    """Where it has one among its machines nobody is; where it gets one a member is there no more."""
+    host, lab = served.lab.chassis("host1"), served.lab
+    spare = host.addresses(SPARE)[0]
+    asked, refused = listener(served, "HTTP", "n2"), listener(served, "HTTP", "n2")
+    asked["default_pool"]["members"].append({"name": "spare", "address": spare, "protocol_port": 80})
+    refused["default_pool"]["members"].append({"name": "own", "address": host.gateway, "protocol_port": 80})
+    with balancer(served, asked) as made:
+        await_hosts(served, made, *HOSTS)
+        with pytest.raises(BadRequestException, match=host.gateway), balancer(served, refused):
+            pass
+        lab.exec("host1", ("ip", "address", "add", f"{spare}/32", "dev", "router1"))
+        serve(lab, "host1")
+        try:
+            assert lab.exec("host2", ("curl", "-sS", "-m", "5", f"http://{spare}/")), "hosts themselves reach it"
+            until(PATIENCE, "it is in ERROR", lambda: status(served, made, "spare") == "ERROR")
+            until(PATIENCE, "another one answers all", lambda: set(answers(served, made)) == {"n2"})
+            assert set(answers(served, made)) == {"n2"}
+        finally:
+            lab.exec("host1", ("ip", "address", "del", f"{spare}/32", "dev", "router1"))
+            end([pid_of(lab, "host1")], lambda pid: is_marked(pid, lab.layout.directory))
+        until(PATIENCE, "it may be there again", lambda: status(served, made, "spare") == "NO_MONITOR")
+
+
+def status(served: Served, made: Any, name: str) -> str:
+    """Of a member of the one pool."""
+    api = served.cloud.load_balancer
+    [pool] = api.pools(loadbalancer_id=made.id)
+    [member] = api.members(pool.id, name=name)
+    return str(member.operating_status)
+
+
+def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Served) -> None:
+    def begin(host: str, **more: str) -> None:
+        served.agents[host].stop()
+        served.agents[host] = agents.start_one(served.lab.layout, served.service.url, host, {**AGENT, **more})
+
+    nowhere = {"FAIRLEAD_AGENT_HAPROXY": "/nonexistent/haproxy"}
+    for host in ("host1", "host2"):
+        begin(host, **nowhere)
+    try:
+        with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
+            await_hosts(served, made, "host3")
+            assert set(answers(served, made)) == {"n1", "n2"}
+            assert_statuses(served, made, "ONLINE")
+            [told] = served.operator.ask("GET", "/operator/chassis/host1")["agent"]["unapplied"]
+            assert "no HAProxy" in json.dumps(told)
+    finally:
+        for host in ("host1", "host2"):
+            begin(host)
+    begin("host3", **nowhere)
+    for host in ("host1", "host2"):
+        begin(host, **nowhere)
+    try:
+        with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
+            assert_statuses(served, made, "ERROR")
+    finally:
+        for host in HOSTS:
+            begin(host)
+
+
+def test_what_an_agent_has_left_of_proxies_is_taken_away_too(served: Served) -> None:
+    with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
+        await_hosts(served, made, *HOSTS)
+        pid = processes(served)["host3"]
+        served.agents["host3"].stop()
+        assert began_of(pid)
+        remove(served.lab, "host3")
+        assert "host3" not in processes(served)
+        assert not began_of(pid)
+        served.start_agent("host3")
+        await_hosts(served, made, *HOSTS)
+        until(PATIENCE, "all are answered", lambda: set(answers(served, made)) == {"n1", "n2"})
+
+
+def test_members_that_do_not_answer_get_nothing(served: Served) -> None:
+    monitor = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2, "url_path": "/"}
+    asked = listener(served, "HTTP", "n1", "n2")
+    asked["default_pool"]["healthmonitor"] = monitor
+    with balancer(served, asked) as made:
+        await_hosts(served, made, *HOSTS)
+        assert set(answers(served, made)) == {"n1", "n2"}
+        served.lab.remove_workload("n2")
+        try:
+            until(PATIENCE, "one answers all", lambda: set(answers(served, made)) == {"n1"})
+        finally:
+            served.lab.add_workload(machine(served.lab, "n2", "host2", NUMBER, BEHIND))

@@ -1,0 +1,109 @@
+"""End to end on plain hosts: how slots are shared among members in the kernels, and what clients see of it."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
+from itertools import product
+from math import ceil, sqrt
+from typing import Any
+
+import pytest
+
+from fairlead.dataplane.flow_slot import flow_slot
+from fairlead.lab import Protocol, Traffic
+from fairlead.lab.load import Target
+from fairlead.model.shares import LARGEST
+from lab.kernel_slots import TRANSPORTS
+from lab.test_native_agents import BEHIND, CLIENTS, HOSTS, MEMBERS, PORT, Served, await_ways, balancer, served, vips
+from lab.test_native_lab import machine
+
+pytestmark = pytest.mark.lab
+__all__ = ["served"]
+
+ASKED = {"concurrency": 10, "size": 1}
+"""A line, not HTTP: thousands of connections are to be over soon."""
+
+
+def send(served: Served, client: str, vip: str, protocol: Protocol, count: int, slots: Sequence[str]) -> Sequence[str]:
+    """Who answered each connection: who has its slot, and nobody is refused."""
+    found = served.lab.traffic(client, Traffic(to=vip, port=PORT, protocol=protocol, count=count, **ASKED))
+    assert (found.errors, len(found.keys)) == ({}, count), (client, vip, protocol)
+    own = served.lab.workload(client).addresses[":" in vip]
+    assert found.keys == {port: slots[slot_of(own, port, vip, protocol)] for port in found.keys}
+    return list(found.keys.values())
+
+
+def slot_of(client: str, port: int, vip: str, protocol: Protocol) -> int:
+    return flow_slot((ip_address(client), port), (ip_address(vip), PORT), TRANSPORTS[protocol])
+
+
+SIGMAS, WITHIN = 4, 0.1
+HEAVY = 3 / 4
+"""The share of a member that weighs three times as much as the only other one."""
+ENOUGH = ceil((SIGMAS / WITHIN) ** 2 / (HEAVY * (1 - HEAVY)))
+"""Connections of which the ratio is that of the weights within a tenth. Of n that fall by chance, a share of p to one
+of two members, the ratio has a relative standard deviation of 1/sqrt(n p (1 - p)): with 8,534 it is 0.025, and a tenth
+is four of it. One count in 10,000 is beyond."""
+
+
+def test_weights_are_kept_within_a_tenth(served: Served) -> None:
+    """Over all connections of a client, of a protocol, of an IP version; those that have all three in common are a
+    quarter of these, and so within twice as much."""
+    bodies = [{**body, "weight": 3 if body["name"] == "n1" else 1} for body in served.members("n1", "n2")]
+    counted = dict[tuple[str, str, Protocol], Counter[str]]()
+    with balancer(served, bodies) as made:
+        await_ways(served, made, "host1", "host2")
+        for vip, protocol in product(vips(made), Protocol):
+            [slots] = served.slots(Target(to=vip, port=PORT, protocol=protocol))
+            assert Counter(slots) == {"n1": LARGEST * HEAVY, "n2": LARGEST * (1 - HEAVY)}
+            for client in CLIENTS:
+                answered = send(served, client, vip, protocol, ceil(ENOUGH / 4), slots)
+                counted[client, vip, protocol] = Counter(answered)
+                assert_weighed(counted[client, vip, protocol], 2 * WITHIN)
+    for common in {part for way in counted for part in way}:
+        together = sum((counts for way, counts in counted.items() if common in way), Counter[str]())
+        print(f"{common}: {together['n1']} and {together['n2']}, {together['n1'] / together['n2']:.2f}")
+        assert together.total() >= ENOUGH
+        assert_weighed(together, WITHIN)
+
+
+def assert_weighed(counts: Mapping[str, int], within: float) -> None:
+    assert counts["n1"] / counts["n2"] == pytest.approx(3, rel=within), counts
+
+
+TEN = 10
+EACH = 1000
+"""Connections of a client to one VIP by one protocol: a hundred of each member, give or take ten."""
+RARE = 5
+"""Standard deviations: of eighty counts none is beyond, but once in 20,000 runs."""
+
+
+@contextmanager
+def ten(served: Served) -> Iterator[list[dict[str, Any]]]:
+    """As members: the machines that are there, and others beside them."""
+    others = [f"more{number}" for number in range(len(MEMBERS), TEN)]
+    with ExitStack() as stack:
+        for number, name in enumerate(others):
+            added = machine(served.lab, name, HOSTS[number % len(HOSTS)], 41 + number, BEHIND)
+            served.lab.add_workload(added)
+            stack.callback(served.lab.remove_workload, name)
+        yield served.members(*MEMBERS, *others)
+
+
+def test_ten_members_are_even_to_one_slot_and_connections_are_spread_as_their_slots(served: Served) -> None:
+    with ten(served) as members, balancer(served, members) as made:
+        await_ways(served, made, *HOSTS)
+        for vip, protocol in product(vips(made), Protocol):
+            [slots] = served.slots(Target(to=vip, port=PORT, protocol=protocol))
+            assert sorted(Counter(slots).values()) == [25] * 4 + [26] * 6, (vip, protocol)
+            for client in CLIENTS:
+                answered = send(served, client, vip, protocol, EACH, slots)
+                assert_spread(Counter(answered), {name: n / LARGEST for name, n in Counter(slots).items()})
+
+
+def assert_spread(counts: Mapping[str, int], shares: Mapping[str, float]) -> None:
+    """Each has its share, as far as chance lets it."""
+    for name, share in shares.items():
+        deviation = sqrt(EACH * share * (1 - share))
+        assert abs(counts[name] - EACH * share) < RARE * deviation, (name, counts)

@@ -1,0 +1,205 @@
+"""End to end on plain hosts: two tenants, addresses that are announced for one of them, and members that both have."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import openstack
+import pytest
+from openstack.exceptions import HttpException
+
+from fairlead.client import Server
+from fairlead.lab import Protocol, Traffic, agents
+from fairlead.lab.native import NativeLab
+from fairlead.lab.service import start, stop
+from harness.ports import free_port
+from lab.site import connect
+from lab.test_native_agents import AGENT, BEHIND, CLIENTS, HOSTS, MEMBERS, NUMBER, PORT, announced, remove, written
+from lab.test_native_lab import ROUTERS, machine
+
+pytestmark = pytest.mark.lab
+
+SECRET = "secret"
+USERS = {
+    "root": "default:admin",
+    "alice": "alice:member",
+    "bob": "bob:member",
+    "node": f"ops:service:{','.join(HOSTS)}",
+}
+POOLS = {"alice": ("203.0.113.128/26", "2001:db8:f:a::/64"), "bob": ("203.0.113.192/26", "2001:db8:f:b::/64")}
+VIPS = {"alice": ("203.0.113.140", "2001:db8:f:a::140"), "bob": ("203.0.113.210", "2001:db8:f:b::210")}
+BOTH = "n1"
+OWN = {"alice": "n2", "bob": "n3"}
+"""Members: one that both have, with the same port, and one behind a host whose prefix is the tenant's alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenants:
+    lab: NativeLab
+    clouds: Mapping[str, openstack.connection.Connection]
+    """By user."""
+
+    def subnet(self, network: str, version: int) -> str:
+        admin = self.clouds["root"].network
+        found = admin.find_network(network, ignore_missing=False)
+        return next(each.id for each in admin.subnets(network_id=found.id) if each.ip_version == version)
+
+    def tree(self, network: str, addresses: tuple[str, str], members: tuple[str, ...], **more: Any) -> dict[str, Any]:
+        """A load balancer of TCP and UDP at these addresses of a network."""
+        four, six = addresses
+        bodies = [
+            {"name": name, "address": address, "protocol_port": BEHIND}
+            for name in members
+            for address in self.lab.workload(name).addresses
+        ]
+        listeners = [
+            {
+                "protocol": protocol,
+                "protocol_port": PORT,
+                "default_pool": {
+                    "name": protocol,
+                    "protocol": protocol,
+                    "lb_algorithm": "SOURCE_IP_PORT",
+                    "members": bodies,
+                },
+            }
+            for protocol in ("TCP", "UDP")
+        ]
+        return {
+            "name": "web",
+            "provider": "native",
+            "vip_subnet_id": self.subnet(network, 4),
+            "vip_address": four,
+            "additional_vips": [{"subnet_id": self.subnet(network, 6), "ip_address": six}],
+            "listeners": listeners,
+            **more,
+        }
+
+    def refuse(self, user: str, tree: Mapping[str, Any]) -> str:
+        api = self.clouds[user].load_balancer
+        return refusal(lambda: api.create_load_balancer(**tree))
+
+    def answers(self, vip: str, protocol: Protocol) -> set[str]:
+        asked = Traffic(to=vip, port=PORT, protocol=protocol, count=40, concurrency=10)
+        found = self.lab.traffic("far", asked)
+        return {*found.answers, *found.errors}
+
+
+@pytest.fixture(scope="module")
+def tenants(native: NativeLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    folder = tmp_path_factory.mktemp("users")
+    listen = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        service = start(native.layout, listen, known(folder))
+        stack.callback(stop, native.layout, service)
+        native.reach(listen)
+        clouds = {user: connect(service.url, user, SECRET) for user in ("root", "alice", "bob")}
+        declare(native, Server(url=service.url, user="root", password=SECRET), clouds["root"])
+        places = {**MEMBERS, "far": CLIENTS["far"]}
+        for name, place in places.items():
+            native.add_workload(machine(native, name, place, NUMBER, BEHIND))
+            stack.callback(native.remove_workload, name)
+        identity = {"FAIRLEAD_AGENT_USER": "node", "FAIRLEAD_AGENT_PASSWORD_FILE": str(folder / "password")}
+        for host in HOSTS:
+            stack.callback(remove, native, host)
+            stack.callback(agents.start_one(native.layout, service.url, host, {**AGENT, **identity}).stop)
+        yield Tenants(lab=native, clouds=clouds)
+
+
+def known(folder: Path) -> Mapping[str, str]:
+    """Who may come in, as the options of a server."""
+    hashed = bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(4)).decode()
+    for name in ("users", "password"):
+        (folder / name).touch(mode=0o600)
+    (folder / "users").write_text("".join(f"{user}:{hashed}:{rest}\n" for user, rest in USERS.items()))
+    (folder / "password").write_text(SECRET)
+    return {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(folder / "users")}
+
+
+def declare(lab: NativeLab, operator: Server, cloud: openstack.connection.Connection) -> None:
+    """Hosts, of which two have machines of one tenant alone, and addresses for everybody, and for each tenant."""
+    whose = {MEMBERS[member]: tenant for tenant, member in OWN.items()}
+    for site in lab.record.chassis:
+        prefixes = [{"cidr": cidr, "project_id": whose.get(site.name)} for cidr in site.prefixes]
+        operator.ask("PUT", f"/operator/hosts/{site.name}", {"addresses": list(site.own), "prefixes": prefixes})
+    announced(cloud)
+    for tenant, cidrs in POOLS.items():
+        made = cloud.network.create_network(name=tenant, project_id=tenant, provider_network_type="announced")
+        for cidr in cidrs:
+            version = 6 if ":" in cidr else 4
+            cloud.network.create_subnet(network_id=made.id, cidr=cidr, ip_version=version, name=f"{tenant}{version}")
+
+
+@pytest.fixture(scope="module")
+def both(tenants: Tenants) -> Iterator[None]:
+    """Each tenant has a load balancer; they are called the same, and have a member in common."""
+    with ExitStack() as stack:
+        for tenant in POOLS:
+            api = tenants.clouds[tenant].load_balancer
+            made = api.create_load_balancer(**tenants.tree(tenant, VIPS[tenant], (BOTH, OWN[tenant])))
+            stack.callback(api.delete_load_balancer, made.id, cascade=True)
+        for tenant, vips in VIPS.items():
+            for vip in vips:
+                for router in ROUTERS:
+                    tenants.lab.wait_ways(router, vip, MEMBERS[BOTH], MEMBERS[OWN[tenant]])
+        yield
+
+
+@pytest.mark.usefixtures("both")
+@pytest.mark.parametrize("tenant", POOLS)
+def test_each_tenants_addresses_lead_to_their_own_members_and_to_one_that_both_have(tenants: Tenants, tenant: str):
+    for vip in VIPS[tenant]:
+        for protocol in Protocol:
+            assert tenants.answers(vip, protocol) == {BOTH, OWN[tenant]}, (vip, protocol)
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """How the door says so."""
+    with pytest.raises(HttpException) as error:
+        call()
+    return f"{error.value.status_code} {error.value.details}"
+
+
+EVERYBODYS = "203.0.113.7", "2001:db8:f::7"
+FREE = "203.0.113.211", "2001:db8:f:b::211"
+
+
+@pytest.mark.usefixtures("both")
+def test_a_tenant_is_refused_what_is_anothers_and_nothing_is_written(tenants: Tenants) -> None:
+    """Addresses outside of what is theirs, one that is had already, and a member behind a host for somebody else."""
+    alices, hers, his = VIPS["alice"], (BOTH, OWN["alice"]), (BOTH, OWN["bob"])
+    trees = {name: tenants.tree(name, alices, his) for name in POOLS}
+    root, bob = (tenants.clouds[user].network for user in ("root", "bob"))
+    network = root.find_network("bob", ignore_missing=False).id
+    before = [each.id for each in tenants.clouds["root"].load_balancer.load_balancers()]
+    with ExitStack() as stack:
+        lines = [stack.enter_context(written(tenants.lab, host)) for host in HOSTS]
+        said = [
+            tenants.refuse("bob", trees["alice"]),
+            tenants.refuse("bob", trees["bob"]),
+            tenants.refuse("root", {**trees["alice"], "project_id": "bob"}),
+            tenants.refuse("bob", tenants.tree("pool", EVERYBODYS, his)),
+            tenants.refuse("bob", tenants.tree("bob", FREE, hers)),
+            refusal(lambda: bob.create_network(provider_network_type="announced")),
+            refusal(lambda: root.create_subnet(network_id=network, cidr=POOLS["alice"][0], ip_version=4)),
+        ]
+    print("\n".join(said))
+    for found, wanted in zip(said, WORDS, strict=True):
+        assert re.search(wanted, found), found
+    assert lines == [[]] * len(HOSTS)
+    assert [each.id for each in tenants.clouds["root"].load_balancer.load_balancers()] == before
+
+
+WORDS = (
+    r"400 Subnet \S+ not found",
+    r"400 .* VIP address 203\.0\.113\.140 is not a valid IP for subnet",
+    r"409 The VIP IP address is already in use: 203\.0\.113\.140",
+    r"403 .*create_port:fixed_ips:ip_address.* is disallowed by policy",
+    r"400 .* member address 10\.102\.0\.31 is behind none of them where the project may have members",
+    r"403 .*create_network:provider:network_type.* is disallowed by policy",
+    r"400 .* overlaps with a subnet of announced network",
+)

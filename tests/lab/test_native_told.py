@@ -1,0 +1,168 @@
+"""End to end on plain hosts: what stock clients are told of what was sent, whoever died, and operators of rows."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+
+from fairlead.lab import Failure, Protocol, Traffic
+from fairlead.lab.databases import until
+from lab.site import PATIENCE
+from lab.test_native_agents import (
+    CLIENTS,
+    FAIRLEAD,
+    HOSTS,
+    MEMBERS,
+    PORT,
+    ROUTERS,
+    Served,
+    balancer,
+    begin_again,
+    served,
+    vips,
+)
+
+pytestmark = pytest.mark.lab
+__all__ = ["served"]
+
+SIZE, EACH = 1000, 20
+HEADERS = {4: 20 + 8, 6: 40 + 8}
+"""Bytes of a datagram's, by IP version."""
+ADDED = {"bytes_in": 5, "bytes_out": 5 + len("n1 ")}
+"""Bytes that clients put before their text, a port, and members before their answer, their name."""
+PORTS = count(20_000, 100)
+"""Each client has ports of its own: one that is used twice would be one connection of UDP."""
+
+
+def figures(found: Any) -> dict[str, int]:
+    names = ("total_connections", "request_errors", "bytes_in", "bytes_out", "active_connections")
+    return {name: found[name] for name in names}
+
+
+def listeners(served: Served, made: Any) -> Mapping[Protocol, str]:
+    api = served.cloud.load_balancer
+    return {Protocol(each.name.lower()): each.id for each in api.listeners(load_balancer_id=made.id)}
+
+
+def ask(served: Served, client: str, vip: str, protocol: Protocol) -> Mapping[str, int]:
+    """How it went, by what it came to."""
+    asked = Traffic(
+        to=vip,
+        port=PORT,
+        protocol=protocol,
+        count=EACH,
+        concurrency=5,
+        size=SIZE,
+        source_port_from=next(PORTS),
+    )
+    found = served.lab.traffic(client, asked)
+    return {"answered": sum(found.answers.values()), **found.errors}
+
+
+def ways(made: Any) -> Iterator[tuple[str, str, Protocol]]:
+    return ((client, vip, protocol) for client in CLIENTS for vip in vips(made) for protocol in Protocol)
+
+
+def test_each_connection_and_byte_is_counted_once_while_agents_are_killed_and_routers_change_their_minds(
+    served: Served,
+) -> None:
+    api, wanted, octets = served.cloud.load_balancer, Counter[Protocol](), Counter[str]()
+    with balancer(served, served.members(*MEMBERS)) as made:
+        own = listeners(served, made)
+        for router in ROUTERS:
+            for vip in vips(made):
+                served.lab.wait_ways(router, vip, *HOSTS)
+
+        def is_there() -> bool:
+            found = {each: figures(api.get_listener_statistics(own[each])) for each in Protocol}
+            tcp, udp = found[Protocol.TCP], found[Protocol.UDP]
+            return (
+                {each: found[each]["total_connections"] for each in Protocol} == dict(wanted)
+                and {name: udp[name] for name in ADDED} == dict(octets)
+                and all(SIZE < tcp[name] / wanted[Protocol.TCP] < 2 * SIZE for name in ADDED)
+                and not tcp["active_connections"]
+                and figures(api.get_load_balancer_statistics(made.id)) == {name: tcp[name] + udp[name] for name in tcp}
+            )
+
+        for turn in range(2):
+            for client, vip, protocol in ways(made):
+                assert ask(served, client, vip, protocol) == {"answered": EACH}
+                wanted[protocol] += EACH
+                if protocol is Protocol.UDP:
+                    headers = HEADERS[6 if ":" in vip else 4]
+                    octets.update({name: EACH * (SIZE + headers + more) for name, more in ADDED.items()})
+            until(PATIENCE, f"{wanted}, {octets} in turn {turn}", is_there)
+            assert sum((counted(served, host, made) for host in HOSTS), Counter()) == wanted
+            for host in HOSTS:
+                begin_again(served, host)
+            for router in ROUTERS:
+                served.lab.rehash(router, 200 + turn)
+
+
+def test_who_is_turned_away_because_nobody_serves_is_counted_as_an_error(served: Served) -> None:
+    api, went = served.cloud.load_balancer, Counter[str]()
+    with balancer(served, served.members("n1")) as made:
+        vip, listener = vips(made)[0], listeners(served, made)[Protocol.TCP]
+        for router in ROUTERS:
+            served.lab.wait_ways(router, vip, MEMBERS["n1"])
+        pool = next(each for each in api.pools(loadbalancer_id=made.id) if each.protocol == "TCP")
+        for member in api.members(pool.id):
+            api.delete_member(member, pool.id)
+            served.settle(made.id)
+
+        def is_refused() -> bool:
+            found = ask(served, "far", vip, Protocol.TCP)
+            went.update(found)
+            return found == {"answered": 0, Failure.REFUSED: EACH}
+
+        until(PATIENCE, "it is refused", is_refused)
+
+        def is_there() -> bool:
+            found = figures(api.get_listener_statistics(listener))
+            return (found["total_connections"], found["request_errors"]) == (went["answered"], went[Failure.REFUSED])
+
+        until(PATIENCE, f"{went}", is_there)
+
+
+def counted(served: Served, host: str, made: Any) -> Counter[Protocol]:
+    """Connections to its VIPs, as `fairlead agent --once` says on a host."""
+    found = served.lab.exec(host, ("env", "-i", f"FAIRLEAD_AGENT_HOST={host}", *FAIRLEAD, "agent", "--once"))
+    own = [each for each in json.loads(found) if each["address"] in vips(made)]
+    return sum((Counter({Protocol(each["transport"]): each["connections"]}) for each in own), Counter[Protocol]())
+
+
+def planned(served: Served, host: str) -> tuple[int, Any]:
+    """What `fairlead agent --plan` says there, and its exit code."""
+    state = served.lab.layout.directory / "fairlead" / f"agent-{host}.json"
+    variables = f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_STATE={state}"
+    command = served.lab.command(host, ("env", "-i", *variables, *FAIRLEAD, "agent", "--plan", "--json"))
+    done = subprocess.run(command.argv, env=command.full_environment(), capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout or "null")
+
+
+def test_operators_see_what_hosts_have_to_have_and_what_a_host_lacks(served: Served) -> None:
+    with balancer(served, served.members(*MEMBERS)) as made:
+        for router in ROUTERS:
+            for vip in vips(made):
+                served.lab.wait_ways(router, vip, *HOSTS)
+        nodes = served.operator.ask("GET", f"/operator/owners/{made.id}")["dataplanes"]["native"]["nodes"]
+        assert [(name, node["agent"], node["error"]) for name, node in nodes.items()] == [
+            (host, "heard", None) for host in HOSTS
+        ]
+        until(PATIENCE, "all is there", lambda: planned(served, "host2") == (0, {}))
+        served.agents["host2"].stop()
+        served.lab.exec("host2", ("nft", "delete", "table", "inet", "fairlead"))
+        code, plan = planned(served, "host2")
+        owner = f"loadbalancer/{made.id}"
+        assert (code, sorted(plan)) == (3, ["host/host1", "host/host3", owner])
+        rows = nodes["host2"]["rows"]
+        assert (sorted(plan[owner]["create"]), plan[owner]["delete"]) == (sorted(rows.values()), [])
+        whole = served.operator.ask("GET", "/operator/chassis/host2/rows")["dataplanes"]["native"]
+        assert (sorted(whole), whole[owner]) == (sorted(plan), rows)
+        assert planned(served, "host2") == (code, plan), "nothing was written"
+        served.start_agent("host2")
+        until(PATIENCE, "all is there again", lambda: planned(served, "host2") == (0, {}))

@@ -1,0 +1,74 @@
+"""End to end: a listener is led to one pool after the other, by the switch and by proxies, and nobody is refused."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fairlead.lab import Lab, agents
+from fairlead.lab.databases import until
+from lab.site import PATIENCE, PORT, Balancer, Site, open_site
+
+pytestmark = [pytest.mark.lab]
+
+MEMBERS = {"rowan1": "chassis1", "rowan2": "chassis2"}
+CLIENTS = {"rowan-client1": "chassis1", "rowan-client2": "chassis2"}
+TURNS = 6
+ASK = """
+count=0
+while [ $count -lt {times} ]; do
+    curl -g -s -o /dev/null -m 5 -w '%{{http_code}}%{{exitcode}}\n' http://{host}/ || true
+    count=$((count + 1))
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    site = open_site(lab, FAIRLEAD_PROBES_BY="agents")
+    site.network("rowan", "10.0.0.0/24", "fd00:a::/64")
+    site.machines("rowan", MEMBERS, serve=[PORT])
+    site.machines("rowan", CLIENTS)
+    started = agents.start(lab.layout, site.url)
+    yield site
+    for agent in started:
+        agent.stop()
+    for name in (*MEMBERS, *CLIENTS):
+        lab.remove_workload(name)
+    site.close()
+
+
+def ask(site: Site, client: str, balancer: Balancer, times: int) -> Counter[str]:
+    """How often each code came; 000 is for a connection that nobody took, or that ended too soon."""
+    host = f"[{balancer.vip}]:80" if ":" in balancer.vip else f"{balancer.vip}:80"
+    return Counter(site.lab.exec(client, ["sh", "-c", ASK.format(times=times, host=host)]).split())
+
+
+def lead(site: Site, balancer: Balancer, pool: str | None) -> None:
+    site.cloud.load_balancer.update_listener(balancer.listener, default_pool_id=pool)
+    site.settle(balancer.id)
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "TCP"])
+@pytest.mark.parametrize("version", [4, 6])
+def test_nobody_is_refused_while_a_listener_gets_another_pool(site: Site, version: int, protocol: str):
+    with site.balancer(f"rowan-v{version}", ["rowan1"], protocol=protocol, version=version) as balancer:
+        other = site.cloud.load_balancer.create_pool(
+            loadbalancer_id=balancer.id, protocol=protocol, lb_algorithm="SOURCE_IP_PORT"
+        )
+        address = site.address("rowan2", version)
+        site.cloud.load_balancer.create_member(other.id, address=address, protocol_port=PORT)
+        site.settle(balancer.id)
+        for client in CLIENTS:
+            until(PATIENCE, "it is served", lambda each=client: ask(site, each, balancer, 1)["2000"] == 1)
+        with ThreadPoolExecutor(len(CLIENTS)) as pool:
+            asking = {each: pool.submit(ask, site, each, balancer, 150) for each in CLIENTS}
+            for turn in range(TURNS):
+                lead(site, balancer, (other.id, balancer.pool)[turn % 2])
+            assert [found.result() for found in asking.values()] == [Counter({"2000": 150})] * len(CLIENTS)
+        lead(site, balancer, None)
+        nobody = "5030" if protocol == "HTTP" else "0007"
+        until(PATIENCE, "nobody serves", lambda: set(ask(site, "rowan-client1", balancer, 3)) == {nobody})
+        lead(site, balancer, balancer.pool)
+        until(PATIENCE, "it is served again", lambda: ask(site, "rowan-client1", balancer, 3)["2000"] == 3)

@@ -1,0 +1,161 @@
+"""Servers on an etcd of three members, and the agents of both nodes, become a newer release one by one, under traffic.
+
+Whatever is older and newer meanwhile, each node probes what it is given, and what it sees and counts is said by both
+servers. The newer release is the program of today that says more in each part of its messages
+(`harness.newer_release`). In the end a node falls silent, and a server that
+never heard it says what the other one says.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from fairlead.lab import Lab, Protocol, agents, take_down
+from fairlead.lab.load import Load, Target, total
+from fairlead.lab.service import Service
+from harness.etcd import started
+from harness.ports import free_port
+from lab.conftest import NAME
+from lab.servers import LBS, POOLS, Server, until
+from lab.site import PORT, Balancer, Site, connect
+from lab.test_rolling_upgrade import HELD, MEMBERS, NEWER, OLDER, RATE, SECONDS, TESTS, Place, Writer, goes_on, writing
+
+pytestmark = pytest.mark.lab
+
+KINDS = [("TCP", 4), ("UDP", 4), ("UDP", 6), ("TCP", 6)]
+PROTOCOLS = {"TCP": Protocol.TCP, "UDP": Protocol.UDP}
+CLIENTS = {"near": "chassis1", "far": "chassis2"}
+"""Who asks the first and the last of these load balancers: their own node counts that."""
+QUICK = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
+
+
+@dataclass
+class Nodes:
+    """The agents, each of whichever release, and whether they and the servers understand each other."""
+
+    site: Site
+    servers: list[Server]
+    probed: Balancer
+    counted: list[Balancer]
+    closed: Iterator[int] = field(default_factory=lambda: count(9000))
+    """Ports of members, at which nobody listens."""
+    running: dict[str, agents.Agent] = field(default_factory=dict)
+
+    def replace(self, chassis: str, program: str) -> None:
+        urls, path = ",".join(each.url for each in self.servers), {"PYTHONPATH": str(TESTS)}
+        if chassis in self.running:
+            self.running[chassis].stop()
+        self.running[chassis] = agents.start_one(self.site.lab.layout, urls, chassis, path, program=program)
+
+    def stop(self) -> None:
+        for agent in self.running.values():
+            agent.stop()
+
+    def work(self) -> None:
+        """Both learn of a new member, see that it is down, and go on counting; both servers are told both."""
+        counted = [max(_connections(server, each) for server in self.servers) for each in self.counted]
+        made = [self._add(machine) for machine in MEMBERS]
+        for server in self.servers:
+            until(lambda server=server: {_standing(server, self.probed, each) for each in made} == {"ERROR"}, 20)
+            for each, before in zip(self.counted, counted, strict=True):
+                until(lambda server=server, each=each, before=before: _connections(server, each) > before, 20)
+
+    def _add(self, machine: str) -> str:
+        body = {"address": self.site.address(machine), "protocol_port": next(self.closed)}
+        made: str = self.servers[0].make(f"{POOLS}/{self.probed.pool}/members", "member", **body)["id"]
+        return made
+
+
+def _standing(server: Server, balancer: Balancer, member: str) -> str:
+    path = f"{POOLS}/{balancer.pool}/members/{member}"
+    return str(server.client.get(path).json()["member"]["operating_status"])
+
+
+def _connections(server: Server, balancer: Balancer) -> int:
+    """Of all nodes; less than any while none has told anything."""
+    stats = server.client.get(f"{LBS}/{balancer.id}/stats").json().get("stats", {})
+    return int(stats.get("total_connections", -1))
+
+
+def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Path):
+    name = f"{NAME}nodes"
+    take_down(name)
+    with ExitStack() as stack:
+        stack.callback(take_down, name)
+        etcd = stack.enter_context(started())
+        lab = Lab.up(name, chassis=2)
+        environment = {
+            "FAIRLEAD_STORE_URL": f"{etcd.url}/rolling",
+            "FAIRLEAD_OVN_SOUTHBOUND": lab.southbound,
+            "FAIRLEAD_PROBES_BY": "agents",
+        }
+        places = [_place(lab, tmp_path / str(number), environment) for number in range(2)]
+        later = _place(lab, tmp_path / "2", environment, places[0].port)  # another host, which has nothing of its own
+        for place in (later, *places):
+            stack.callback(place.stack.close)
+        one, other = (place.start(OLDER) for place in places)
+        site = Site(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
+        stack.callback(site.cloud.close)
+        site.network("nodes", "10.0.0.0/24", "fd00:a::/64")
+        site.machines("nodes", MEMBERS, serve=[PORT])
+        site.machines("nodes", CLIENTS)
+        balancers = [
+            stack.enter_context(site.balancer(f"nodes-v{version}", list(MEMBERS), protocol=each, version=version))
+            for each, version in KINDS
+        ]
+        probed = stack.enter_context(site.balancer("nodes-v4", list(MEMBERS), healthmonitor=QUICK))
+        nodes = Nodes(site=site, servers=[one, other], probed=probed, counted=[balancers[0], balancers[-1]])
+        stack.callback(nodes.stop)
+        for chassis in MEMBERS.values():
+            nodes.replace(chassis, OLDER)
+        targets = [
+            Target(to=each.vip, port=80, protocol=PROTOCOLS[kind])
+            for each, (kind, _) in zip(balancers, KINDS, strict=True)
+        ]
+        writer = Writer(urls=[one.url, other.url], balancer=balancers[0].id)
+        with (
+            lab.load("near", _load(targets[:-1])) as near,
+            lab.load("far", _load(targets[-1:])) as far,
+            writing(writer),
+        ):
+            nodes.replace("chassis1", NEWER)
+            nodes.work()
+            other = nodes.servers[1] = places[1].replace(other, NEWER)
+            nodes.work()
+            one = nodes.servers[0] = places[0].replace(one, NEWER)
+            nodes.work()
+            nodes.replace("chassis2", NEWER)
+            one = nodes.servers[0] = places[0].replace(one, OLDER)  # and taken back
+            nodes.work()
+            goes_on(writer)
+            results = [near.stop(), far.stop()]
+        assert writer.wrong == []
+        until(lambda: {each.balancer(balancers[0].id)["name"] for each in (one, other)} == {writer.acknowledged})
+        assert [each for result in results for each in result.broken] == []
+        print(writer.written, "writes", dict(total(results)))
+        assert [total([each])["held"] for each in results] == [HELD, HELD]
+        nodes.running.pop("chassis2").stop()
+        until(lambda: "silent-node/chassis2" in etcd.ctl("get", "rolling/doc/", "--prefix", "--keys-only"), 20)
+        places[0].end(one)
+        began = later.start(OLDER)
+        assert min(_said(other, nodes)[1]) > 0
+        until(lambda: _said(began, nodes) == _said(other, nodes), 20)
+
+
+def _place(lab: Lab, folder: Path, environment: dict[str, str], port: int = 0) -> Place:
+    folder.mkdir()
+    return Place(lab, folder, port or free_port(), environment=environment)
+
+
+def _said(server: Server, nodes: Nodes) -> tuple[object, list[int]]:
+    """How the members stand, and what was counted."""
+    tree = server.client.get(f"{LBS}/{nodes.probed.id}/status").json()
+    return tree, [_connections(server, each) for each in nodes.counted]
+
+
+def _load(targets: list[Target]) -> Load:
+    return Load(targets=tuple(targets), rate=RATE, count=RATE * SECONDS, held=HELD, seconds=SECONDS, period=0.5)

@@ -1,0 +1,137 @@
+"""Whose the slots are of listeners that hosts' proxies take, who may know what began earlier, and how they stand."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from immutables import Map
+
+from fairlead.model.affected import affected
+from fairlead.model.agent import Agent, Unapplied
+from fairlead.model.facts import LOST_HOSTS, PROXIES, with_facts
+from fairlead.model.host_proxies import HostSlots, host_slots
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.proxies import proxies_standing
+from fairlead.model.secrets import lent_to
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.status import OperatingStatus
+from fairlead.model.writing import Changes, apply_changes
+from harness.story import read_state
+
+NAMES = tuple(f"h{number}" for number in range(1, 9))
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def model(serving: tuple[str, ...], draining: tuple[str, ...] = (), more: str = "") -> Snapshot:
+    lines = ["network pool announced 203.0.113.0/24"]
+    for number, name in enumerate(NAMES, 1):
+        lines.append(f"host {name} {number} 10.20.0.{number} 10.{number}.0.0/24{' draining' * (name in draining)}")
+        if name in serving:
+            lines.append(f"serves {name} pool/demo 2000")
+    lines.append(f"web vip=203.0.113.5 on=pool provider=native http:80{{proxy=2000{more}}}=a/10.1.0.11:8080")
+    return read_state("now", "\n".join(lines), {}, {}).snapshot()
+
+
+def dealt(serving: tuple[str, ...], draining: tuple[str, ...] = ()) -> HostSlots:
+    snapshot = model(serving, draining)
+    balancer = snapshot.load_balancers["web"]
+    return host_slots(snapshot, balancer, balancer.listeners[0])
+
+
+@pytest.mark.parametrize("count", range(1, len(NAMES) + 1))
+def test_shares_are_even_as_draws_are(count: int):
+    slots = dealt(NAMES[:count])
+    assert len(slots.now) == len(slots.before) == 256
+    shares = [slots.now.count(name) for name in NAMES[:count]]
+    assert sum(shares) == 256
+    assert min(shares) > 0.6 * 256 / count
+
+
+def test_who_comes_takes_its_own_slots_from_those_that_it_calls_the_ones_before():
+    for first, second in combinations(NAMES, 2):
+        others = tuple(name for name in NAMES if name != second)
+        without, together = dealt(others), dealt(NAMES)
+        for had, has, before in zip(without.now, together.now, together.before, strict=True):
+            assert has in (had, second)
+            assert before == had if has == second else before != has
+        assert first in together.now
+
+
+@settings(max_examples=50)
+@given(st.sets(st.sampled_from(NAMES), min_size=1), st.sets(st.sampled_from(NAMES)))
+def test_a_drained_host_keeps_what_was_begun_and_gets_nothing_while_others_serve(serving: set[str], leaving: set[str]):
+    before, after = dealt((*sorted(serving),)), dealt((*sorted(serving),), (*sorted(leaving),))
+    if serving <= leaving:
+        assert after == before
+        return
+    for had, has, known in zip(before.now, after.now, after.before, strict=True):
+        assert has not in leaving
+        assert has == had or known == had
+
+
+def test_nobody_serves():
+    assert dealt(()) == HostSlots()
+    assert set(dealt(NAMES[:1]).before) == {""}
+
+
+def agent(name: str, *owners: str, heard: bool = True) -> Agent:
+    unapplied = tuple(Unapplied(dataplane="haproxy", owner=owner, error="no") for owner in owners)
+    return Agent(name=name, since=NOON, heartbeat=5.0, heard=heard, unapplied=unapplied)
+
+
+WEB, NET, ALL = "loadbalancer/web", "network/pool", NAMES[:2]
+
+
+@pytest.mark.parametrize(
+    ("serving", "agents", "wanted"),
+    [
+        (ALL, {"h1": agent("h1"), "h2": agent("h2")}, OperatingStatus.ONLINE),
+        (ALL[:1], {"h1": agent("h1"), "h2": agent("h2", "host/h2")}, OperatingStatus.ONLINE),
+        (ALL[:1], {"h1": agent("h1"), "h2": agent("h2", NET)}, OperatingStatus.ONLINE),
+        (ALL[:1], {"h1": agent("h1"), "h2": agent("h2", WEB)}, OperatingStatus.DEGRADED),
+        (ALL[:1], {}, OperatingStatus.ONLINE),
+        ((), {"h1": agent("h1"), "h2": agent("h2", "host/h2")}, OperatingStatus.OFFLINE),
+        ((), {"h1": agent("h1", "host/h1"), "h2": agent("h2", NET)}, OperatingStatus.ERROR),
+        ((), {"h1": agent("h1", heard=False)}, OperatingStatus.ERROR),
+        ((), {}, OperatingStatus.ERROR),
+    ],
+)
+def test_a_listener_stands_as_hosts_say(serving: tuple[str, ...], agents: Mapping[str, Agent], wanted: OperatingStatus):
+    snapshot = replace(model(serving), agents=Map(agents))
+    balancer = snapshot.load_balancers["web"]
+    assert proxies_standing(snapshot, balancer, balancer.listeners[0]) is wanted
+
+
+def test_keys_are_lent_to_declared_hosts_alone():
+    text = "network pool announced 203.0.113.0/24\nhost h1 1 10.20.0.1 10.1.0.0/24\n"
+    text += "web vip=203.0.113.5 on=pool provider=native terminated_https:443{proxy=2000,show=web.pem}=a/10.1.0.11:8080"
+    snapshot = read_state("now", text, {}, {}).snapshot()
+    assert [each.reference for each in lent_to(snapshot, "h1", "web")] == ["web.pem"]
+    assert lent_to(snapshot, "h2", "web") == ()
+
+
+def owners(found: Iterable[Owner]) -> set[str]:
+    return {str(owner) for owner in found} & {WEB, NET}
+
+
+def test_whom_a_host_concerns_that_is_drained_or_lost_though_no_member_is_behind_it():
+    old, new = model(NAMES), model(NAMES, NAMES[-1:])
+    assert WEB in owners(affected(old, new, [Owner(Kind.HOST, NAMES[-1])]))
+    lost = frozenset(NAMES[-1:])
+    assert WEB in owners(LOST_HOSTS.concerns(old, with_facts(old, LOST_HOSTS, lost), lost))
+
+
+def test_the_first_load_balancer_that_asks_for_a_proxy_brings_a_process_and_the_last_one_takes_it():
+    new = model(NAMES)
+    old = apply_changes(new, Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)), new.revision)
+    for change in ((old, new), (new, old)):
+        assert owners(affected(*change, [Owner(Kind.LOAD_BALANCER, "web")])) == {WEB, NET}
+
+
+def test_what_a_proxy_serves_concerns_whose_listener_it_is():
+    old, new = model(()), model(NAMES[:1])
+    assert owners(PROXIES.concerns(old, new, dict(new.proxies))) == {WEB}

@@ -1,0 +1,117 @@
+"""Where a flow goes by the model is where its slot is by the rows of each host."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.native import NATIVE, explaining
+from fairlead.dataplane.flow_slot import flow_slot, source_slot
+from fairlead.dataplane.interface import Flow, Led
+from fairlead.dataplane.native import Here, Service
+from fairlead.model.addresses import parse_address
+from fairlead.model.agent import Agent
+from fairlead.model.facts import AGENTS, with_facts
+from fairlead.model.loadbalancer import Transport
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.slices import slice_of
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
+from harness.story import read_story
+
+HERE = Path(__file__).parent
+
+
+def snapshot(story: str, state: str) -> Snapshot:
+    return next(each for each in read_story(HERE / f"{story}.txt", (NATIVE,)).states if each.name == state).snapshot()
+
+
+def explain(known: Snapshot, asked: Flow) -> Led | None:
+    return at_once(explaining.explain(known, asked))
+
+
+def flow(client: str, port: int, vip: str, at: int, transport: Transport = Transport.TCP) -> Flow:
+    return Flow(client=(parse_address(client), port), to=(parse_address(vip), at), transport=transport)
+
+
+@pytest.mark.parametrize(("story", "state"), [("slots", "two"), ("slots", "three"), ("monitored", "down")])
+def test_the_host_that_is_named_is_the_one_that_has_the_slot(story: str, state: str):
+    known = snapshot(story, state)
+    balancer = Owner(Kind.LOAD_BALANCER, "web")
+    rows = {name: NATIVE.compile(slice_of(known, name), balancer) for name in known.hosts}
+    ports = {(row.vip, row.port, row.transport) for row in rows["h1"].values() if isinstance(row, Service)}
+    for vip, at, transport in ports:
+        for port in range(40_000, 40_040):
+            client = "10.0.0.9" if vip.version == 4 else "fd00:9::9"
+            asked = flow(client, port, str(vip), at, transport)
+            led = explain(known, asked)
+            assert led is not None
+            if not led.is_admitted:
+                continue
+            have = [
+                name
+                for name, own in rows.items()
+                if has(own[("Service", str(vip), transport.value, str(at))], led.slot)
+            ]
+            assert have == ([led.chassis] if led.chassis else [])
+            by_source = rows["h1"][("Service", str(vip), transport.value, str(at))].by_source  # type: ignore[attr-defined]
+            by_ports = flow_slot(asked.client, asked.to, transport)
+            assert led.slot == (source_slot(asked.client[0], vip) if by_source else by_ports)
+
+
+def has(row: object, slot: int) -> bool:
+    assert isinstance(row, Service)
+    return bool(row.slots) and isinstance(row.targets[row.slots[slot]], Here)
+
+
+def test_what_no_load_balancer_listens_for_is_nobodys():
+    known = snapshot("slots", "two")
+    assert explain(known, flow("10.0.0.9", 1, "203.0.113.5", 444)) is None
+    assert explain(known, flow("10.0.0.9", 1, "203.0.113.99", 443)) is None
+    assert explain(known, flow("10.0.0.9", 1, "203.0.113.5", 443, Transport.UDP)) is None
+
+
+def test_who_is_not_admitted_is_told_so_and_who_has_nobody_too():
+    known = snapshot("slots", "two")
+    stranger = explain(known, flow("198.51.100.1", 1, "203.0.113.5", 443))
+    assert stranger is not None
+    assert not stranger.is_admitted
+    nobody = explain(known, flow("fd00::1", 1, "2001:db8:5::5", 443))
+    assert nobody is not None
+    assert nobody.member is None
+
+
+def test_a_drained_host_is_the_one_before():
+    known = snapshot("drained", "drained")
+    before = {
+        led.before
+        for port in range(2000)
+        if (led := explain(known, flow("10.0.0.9", port + 1, "203.0.113.5", 53, Transport.UDP)))
+    }
+    assert before == {"", "h2"}
+
+
+@pytest.mark.parametrize("how", [{"heard": False}, {"away": True}])
+def test_it_is_said_which_hosts_do_not_hear_of_changes(how: dict[str, bool]):
+    """Who leads a flow by rows of before: the host of its member, one at which it may come in, and where it began."""
+    web = "drained", "drained"
+    asked = flow("10.0.0.9", 1, "203.0.113.5", 53, Transport.UDP)
+    assert unheard(web, asked) == ()
+    assert unheard(web, asked, h2=how) == ("h2",)
+    assert unheard(web, asked, h1=how, h2=how) == ("h1", "h2")
+    assert unheard(("slots", "one"), flow("10.0.0.9", 1, "203.0.113.5", 443), h2=how) == (), "it has nobody of this VIP"
+    assert unheard(("slots", "one"), flow("10.2.0.9", 1, "203.0.113.5", 443), h2=how) == ("h2",), "it begins behind it"
+
+
+def test_one_that_was_never_heard_does_not_hear_of_changes_either():
+    led = explain(snapshot("slots", "one"), flow("10.0.0.9", 1, "203.0.113.5", 443))
+    assert led is not None
+    assert led.unheard == ("h1",)
+
+
+def unheard(state: tuple[str, str], asked: Flow, **silent: dict[str, bool]) -> tuple[str, ...]:
+    known, now = snapshot(*state), datetime(2026, 1, 1, tzinfo=UTC)
+    agents = {name: Agent(name=name, since=now, heartbeat=5.0, **silent.get(name, {})) for name in known.hosts}
+    led = explain(with_facts(known, AGENTS, agents), asked)
+    assert led is not None
+    return led.unheard

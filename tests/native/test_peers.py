@@ -1,0 +1,98 @@
+"""Which hosts a host reaches: asked by ICMP on loopback, where every address of 127.0.0.0/8 answers."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.native import NATIVE
+from fairlead.model.addresses import parse_address
+from fairlead.model.checks import PlainCheck
+from fairlead.model.loadbalancer import MonitorType
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.node.peers import Peers, targets
+from harness.given import Given
+from harness.story import read_story
+
+STORY = """# The second host answers, and the third one is at an address that leads nowhere (RFC 5737).
+
+-- one model --
+network pool announced 203.0.113.0/24
+host h1 1 127.0.0.1 ::1 10.1.0.0/24
+host h2 2 127.0.0.2 10.2.0.0/24
+host h3 3 240.0.0.1 10.3.0.0/24
+web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11,b/10.2.0.11
+api vip=203.0.113.6 on=pool provider=native tcp:80=a/10.2.0.11,b/10.3.0.11
+plugged h1
+"""
+
+
+def read(folder: Path) -> Snapshot:
+    path = folder / "story.txt"
+    path.write_text(STORY)
+    return read_story(path, (NATIVE,)).states[0].snapshot()
+
+
+def test_a_host_asks_all_others_by_an_ip_version_that_both_have(tmp_path: Path):
+    known = read(tmp_path)
+    asked = targets(known, "h1")
+    assert {(str(each.address), each.asker) for each in asked} == {("127.0.0.2", "h2"), ("240.0.0.1", "h3")}
+    assert {each.check for each in asked.values()} == {PlainCheck(type=MonitorType.PING)}
+    assert not targets(known, "nobody")
+    six = replace(known.hosts["h2"], addresses=(parse_address("fd00::2"), parse_address("127.0.0.2")))
+    only = replace(known.hosts["h3"], addresses=(parse_address("fd00::3"),))
+    both = replace(known, hosts=known.hosts.set("h2", six).set("h3", only))
+    assert {str(each.address) for each in targets(both, "h1")} == {"127.0.0.2", "fd00::3"}
+    assert {str(each.address) for each in targets(both, "h3")} == {"::1", "fd00::2"}
+
+
+def test_many_hosts_are_asked_less_often(tmp_path: Path):
+    known, three = read(tmp_path), read(tmp_path).hosts["h3"]
+    many = {f"h{n}": replace(three, name=f"h{n}", number=n, prefixes=()) for n in range(4, 1_000)}
+    crowd = replace(known, hosts=known.hosts.update(many))
+    asked = targets(crowd, "h1").values()
+    assert sum(1 / each.rhythm.delay for each in asked) <= 1_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
+def test_who_does_not_answer_is_lost_until_it_does(tmp_path: Path):
+    asyncio.run(_lose(tmp_path))
+
+
+async def _lose(folder: Path) -> None:
+    given = Given("h1", folder / "slice", read(folder))
+    peers, told, news = Peers(given), list[Owner](), asyncio.Event()
+
+    def hear(owners: object) -> None:
+        told.extend(owners)  # type: ignore[call-overload]
+        news.set()
+
+    peers.follow(hear)
+    running = asyncio.ensure_future(peers.run())
+    try:
+        async with asyncio.timeout(20):
+            await peers.ready.wait()
+            assert peers.snapshot.lost_hosts == {"h3"}
+            assert peers.snapshot is peers.snapshot, "nothing has changed"
+            assert told == [Owner(Kind.LOAD_BALANCER, "api")]
+            news.clear()
+            back = replace(given.now.hosts["h3"], addresses=(parse_address("127.0.0.3"),))
+            given.become(replace(given.now, hosts=given.now.hosts.set("h3", back)), Owner(Kind.HOST, "h3"))
+            while peers.snapshot.lost_hosts:
+                await news.wait()
+                news.clear()
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def test_members_behind_a_lost_host_have_no_slot_and_nothing_of_before(tmp_path: Path):
+    known = replace(read(tmp_path), lost_hosts=frozenset({"h2"}))
+    rows = NATIVE.compile(known, Owner(Kind.LOAD_BALANCER, "web"))
+    assert [str(row) for row in rows.values() if "tcp" in str(row)] == [
+        "Service tcp 203.0.113.5:80 -> 10.1.0.11:80 256 dealt 0d968558"
+    ]

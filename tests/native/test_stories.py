@@ -1,0 +1,24 @@
+"""Stories of the rows of plain Linux hosts, and of proxies there: each is walked in every way."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.haproxy import HAPROXY
+from fairlead.compilers.native import NATIVE
+from fairlead.drivers.fake import FakeBulkDriver
+from harness.story import Story, read_story
+from harness.walk import check_goldens, walk_every_way
+
+STORIES = [read_story(path, (NATIVE, HAPROXY)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+
+pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
+
+
+def test_the_rows_are_those_of_the_story(story: Story) -> None:
+    check_goldens(story)
+
+
+@pytest.mark.parametrize(("seed", "restarting"), [(None, False), (1, True)], ids=["calm", "faults-restarted"])
+def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
+    walk_every_way(story, seed=seed, restarting=restarting, driver=FakeBulkDriver)

@@ -1,0 +1,36 @@
+"""What a server says that a host has to have is what the host makes of its slice."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.compilers.native import NATIVE
+from fairlead.compilers.unsupported import Unsupported
+from fairlead.dataplane.rows import Rows
+from fairlead.model.owner import Owner
+from fairlead.model.slices import slice_of
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.writing import owners_with_rows
+from harness.story import Story, read_story
+
+STORIES = [read_story(path, (NATIVE,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
+def test_the_view_of_a_host_gives_the_rows_of_its_slice(story: Story) -> None:
+    assert NATIVE.views is not None
+    for state in story.states:
+        known = state.snapshot()
+        found = dict(NATIVE.views(known))
+        assert list(found) == sorted(known.hosts)
+        for name, view in found.items():
+            for owner in owners_with_rows(known):
+                if owner.kind in NATIVE.kinds:
+                    assert compiled(view, owner) == compiled(slice_of(known, name), owner), (name, owner)
+
+
+def compiled(view: Snapshot, owner: Owner) -> Rows | str:
+    try:
+        return NATIVE.compile(view, owner)
+    except Unsupported as refusal:
+        return str(refusal)

@@ -1,0 +1,132 @@
+"""Which addresses a host has itself, as its kernel says, and which of them it tells."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.drivers.native.netlink import ROUTE, Netlink
+from fairlead.drivers.native.own_addresses import read_addresses
+from fairlead.drivers.native.routing import Routing
+from fairlead.model.addresses import IPAddress, parse_address
+from fairlead.model.owner import Kind, Owner
+from fairlead.model.snapshot import Snapshot
+from fairlead.node import own_addresses
+from fairlead.node.own_addresses import OwnAddresses
+from fairlead.node.reporting import Reports
+from harness.apart import Apart, require_root
+from harness.given import Given
+from harness.story import read_state
+
+TEXT = """\
+network pool announced 203.0.113.0/24
+host h1 1 10.20.0.21 10.1.0.0/24 {}
+plugged h1
+"""
+OWN = frozenset(map(parse_address, ("10.1.0.1", "fd00:1::1")))
+
+
+@pytest.fixture
+def machine() -> Iterator[Apart]:
+    """With a bridge, a link between two, and a VIP on loopback."""
+    require_root()
+    made = Apart()
+    made.ip(
+        "link add br0 type bridge",
+        "addr add 10.1.0.1/24 dev br0",
+        "addr add fd00:1::1/64 dev br0 nodad",
+        "link add p0 type veth peer name p1",
+        "addr add 10.9.0.1 peer 10.1.0.2/32 dev p0",
+        "addr add fd00:9::1 peer fd00:1::2/128 dev p0 nodad",
+        "addr add 203.0.113.5/32 dev lo",
+    )
+    yield made
+    made.close()
+
+
+def test_all_addresses_of_a_host_are_its_own_and_none_of_its_neighbours(machine: Apart):
+    with machine.inside():
+        found = read_addresses()
+        wanted = map(parse_address, ("10.9.0.1", "fd00:9::1", "203.0.113.5"))
+        assert {each for each in found if not (each.is_loopback or each.is_link_local)} == {*OWN, *wanted}
+        machine.ip("addr del 10.1.0.1/24 dev br0")
+        assert found - read_addresses() == {parse_address("10.1.0.1")}
+
+
+def test_vips_that_an_agent_has_given_to_a_host_are_not_its_own(machine: Apart):
+    vips = [parse_address("203.0.113.6"), parse_address("2001:db8::6")]
+    with machine.inside():
+        before = read_addresses()
+        routing = Routing(Netlink(ROUTE))
+        assert routing.hold(vips, vips) == []
+        assert set(routing.held()) == set(vips)
+        assert read_addresses() == before
+        routing.close()
+
+
+def test_a_router_has_the_first_address_of_each_prefix_of_its_links_in_ipv6(machine: Apart):
+    machine.ip("link add v0 type veth peer name v1", "link set v0 up", "addr add fd00:2::7/64 dev v0 nodad")
+    with machine.inside():
+        before = read_addresses()
+        Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text("1")
+        assert parse_address("fd00:2::") in read_addresses() - before
+
+
+class _Told(Reports):
+    def __init__(self) -> None:
+        super().__init__(lambda: None, lambda: (), 0)  # type: ignore[arg-type, return-value]
+        self.said: asyncio.Queue[frozenset[IPAddress]] = asyncio.Queue()
+
+    def has(self, addresses: frozenset[IPAddress]) -> None:
+        self.said.put_nowait(addresses)
+
+
+def snapshot(other: str = "fd00:1::/64") -> Snapshot:
+    return read_state("now", TEXT.format(other), {}, {}).snapshot()
+
+
+def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(own_addresses, "LOOK", 60.0)
+    said = asyncio.run(_story(tmp_path, iter([{*OWN, parse_address("10.20.0.21")}] * 2)))
+    assert said == [OWN, OWN - {parse_address("fd00:1::1")} | {parse_address("10.20.0.21")}]
+
+
+async def _story(folder: Path, kernel: Iterator[set[IPAddress]]) -> list[frozenset[IPAddress]]:
+    given, told = Given("h1", folder / "slice", snapshot()), _Told()
+    running = asyncio.ensure_future(OwnAddresses(given, told, lambda: frozenset(next(kernel))).run())
+    try:
+        async with asyncio.timeout(20):
+            said = [await told.said.get()]
+            given.become(snapshot("10.20.0.21/32"), Owner(Kind.HOST, "h1"))
+            return [*said, await told.said.get()]
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(own_addresses, "LOOK", 0.01)
+    answers = iter([None, None, OWN])
+
+    def read() -> frozenset[IPAddress]:
+        found = next(answers, OWN)
+        if found is None:
+            raise OSError("the kernel does not say")
+        return found
+
+    async def story() -> frozenset[IPAddress]:
+        told = _Told()
+        running = asyncio.ensure_future(OwnAddresses(Given("h1", tmp_path / "slice", snapshot()), told, read).run())
+        try:
+            async with asyncio.timeout(20):
+                return await told.said.get()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    assert asyncio.run(story()) == OWN

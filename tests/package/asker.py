@@ -1,0 +1,68 @@
+"""Makes networks through the API, one after the other, until it is told to end, as callers do who try again.
+
+A POST whose answer was lost is looked for by its name before it is sent again. The newest are kept, older ones go. Each
+line that is printed is of one more: how many there were, and the longest that one took.
+"""
+
+import json
+import signal
+import ssl
+import sys
+import time
+
+import httpx
+
+NETWORKS = "/network/v2.0/networks"
+RETRY = (502, 503, 504)
+KEPT = 20
+told: list[int] = []
+
+
+class Caller:
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def _ask(self, method: str, path: str, **more: object) -> httpx.Response | None:
+        """None if nobody knows what came of it."""
+        try:
+            answer = self._client.request(method, path, **more)  # type: ignore[arg-type]
+        except httpx.TransportError:
+            answer = None
+        if answer is None or answer.status_code in RETRY:
+            time.sleep(0.1)
+            return None
+        return answer if answer.status_code == 404 else answer.raise_for_status()
+
+    def make(self, name: str) -> str:
+        """Its id, when it is there."""
+        while True:
+            found = self._ask("GET", NETWORKS, params={"name": name})
+            if found is not None and found.json()["networks"]:
+                return str(found.json()["networks"][0]["id"])
+            if found is not None:
+                self._ask("POST", NETWORKS, json={"network": {"name": name}})
+
+    def remove(self, identity: str) -> None:
+        while self._ask("DELETE", f"{NETWORKS}/{identity}") is None:
+            pass
+
+
+def main() -> None:
+    url, ca, user, password = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+    longest, made = 0.0, list[str]()
+    tls = ssl.create_default_context(cafile=ca)
+    with httpx.Client(base_url=url, auth=(user, password), verify=tls, timeout=5) as client:
+        caller = Caller(client)
+        while not told:
+            began = time.monotonic()
+            made.append(caller.make(f"asked-{len(made)}"))
+            if len(made) > KEPT:
+                caller.remove(made[-KEPT - 1])
+            longest = max(longest, time.monotonic() - began)
+            print(json.dumps({"made": len(made), "longest": round(longest, 2)}), flush=True)
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Hosts on one machine: each has the machine's files, which it may change for itself alone, its own processes, its own
+network. One that is ended has lost its power: nobody says goodbye, and its disk is gone.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from package.conftest import ROOT, done
+
+LONGEST = 180.0
+BEGIN = """
+set -e
+mount --make-rprivate /
+mkdir -p "$1" && mount -t tmpfs -o mode=755 host "$1" && cd "$1"
+mkdir upper work root
+mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work host root
+mkdir -p "root$2" && mount --bind "$2" "root$2"
+mount -t proc proc root/proc
+mount --rbind /dev root/dev
+for each in run tmp var/tmp var/log; do mount -t tmpfs -o mode=1777 host root/$each; done
+chmod 755 root/run root/var/log
+mkdir root/run/lock
+hostname "$3"
+ip link set lo up
+exec chroot root "$4" -c "$5"
+"""
+REAP = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+print("begun", flush=True)
+while True:
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        signal.sigwait({signal.SIGCHLD})
+"""
+FAIRLEAD = '#!/bin/sh\nexec {python} -m fairlead.cli "$@"\n'
+
+
+class Host:
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        words = [str(folder / name), str(ROOT), name, "/usr/bin/python3", REAP]
+        apart = ("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child")
+        self._outer = subprocess.Popen([*apart, "sh", "-c", BEGIN, "-", *words], stdout=subprocess.PIPE, cwd="/")
+        assert self._outer.stdout is not None
+        assert self._outer.stdout.readline() == b"begun\n"
+        outer = self._outer.pid
+        [self.pid] = map(int, Path(f"/proc/{outer}/task/{outer}/children").read_text().split())
+
+    def _inside(self) -> list[str]:
+        return [
+            "nsenter",
+            f"--target={self.pid}",
+            "--mount",
+            "--net",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--root",
+            "env",
+            "-C",
+            "/",
+        ]
+
+    def sh(self, script: str) -> str:
+        """Each of its commands has to succeed."""
+        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        ended = subprocess.run(
+            [*self._inside(), "sh", "-e", "-x", "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONGEST,
+        )
+        assert ended.returncode == 0, f"{self.name}: {script}\n{ended.stdout}{ended.stderr}\n{self.logs()}"
+        return ended.stdout
+
+    def logs(self) -> str:
+        words = [*self._inside(), "sh", "-c", "tail -n 15 /var/log/unit-*.log /var/log/ovn/*.log"]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout[-12000:]
+
+    def put(self, path: str, text: str, mode: int) -> None:
+        words = [*self._inside(), "sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} && chmod {mode:o} {path}"]
+        subprocess.run(words, input=text, text=True, check=True)
+
+    def copy(self, folder: Path, to: str) -> None:
+        """What the folder has, with its modes."""
+        archive = subprocess.run(["tar", "-C", folder, "-c", "."], capture_output=True, check=True).stdout
+        inside = f"rm -rf {to} && mkdir -p {to} && tar -C {to} -x --no-same-owner"
+        subprocess.run([*self._inside(), "sh", "-c", inside], input=archive, check=True)
+
+    def install(self) -> None:
+        """The part of an installation that registries are for, and systemd's in the place of systemd."""
+        self.put("/usr/bin/fairlead", FAIRLEAD.format(python=sys.executable), 0o755)
+        stand_in = shlex.join([sys.executable, str(Path(__file__).with_name("systemctl.py"))])
+        self.put("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {stand_in} "$@"\n', 0o755)
+        self.copy(ROOT / "packaging" / "systemd", "/opt/fairlead/share/fairlead/systemd")
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, 9)
+        self._outer.wait()
+        if self._outer.stdout is not None:
+            self._outer.stdout.close()
+
+
+class Wire:
+    """What the hosts are plugged into, in a network namespace of its own, which is where the operator is too."""
+
+    def __init__(self, address: str) -> None:
+        self._process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        until(lambda: os.readlink(f"/proc/{self._process.pid}/ns/net") != os.readlink("/proc/self/ns/net"), 10)
+        self.inside = ("nsenter", f"--target={self._process.pid}", "--net")
+        self._ip("link", "set", "lo", "up")
+        self._ip("link", "add", "wire", "type", "bridge")
+        self._ip("address", "add", address, "dev", "wire", "nodad")
+        self._ip("link", "set", "wire", "up")
+
+    def _ip(self, *words: str) -> None:
+        done([*self.inside, "ip", *words])
+
+    def plug(self, host: Host, address: str) -> None:
+        """Its end is gone with the host."""
+        with suppress(AssertionError):
+            self._ip("link", "delete", host.name)
+        self._ip("link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
+        self._ip("link", "set", host.name, "master", "wire", "up")
+        host.sh(f"ip address add {address} dev eth0 nodad; ip link set eth0 up")
+
+    def sh(self, script: str, folder: Path) -> str:
+        return done([*self.inside, "sh", "-e", "-c", script], cwd=folder)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def until(holds: Callable[[], Any], seconds: float) -> None:
+    """What others do can only be looked at again and again."""
+    last = monotonic() + seconds
+    while not holds():
+        assert monotonic() < last, f"waited {seconds} s in vain"
+        sleep(0.05)

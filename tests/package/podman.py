@@ -1,0 +1,92 @@
+"""Images built and run by podman as root, its storage in a folder of the test's own: nothing of the machine's is used.
+
+Containers are in no control group, for a machine of tests may not be allowed to make one.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from package.conftest import done
+
+LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=1024:1024")
+"""That need no privilege to be set."""
+APART = (
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    'umount -R /sys/fs/cgroup; mount -t tmpfs none /sys/fs/cgroup; exec "$@"',
+    "-",
+)
+"""podman and its runtime take a tree of mixed versions for an error, even where they make no group."""
+
+
+class Podman:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "config").mkdir(parents=True)
+        (folder / "config" / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+
+    def _words(self, *words: str | Path) -> list[str]:
+        options = (
+            f"--root={self._folder}/storage",
+            f"--runroot={self._folder}/run",
+            f"--tmpdir={self._folder}/tmp",
+            "--storage-driver=overlay",
+            "--cgroup-manager=cgroupfs",
+            "--events-backend=none",
+        )
+        return [*APART, "podman", *options, *map(str, words)]
+
+    def __call__(self, *words: str | Path) -> str:
+        return done(self._words(*words))
+
+    def offer(self, tree: Path, name: str) -> None:
+        """The system in the folder, as the image that a registry would have by this name."""
+        archive = self._folder / "tree.tar"
+        done(["tar", "-C", tree, "-cf", archive, "."])
+        self("import", archive, name)
+        archive.unlink()
+
+    def build(self, file: Path, context: Path, name: str, **arguments: str) -> None:
+        """From what was offered alone."""
+        told = [f"--build-arg={key}={text}" for key, text in arguments.items()]
+        how = ("--pull=never", "--format=docker", "--isolation=chroot", "--network=host", "--layers=false")
+        self("build", *how, *told, "-f", file, "-t", name, context)
+
+    def inspect(self, image: str) -> dict[str, Any]:
+        [found] = json.loads(self("image", "inspect", image))
+        return dict(found)
+
+    @contextmanager
+    def running(self, image: str, log: Path, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
+        """In the foreground, ended at the end."""
+        words = self._words("run", "--rm", "--network=host", "--cgroups=disabled", *LIMITS, *options, image)
+        with log.open("wb") as stream:
+            process = subprocess.Popen(words, stdout=stream, stderr=stream, env=dict(os.environ))
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()  # podman hands it on
+            process.wait(60)
+
+    def run(self, image: str, *words: str, entry: str = "fairlead") -> str:
+        return self(
+            "run", "--rm", "--network=host", "--cgroups=disabled", *LIMITS, f"--entrypoint={entry}", image, *words
+        )
+
+    def health(self, container: str) -> int:
+        """What its own health check ends with."""
+        words = self._words("exec", container, "fairlead", "alive")
+        return subprocess.run(words, capture_output=True, check=False).returncode
+
+    def remove(self) -> None:
+        subprocess.run(self._words("rmi", "--all", "--force"), capture_output=True, check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""The container file is built and run as it stands: by podman, on a Debian release made here in place of a registry.
+
+What is in the image is looked at too: who runs in it, what is not there, and that it serves with no privilege at all,
+on a file system that nobody can write to but in its one folder.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlead import __version__
+from harness.ports import free_port
+from package.conftest import ROOT, done
+from package.podman import Podman
+
+pytestmark = pytest.mark.package
+BASE = "docker.io/library/debian:bookworm-slim"
+IMAGE = "localhost/fairlead:tested"
+MEMORY = Path("/dev/shm")
+CONFINED = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
+
+
+@pytest.fixture(scope="module")
+def podman(index: str) -> Iterator[Podman]:
+    """It has the image."""
+    if shutil.which("podman") is None or os.geteuid() != 0:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "it needs root and podman: scripts/setup lab installs it"
+        )
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the index on loopback has packages for this Python, and Debian 12 has 3.11")
+    tree = done([ROOT / "scripts" / "tree", "bookworm", "base"]).strip()
+    podman = Podman(Path(tempfile.mkdtemp(prefix="fairlead-image-", dir=MEMORY if MEMORY.is_dir() else None)))
+    try:
+        podman.offer(Path(tree), BASE)
+        podman.build(ROOT / "packaging" / "container" / "Containerfile", ROOT, IMAGE, PIP_INDEX_URL=index)
+        yield podman
+    finally:
+        podman.remove()
+
+
+def test_it_names_who_runs_and_how_it_is_asked(podman: Podman):
+    made = podman.inspect(IMAGE)
+    assert made["Config"]["User"] == "10001:10001"
+    assert (made["Config"]["Entrypoint"], made["Config"]["Cmd"]) == (["fairlead"], ["server"])
+    assert list(made["Config"]["Volumes"]) == ["/var/lib/fairlead"]
+    assert made["HealthCheck" if "HealthCheck" in made else "Healthcheck"]["Test"] == ["CMD", "fairlead", "alive"]
+    assert not [each for each in made["Config"]["Env"] if "INDEX" in each]
+
+
+def test_nothing_is_in_it_that_builds_or_is_secret(podman: Podman):
+    assert podman.run(IMAGE, "--version") == f"fairlead {__version__}\n"
+    tools = (
+        "for each in cc gcc make pip pip3 git; do command -v $each; done; ls /source /wheels /tools /opt 2>&1; id -u"
+    )
+    assert podman.run(IMAGE, "-c", tools, entry="sh").split()[-2:] == ["fairlead", "10001"]
+    held = podman.run(IMAGE, "-c", "find / -xdev -writable -type d 2>/dev/null; true", entry="sh").split()
+    assert {"/var/lib/fairlead"} <= set(held) <= {"/var/lib/fairlead", "/tmp", "/var/tmp", "/run/lock"}
+    assert "grpc" in podman.run(IMAGE, "-c", "import fairlead.store.etcd, sys; print(*sys.modules)", entry="python3")
+
+
+def test_it_serves_with_no_privilege_and_ends_when_told(podman: Podman, tmp_path: Path):
+    where, log = f"127.0.0.1:{free_port()}", tmp_path / "log"
+    away = ("FAIRLEAD_OVN_NORTHBOUND=unix:/tmp/away", "FAIRLEAD_OVN_SOUTHBOUND=unix:/tmp/away")
+    options = [f"--env={each}" for each in (f"FAIRLEAD_SERVER_LISTEN={where}", *away)]
+    with podman.running(IMAGE, log, "--name=it", *CONFINED, *options) as container:
+        while podman.health("it") != 0:
+            assert container.poll() is None, log.read_text()
+        with httpx.Client(base_url=f"http://{where}", timeout=60) as client:
+            made = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
+            assert made.status_code == 201, made.text
+            assert client.get("/healthz").text == "well\n"
+        container.terminate()
+        assert container.wait(60) == 0, log.read_text()
+    assert "Traceback" not in log.read_text()

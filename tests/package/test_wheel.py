@@ -1,0 +1,129 @@
+"""`pip install fairlead` from an index into an empty environment, and what comes of it serves.
+
+What the archives hold is looked at as well: nothing of the tests, all that the package needs, its licence, its words.
+"""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from configparser import ConfigParser
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlead import __version__
+from harness.etcd import started
+from harness.ports import free_port
+from package.conftest import ROOT, Archives, done, newcomer
+
+pytestmark = pytest.mark.package
+BESIDE = f"fairlead-{__version__}.data"
+SHARED = f"{BESIDE}/data/share/fairlead"
+ABOUT = f"fairlead-{__version__}.dist-info"
+
+
+def metadata(archives: Archives) -> Message:
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        return message_from_bytes(wheel.read(f"{ABOUT}/METADATA"))
+
+
+def test_the_wheel_has_the_package_and_nothing_else(archives: Archives):
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src" / "fairlead").rglob("*")
+        if path.suffix in (".py", ".pyi", ".typed") or path.name == "py.typed"
+    }
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        names = set(wheel.namelist())
+    assert {name for name in names if name.startswith("fairlead/")} == sources
+    units = {f"{SHARED}/systemd/{path.name}" for path in (ROOT / "packaging" / "systemd").iterdir()}
+    assert {name for name in names if name.startswith(f"{SHARED}/systemd/")} == units
+    assert {name.split("/")[0] for name in names} == {"fairlead", ABOUT, BESIDE}
+    assert f"{ABOUT}/licenses/LICENSE" in names
+
+
+def test_the_source_archive_makes_the_same_and_has_no_tests(archives: Archives):
+    with tarfile.open(archives.source) as source:
+        inside = {name.partition("/")[2] for name in source.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "src/fairlead/cli.py"} <= inside
+    assert not [name for name in inside if name.startswith(("tests", "benchmarks", "scripts", "."))]
+
+
+def test_the_index_is_told_who_needs_what(archives: Archives):
+    about = metadata(archives)
+    assert (about["Name"], about["Version"], about["Requires-Python"]) == ("fairlead", __version__, ">=3.11")
+    assert about["Description-Content-Type"] == "text/markdown"
+    shown = about.get_payload(decode=True)
+    assert isinstance(shown, bytes)
+    assert shown.decode().strip() == (ROOT / "README.md").read_text().strip()
+    assert {"etcd", "clients"} <= set(about.get_all("Provides-Extra", []))
+    needed = [each.split(">")[0] for each in about.get_all("Requires-Dist", []) if "extra" not in each]
+    assert sorted(needed) == sorted(set(needed))
+
+
+def test_octavia_finds_the_driver_by_its_entry_points(archives: Archives):
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        text = wheel.read(f"{ABOUT}/entry_points.txt").decode()
+    found = ConfigParser()
+    found.read_string(text)
+    assert found["console_scripts"]["fairlead"] == "fairlead.cli:main"
+    assert found["octavia.api.drivers"]["fairlead"] == "fairlead.octavia_plugin.driver:FairleadDriver"
+    assert {"octavia.driver_agent.provider_agents", "octavia.network.drivers"} <= set(found.sections())
+
+
+@pytest.fixture(scope="module")
+def installed(index: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment that had nothing."""
+    folder = tmp_path_factory.mktemp("installed") / "env"
+    done([sys.executable, "-m", "venv", folder], env=newcomer(index))
+    done([folder / "bin" / "pip", "install", "-q", "fairlead[etcd]"], env=newcomer(index))
+    return folder / "bin"
+
+
+def test_it_installs_from_an_index_and_its_command_works(installed: Path, index: str, tmp_path: Path):
+    environment = newcomer(index)
+    where = done(
+        [installed / "python", "-c", "import fairlead; print(fairlead.__file__)"], env=environment, cwd=tmp_path
+    )
+    assert Path(where).is_relative_to(installed.parent)
+    assert done([installed / "fairlead", "--version"], env=environment) == f"fairlead {__version__}\n"
+    assert "fairlead store copy" in done([installed / "fairlead", "--help"], env=environment)
+    assert "No broken requirements found." in done([installed / "pip", "check"], env=environment)
+    assert (installed.parent / "share" / "fairlead" / "systemd" / "fairlead-server.service").is_file()
+
+
+def test_what_was_installed_serves_and_moves_to_etcd(installed: Path, index: str, tmp_path: Path):
+    """On a SQLite store, while OVN is away; then its documents go into a real etcd."""
+    options, where = tmp_path / "fairlead.toml", f"127.0.0.1:{free_port()}"
+    away = f'northbound = "unix:{tmp_path}/away"\nsouthbound = "unix:{tmp_path}/away"\n'
+    store = f"sqlite://{tmp_path}/store.db"
+    options.write_text(f'[server]\nlisten = "{where}"\n[store]\nurl = "{store}"\n[ovn]\n{away}')
+    environment = {**newcomer(index), "FAIRLEAD_CONFIG": str(options)}
+    fairlead = installed / "fairlead"
+
+    def is_alive() -> bool:
+        return subprocess.run([fairlead, "alive"], env=environment, capture_output=True, check=False).returncode == 0
+
+    assert done([fairlead, "server", "--check"], env=environment) == "the configuration is right\n"
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([fairlead, "server"], env=environment, stderr=log)
+    try:
+        while not is_alive():
+            assert server.poll() is None, (tmp_path / "log").read_text()
+        with httpx.Client(base_url=f"http://{where}", timeout=60) as client:
+            made = client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
+            assert made.status_code == 201, made.text
+            assert [each["name"] for each in client.get("/network/v2.0/networks").json()["networks"]] == ["n"]
+        server.terminate()
+        assert server.wait(60) == 0, (tmp_path / "log").read_text()
+    finally:
+        server.kill()
+        server.wait()
+    assert not is_alive()
+    with started() as etcd:
+        done([fairlead, "store", "copy", store, f"{etcd.url}/moved"], env=environment)
+        assert made.json()["network"]["id"] in etcd.ctl("get", "--prefix", "--keys-only", "moved/")

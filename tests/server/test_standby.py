@@ -1,0 +1,95 @@
+"""A server that meets what a newer one wrote, as a process: it says so, stands by, and goes on when that is gone."""
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from fairlead.store.sqlite import SqliteStore
+from harness import goldens
+from lab.servers import LBS, NETWORKS, Server, serving, until
+
+pytestmark = pytest.mark.slow
+
+KEY = "network/net9"
+NOWHERE = SimpleNamespace(northbound="unix:/nonexistent/ovnnb.sock")
+
+
+def newer() -> bytes:
+    return json.dumps(
+        {**json.loads((goldens.folder(1) / "network.json").read_text()), "id": "net9", "format": 2}
+    ).encode()
+
+
+def change(folder: Path, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> int:
+    """As another server does; answers how far the store is."""
+
+    async def run() -> int:
+        store = await SqliteStore.open(folder / "fairlead.db")
+        try:
+            return await store.transact(guards={}, puts=puts, deletes=deletes)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def head(folder: Path) -> int:
+    async def run() -> int:
+        store = await SqliteStore.open(folder / "fairlead.db")
+        try:
+            return await store.head()
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def stands_by(server: Server) -> bool:
+    """Between two ways to serve nobody listens for a moment."""
+    try:
+        answer = server.client.get("/readyz")
+    except httpx.TransportError:
+        return False
+    return answer.status_code == 503 and "stands by: a newer version" in answer.text
+
+
+def goes_on(server: Server) -> bool:
+    try:
+        return server.client.get("/").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_it_stands_by_while_a_newer_document_is_there_and_goes_on_afterwards(tmp_path: Path):
+    with serving(NOWHERE, tmp_path) as server:
+        server.make(NETWORKS, "network", name="before")
+        written = change(tmp_path, {KEY: newer()})
+        until(lambda: stands_by(server))
+        assert server.client.get("/healthz").status_code == 200
+        for answer in (
+            server.client.get(NETWORKS),
+            server.client.post(NETWORKS, json={"network": {"name": "meanwhile"}}),
+        ):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+            assert "stands by" in answer.json()["NeutronError"]["message"]
+        assert "stands by" in server.client.get(LBS).json()["faultstring"]
+        assert head(tmp_path) == written
+        assert server.log.read_text().count("standing by, and writing nothing: network/net9: a newer version") == 1
+
+        change(tmp_path, {}, (KEY,))
+        until(lambda: goes_on(server))
+        assert [each["name"] for each in server.client.get(NETWORKS).json()["networks"]] == ["before"]
+        server.process.terminate()
+        assert server.process.wait(20) == 0
+
+
+def test_a_start_on_newer_documents_stands_by_and_ends_when_it_is_told(tmp_path: Path):
+    change(tmp_path, {KEY: newer()})
+    with serving(NOWHERE, tmp_path) as server:
+        assert stands_by(server)
+        server.process.terminate()
+        assert server.process.wait(20) == 0

@@ -1,0 +1,49 @@
+"""A transaction of any size is one that etcd takes: no list of it, with what is below it, is longer than its limit."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.store.etcd_requests import OPERATIONS, has_room, nested, put
+from fairlead.store.interface import TooLarge
+
+LARGEST = 42 * 43 * 43
+
+
+def depth(operations: Sequence[Any], beside: int = 0) -> int:
+    """What etcd counts: the longest list of each level, one below the other."""
+    below = max((depth(each.txn.success) for each in operations if each.WhichOneof("request") == "txn"), default=0)
+    return max(len(operations), beside) + below
+
+
+def leaves(operations: Sequence[Any]) -> Iterator[bytes]:
+    for each in operations:
+        if each.WhichOneof("request") == "txn":
+            yield from leaves(each.txn.success)
+        else:
+            yield each.put.key
+
+
+@given(st.integers(0, 140), st.integers(0, 3_000))
+def test_what_has_room_is_what_etcd_takes_in_its_order(beside: int, number: int):
+    keys = [b"%d" % each for each in range(number)]
+    operations = [put(key, b"") for key in keys]
+    if not has_room(beside, number):
+        with pytest.raises(TooLarge, match="make it in several"):
+            nested(operations, beside)
+        return
+    done = nested(operations, beside)
+    assert depth(done, beside) <= OPERATIONS
+    assert list(leaves(done)) == keys
+
+
+@pytest.mark.parametrize(
+    ("beside", "most"), [(0, LARGEST), (42, LARGEST), (105, 105 * 11 * 12), (125, 250), (127, 128), (128, 128)]
+)
+def test_there_is_room_for_so_many_beside_so_many_comparisons(beside: int, most: int):
+    assert has_room(beside, most)
+    assert not has_room(beside, most + 1)
+    assert not has_room(OPERATIONS + 1, 1)
