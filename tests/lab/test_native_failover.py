@@ -23,11 +23,9 @@ from lab.kernel_slots import TRANSPORTS
 from lab.site import PATIENCE
 from lab.test_native_agents import (
     CLIENTS,
-    HOSTS,
     MEMBERS,
     Served,
     await_shares,
-    await_ways,
     balancer,
     held,
     served,
@@ -55,7 +53,6 @@ def made(served: Served) -> Iterator[Any]:
 
 def await_whole(served: Served, made: Any) -> None:
     served.lab.wait_routed()
-    await_ways(served, made, *HOSTS)
     await_shares(served, made, **dict.fromkeys(MEMBERS, 1))
 
 

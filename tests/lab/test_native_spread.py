@@ -15,7 +15,19 @@ from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Target
 from fairlead.model.shares import LARGEST
 from lab.kernel_slots import TRANSPORTS
-from lab.test_native_agents import BEHIND, CLIENTS, HOSTS, MEMBERS, PORT, Served, await_ways, balancer, served, vips
+from lab.test_native_agents import (
+    BEHIND,
+    CLIENTS,
+    HOSTS,
+    MEMBERS,
+    PORT,
+    Served,
+    await_slots,
+    await_ways,
+    balancer,
+    served,
+    vips,
+)
 from lab.test_native_lab import machine
 
 pytestmark = pytest.mark.lab
@@ -55,7 +67,7 @@ def test_weights_are_kept_within_a_tenth(served: Served) -> None:
     with balancer(served, bodies) as made:
         await_ways(served, made, "host1", "host2")
         for vip, protocol in product(vips(made), Protocol):
-            [slots] = served.slots(Target(to=vip, port=PORT, protocol=protocol))
+            slots = await_slots(served, Target(to=vip, port=PORT, protocol=protocol))
             assert Counter(slots) == {"n1": LARGEST * HEAVY, "n2": LARGEST * (1 - HEAVY)}
             for client in CLIENTS:
                 answered = send(served, client, vip, protocol, ceil(ENOUGH / 4), slots)
@@ -95,7 +107,7 @@ def test_ten_members_are_even_to_one_slot_and_connections_are_spread_as_their_sl
     with ten(served) as members, balancer(served, members) as made:
         await_ways(served, made, *HOSTS)
         for vip, protocol in product(vips(made), Protocol):
-            [slots] = served.slots(Target(to=vip, port=PORT, protocol=protocol))
+            slots = await_slots(served, Target(to=vip, port=PORT, protocol=protocol))
             assert sorted(Counter(slots).values()) == [25] * 4 + [26] * 6, (vip, protocol)
             for client in CLIENTS:
                 answered = send(served, client, vip, protocol, EACH, slots)
