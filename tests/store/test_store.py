@@ -84,7 +84,7 @@ def test_a_server_that_fell_far_behind_reads_everything_again(
 ):
     """Page by page, and from the first one if the store goes away before some page."""
     monkeypatch.setattr("fairlead.store.sqlite.FEED", 3)
-    monkeypatch.setattr("fairlead.store.model.PAGE", 3)
+    monkeypatch.setattr("fairlead.store.rereading.PAGE", 3)
     network = DOCUMENTS["network/net1"]
 
     async def run() -> None:
@@ -214,7 +214,7 @@ def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(
 
 
 def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.store.model.PAGE", 2)
+    monkeypatch.setattr("fairlead.store.rereading.PAGE", 2)
     network = DOCUMENTS["network/net1"]
 
     class Meddled(SqliteStore):

@@ -25,10 +25,10 @@ def affected(old: Snapshot, new: Snapshot, changed: Iterable[Owner]) -> tuple[Ow
     owners.update(*(_counted(each, shared, owners) for each in (old, new)))
     near = {where.near for where in shared}
     near |= {Owner(Kind.NEAR_GATEWAY, owner.id) for owner in owners if owner.kind is Kind.VIP_GATEWAY}
-    owners |= {owner for owner in near if _exists(old, owner) or _exists(new, owner)}
+    owners |= {owner for owner in near if exists(old, owner) or exists(new, owner)}
     owners.update(*(passing_local_ips(each, shared) for each in (old, new)))
     owners = {owner for owner in owners if _is_ours(old, new, owner)}
-    gone = {owner for owner in owners if not _exists(new, owner)}
+    gone = {owner for owner in owners if not exists(new, owner)}
     return (*sorted(owners - gone, key=creation_order), *sorted(gone, key=creation_order, reverse=True))
 
 
@@ -63,7 +63,8 @@ def _is_own(snapshot: Snapshot, where: VipNetwork) -> bool:
     return network is not None and network.project_id == where.guest
 
 
-def _exists(snapshot: Snapshot, owner: Owner) -> bool:
+def exists(snapshot: Snapshot, owner: Owner) -> bool:
+    """Whether it may have rows."""
     if owner.kind is Kind.VIP_NETWORK:
         found = VipNetwork.of(owner)
         projects = snapshot.vip_projects.get(found.network_id, NO_IDS)

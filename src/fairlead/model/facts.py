@@ -9,7 +9,7 @@ its news to `store.model.Model.observe`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from immutables import Map
@@ -379,6 +379,19 @@ FACTS: tuple[Fact[Any], ...] = (
 )
 DERIVED = frozenset({"down", "online", "hostless"})
 """The fields of the snapshot that follow from documents and facts together."""
+OBSERVED = DERIVED | {fact.field for fact in FACTS if fact.field}
+"""Those that no document is in, and no index of documents."""
+
+
+def with_facts_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
+    """These documents, and what is known of the others' by observers."""
+    return replace(snapshot, **{name: getattr(other, name) for name in OBSERVED})
+
+
+def have_same_documents(one: Snapshot, other: Snapshot) -> bool:
+    """If one was made of the other by news of observers; those of networks of others are documents."""
+    names = (field.name for field in fields(Snapshot) if field.name not in OBSERVED)
+    return all(getattr(one, name) is getattr(other, name) for name in names)
 
 
 def ports_on(snapshot: Snapshot, chassis: str) -> frozenset[str] | None:

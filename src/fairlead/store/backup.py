@@ -19,7 +19,7 @@ import msgspec
 
 from fairlead.store.codec import decode_stored
 from fairlead.store.interface import Document, StoreError
-from fairlead.store.model import CLAIM
+from fairlead.store.rereading import CLAIM
 from fairlead.store.whole import PAGE, Picture
 
 VERSION = 1

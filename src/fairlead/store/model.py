@@ -9,19 +9,27 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from fairlead.model.affected import affected
-from fairlead.model.facts import ABILITIES, Fact, derive, derive_all, with_facts
+from fairlead.model.facts import (
+    ABILITIES,
+    Fact,
+    derive,
+    derive_all,
+    have_same_documents,
+    with_facts,
+    with_facts_of,
+)
 from fairlead.model.kinds import claims, owner_of
 from fairlead.model.owner import Kind, Owner, VipNetwork
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.model.steps import Steps, at_once
-from fairlead.model.writing import Changes, apply_changes, load_documents
+from fairlead.model.writing import Changes, apply_changes
 from fairlead.resting import in_steps
 from fairlead.store.codec import decode_stored, encode, owner_stored
 from fairlead.store.fair_semaphore import FairSemaphore, TooMany
@@ -31,7 +39,6 @@ from fairlead.store.interface import (
     Batch,
     Compacted,
     Conflict,
-    Document,
     Overtaken,
     Store,
     StoreError,
@@ -39,6 +46,7 @@ from fairlead.store.interface import (
 )
 from fairlead.store.looks import AGAIN, Looks
 from fairlead.store.races import pause
+from fairlead.store.rereading import CLAIM, Stored, concerned, parts, read_stored, with_stored, written
 
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
@@ -52,9 +60,10 @@ ASKING_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
 """The project that asks: each has its turn to write, however much the others have to be written."""
 CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 """Takes the names of the owners that were written for a request."""
-CLAIM = "claim/"
-PAGE = 500
-"""Documents that are read at once."""
+UNDISTURBED = 3
+"""Times that a model is made of what was read anew while others are served; then it is made without a rest."""
+DERIVED, TOLD = 5, 200
+"""Owners without a rest: each load balancer may have a thousand members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +139,8 @@ class Model:
 
     async def read(self) -> None:
         """All that is stored, once, before anything else is asked of the model. Raises StoreUnavailable."""
-        documents, began = await self._store.range("", limit=PAGE)
-        while documents:  # page by page: all of them at once would take as much memory as the model
-            page = ((self._decoded(each.key, each.value), each.revision) for each in _without_claims(documents))
-            self.snapshot = load_documents(self.snapshot, page, began)
-            documents, _ = await self._store.range("", after=documents[-1].key, limit=PAGE)
-        self.snapshot = derive_all(replace(self.snapshot, revision=began))
-        await self.catch_up()  # with what others wrote between two pages
+        stored, revision = await read_stored(self._store, self.snapshot.generations, self._decoded)
+        self.snapshot = derive_all(at_once(with_stored(self.snapshot, stored, revision)))
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """`subscriber` is called with the affected owners after every change by anybody, and must not wait."""
@@ -330,34 +334,41 @@ class Model:
         return at_own
 
     async def _reload(self) -> None:
-        """The feed no longer tells what happened: compare with everything that is stored, page by page.
+        """The feed no longer tells what happened: compare with everything that is stored.
 
-        Until all was seen the revision is what it was: who is cut off in between begins again.
+        Until all was read nothing is changed: who is cut off in between begins again.
         """
         LOG.warning("too far behind the store: read all of it again")
-        gone = set(self.snapshot.generations)
-        documents, began = await self._store.range("", limit=PAGE)
-        while documents:
-            await in_steps(self._compare(documents, gone))
-            documents, _ = await self._store.range("", after=documents[-1].key, limit=PAGE)
-        await in_steps(self._forget(gone))
-        self.snapshot = replace(self.snapshot, revision=began)
-        await self._catch_up()  # with what others wrote between two pages
+        stored, revision = await read_stored(self._store, self.snapshot.generations, self._decoded)
+        for _ in range(UNDISTURBED):
+            old = self.snapshot
+            new, owners = await in_steps(_made_of(old, stored, revision))
+            if have_same_documents(old, self.snapshot):
+                break
+        else:
+            old = self.snapshot
+            new, owners = at_once(_made_of(old, stored, revision))
+        self.snapshot = with_facts_of(new, self.snapshot)
+        telling = self._publish_all(old, tuple(stored), owners)
+        try:
+            await in_steps(telling)
+        finally:  # whoever waits no longer: all of it is known by now, and nobody tells it again
+            at_once(telling)
 
-    def _compare(self, documents: Iterable[Document], gone: set[Owner]) -> Steps[None]:
-        """Those that are other than here, and none of them is gone."""
-        for document in _without_claims(documents):
-            owner = owner_stored(document.key)
-            if owner is None or self.snapshot.generations.get(owner) != document.revision:
-                changes = Changes(puts=(self._decoded(document.key, document.value),))
-                self._publish_late(changes, document.revision)
-            if owner is not None:
-                gone.discard(owner)
+    def _publish_all(self, old: Snapshot, documents: Sequence[Owner], owners: Sequence[Owner]) -> Steps[None]:
+        """What was read anew, when it is in the snapshot."""
+        for some in parts(documents, DERIVED):
+            self.snapshot = derive(self.snapshot, some)
+            self._show(Published(before=old, after=self.snapshot, documents=tuple(some), derived=tuple(some)))
             yield
-
-    def _forget(self, gone: set[Owner]) -> Steps[None]:
-        for owner in sorted(gone, key=str):
-            self._publish_late(Changes(deletes=(owner,)), self.snapshot.revision)
+        read = frozenset(documents)
+        for some in parts([owner for owner in owners if owner not in read], DERIVED):
+            before = self.snapshot
+            self.snapshot = derive(before, some)
+            self._show(Published(before=before, after=self.snapshot, derived=tuple(some)))
+            yield
+        for some in parts(owners, TOLD):
+            self._tell(tuple(some))
             yield
 
     def _publish_late(self, changes: Changes, revision: int) -> None:
@@ -370,16 +381,10 @@ class Model:
     def _take_in(self, batch: Batch) -> None:
         if batch.revision <= self.snapshot.revision:
             return
-        puts: list[Aggregate] = []
-        deletes: list[Owner] = []
-        for key, value in batch.documents.items():
-            if key.startswith(CLAIM):
-                continue
-            if value is not None:
-                puts.append(self._decoded(key, value))
-            elif (owner := owner_stored(key)) is not None:
-                deletes.append(owner)
-        self._publish(Changes(puts=tuple(puts), deletes=tuple(deletes)), batch.revision)
+        found = dict(written(batch, self._decoded))
+        puts = tuple(document for document in found.values() if document is not None)
+        deletes = tuple(owner for owner, document in found.items() if document is None)
+        self._publish(Changes(puts=puts, deletes=deletes), batch.revision)
 
     def _decoded(self, key: str, value: bytes) -> Aggregate:
         """Raises BadDocument and NewerDocument."""
@@ -407,8 +412,10 @@ class Model:
             subscriber(owners)
 
 
-def _without_claims(documents: Iterable[Document]) -> Iterator[Document]:
-    return (each for each in documents if not each.key.startswith(CLAIM))
+def _made_of(old: Snapshot, stored: Stored, revision: int) -> Steps[tuple[Snapshot, Sequence[Owner]]]:
+    """The snapshot with what was read anew, and the owners that this concerns."""
+    new = yield from with_stored(old, stored, revision)
+    return new, (yield from concerned(old, new, tuple(stored)))
 
 
 async def decided(changes: Changes | Awaitable[Changes]) -> Changes:

@@ -1,0 +1,67 @@
+"""Servers that are too far behind a store read all of it again, whatever has become of what they knew."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from fairlead.model.foreign import is_foreign
+from fairlead.model.owner import Owner
+from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.store.codec import encode
+from fairlead.store.model import Model, Published
+from fairlead.store.sqlite import SqliteStore
+from harness.stories import STORIES
+from harness.story import Story
+
+NOT_COMPARED = {"part_histories", "macs", "subnet_network"}
+"""Of versions that were passed over nothing is known; and in stories two may have one MAC, or subnets of one id."""
+
+
+def is_stored(story: Story) -> bool:
+    """All of it: nothing is on networks of others."""
+    return not any(is_foreign(each) for state in story.states for each in state.documents.values())
+
+
+async def move(store: SqliteStore, old: Mapping[Owner, Aggregate], new: Mapping[Owner, Aggregate]) -> None:
+    """In one transaction, and so many more that nobody is told of it by the feed."""
+    puts = {str(owner): encode(each) for owner, each in new.items() if old.get(owner) != each}
+    await store.transact(guards={}, puts=puts, deletes=[str(owner) for owner in old if owner not in new])
+    for number in range(3):
+        await store.transact(guards={}, puts={"claim/other": b"%d" % number}, deletes=[])
+
+
+def known(snapshot: Snapshot) -> dict[str, object]:
+    return {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in NOT_COMPARED}
+
+
+@pytest.mark.parametrize("story", [each for each in STORIES if is_stored(each)], ids=lambda story: story.path.stem)
+def test_whatever_was_written_meanwhile_is_known_then(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From state to state, to nothing, and from there to the last one."""
+    monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
+    monkeypatch.setattr("fairlead.store.rereading.PAGE", 7)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = await Model.load(store, lambda *_: None)
+        told, shown = list[Owner](), list[Published]()
+        model.subscribe(told.extend)
+        model.watch(shown.append)
+        states = [state.documents for state in story.states]
+        for old, new in zip(({}, *states, {}), (*states, {}, states[-1]), strict=True):
+            told.clear()
+            shown.clear()
+            before = model.snapshot.generations
+            await move(store, old, new)
+            await model.catch_up()
+            again = await Model.load(store, lambda *_: None)
+            after = model.snapshot.generations
+            assert known(model.snapshot) == known(again.snapshot)
+            changed = {owner for owner in {*before, *after} if before.get(owner) != after.get(owner)}
+            assert {owner for each in shown for owner in each.documents} == changed
+            assert len(told) == len(set(told))
+        await store.close()
+
+    asyncio.run(run())
