@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -63,10 +63,10 @@ class Etcd:
         if number is signal.SIGKILL:
             self._running.pop(member).wait()
 
-    def ctl(self, *arguments: str, given: str | None = None) -> str:
+    def ctl(self, *arguments: str, given: str | None = None, members: Sequence[int] = range(MEMBERS)) -> str:
         """`given` is what it reads."""
         done = subprocess.run(
-            ["etcdctl", f"--endpoints={','.join(self.hosts)}", *self._tls, *arguments],
+            ["etcdctl", f"--endpoints={','.join(self.hosts[member] for member in members)}", *self._tls, *arguments],
             env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
             capture_output=True,
             input=given,
@@ -90,6 +90,23 @@ class Etcd:
                 return
             assert time.monotonic() < until, [path.read_text()[-500:] for path in self._folder.glob("*.log")]
             time.sleep(0.1)
+
+    def save(self, path: Path) -> None:
+        self.ctl("snapshot", "save", str(path), members=[0])
+
+    def restore(self, saved: Path) -> None:
+        """All members begin anew with what was saved, as operators do it."""
+        for member in list(self._running):
+            self.signal(member, signal.SIGKILL)
+        peers = [f"http://127.0.0.1:{port}" for _, port in self._ports]
+        cluster = ",".join(f"m{member}={peer}" for member, peer in enumerate(peers))
+        for member, peer in enumerate(peers):
+            data = self._folder / f"m{member}"
+            shutil.rmtree(data)
+            whose = f"--name=m{member}", f"--initial-cluster={cluster}", f"--initial-advertise-peer-urls={peer}"
+            self.ctl("snapshot", "restore", str(saved), f"--data-dir={data}", *whose)
+            self.start(member)
+        self.wait()
 
     def stop(self) -> None:
         for process in self._running.values():

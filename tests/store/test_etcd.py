@@ -420,6 +420,42 @@ def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
     asyncio.run(run())
 
 
+def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
+    """Servers that run meanwhile hear what is written from then on, and not again what was lost."""
+    saved = tmp_path / "snapshot"
+
+    async def run(cluster: Etcd) -> None:
+        location = parse_location(f"{','.join(cluster.hosts)}/restored")
+        store, other = [await EtcdStore.open(location, Access()) for _ in range(2)]
+        kept = await store.transact(guards={}, puts={"a": b"kept"}, deletes=[])
+        following = other.watch(kept)
+        heard = asyncio.ensure_future(anext(following))
+        cluster.save(saved)
+        for number in range(20):
+            lost = await store.transact(guards={}, puts={"a": b"%d" % number}, deletes=[])
+        await heard
+        while (await anext(following)).revision < lost:
+            pass
+        await asyncio.to_thread(cluster.restore, saved)
+        with pytest.raises(Compacted, match="older"):
+            async with asyncio.timeout(30):
+                await anext(following)
+        _, revision = await other.range("")
+        assert kept <= revision < lost
+        again = other.watch(revision)
+        heard = asyncio.ensure_future(anext(again))
+        first = await store.transact(guards={}, puts={"a": b"new"}, deletes=[])
+        assert dict((await asyncio.wait_for(heard, 30)).documents) == {"a": b"new"}
+        assert [batch.revision for batch in await other.changes(revision)] == [first]
+        for each in (again, following):
+            await each.aclose()
+        for each in (store, other):
+            await each.close()
+
+    with started() as cluster:
+        asyncio.run(run(cluster))
+
+
 def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(opened, monkeypatch: pytest.MonkeyPatch):
     async def run() -> None:
         store, other = await opened(), await opened()

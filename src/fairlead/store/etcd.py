@@ -238,14 +238,16 @@ class EtcdStore:
         self.more, self._offset = int(offset.kvs[0].value) if offset.kvs else 0, _revision(offset)
 
     async def changes(self, after: int) -> list[Batch]:
+        heard = self._feed.newest
         head = await self.head()
+        if head < max(after, heard):
+            await self._feed.lose()
+            raise Compacted(f"{self._where} is older than what was read of it: it was restored, or is another")
         if head == after:
             return []
-        if head < after:
-            raise Compacted(f"{self._where} is older than what was read of it: it was restored, or is another")
-        heard = await self._feed.up_to(after, head)
-        if heard is not None:
-            return heard
+        told = await self._feed.up_to(after, head)
+        if told is not None:
+            return told
         batches: list[Batch] = []
         until = _now() + PATIENCE
         while not batches or batches[-1].revision < head:

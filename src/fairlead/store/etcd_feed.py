@@ -96,6 +96,19 @@ class Feed:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    async def lose(self) -> None:
+        """What is kept never was: the store has gone back to what it was before. The stream is another one then."""
+        follows = self._task is not None
+        await self.close()
+        self._forget()
+        if follows:
+            self.start()
+
+    @property
+    def newest(self) -> int:
+        """The revision of the newest that is kept; 0 for none."""
+        return self._batches[-1].revision if self._batches else 0
+
     def since(self, revision: int) -> list[Batch] | None:
         """What came after it; None when that is not kept."""
         if self._began is None or not self._began <= revision <= self._reached:
