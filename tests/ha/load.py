@@ -59,7 +59,7 @@ class Wire(requests.Session):
         asked = perf_counter()
         try:
             answer = super().request(*words, **options)
-        except requests.ConnectionError as error:
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             refused = "NewConnectionError" in repr(error) or "refused" in str(error)
             self.attempts.append(Attempt(asked, perf_counter(), "not connected" if refused else "connection lost"))
             raise
@@ -186,7 +186,7 @@ class Client(threading.Thread):
         options = {} if body is None else {"json": body}
         try:
             answer = self._adapter.request(path, method, raise_exc=False, **options)
-        except exceptions.ConnectFailure:
+        except exceptions.ConnectionError:  # in the middle of an answer too, which clients do not ask for again
             return self._wire.attempts[-1].code, None, tuple(self._wire.attempts)
         return str(answer.status_code), self._wire.attempts[-1].body, tuple(self._wire.attempts)
 
