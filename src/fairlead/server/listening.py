@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -130,9 +131,11 @@ class _Server(uvicorn.Server):
         self.started = True
         tell_supervisor(READY)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Only now it is the process that ends. systemd kills who goes on after these words, and a server that has no
+        more to serve may go on to stand by."""
         tell_supervisor(STOPPING)
-        await super().shutdown(sockets)
+        super().handle_exit(sig, frame)
 
     def _accept(self, listener: _Listener, clients: ClientConnections) -> Acceptor:
         """Whichever way they come, they are counted together."""

@@ -1,0 +1,125 @@
+"""The turns that a server takes in one process, to serve and to stand by: what its supervisor hears of them, and when
+it ends."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlead.options import Configuration, ProviderOptions, ServerOptions, StoreOptions
+from fairlead.server import standby
+from fairlead.server.process import serve
+from fairlead.store.sqlite import SqliteStore
+from harness import goldens
+
+KEY = "network/net9"
+PATIENCE = 30.0
+
+
+@dataclass
+class Turns:
+    """A server of this process, without a central dataplane."""
+
+    folder: Path
+    hears: socket.socket
+    words: list[str] = field(default_factory=list)
+    """What its supervisor has heard, without the signs of life."""
+
+    @property
+    def configuration(self) -> Configuration:
+        return Configuration(
+            server=ServerOptions(listen=f"unix:{self.folder}/api.sock"),
+            store=StoreOptions(path=str(self.folder / "fairlead.db")),
+            providers=ProviderOptions(names="native=native", default="native"),
+        )
+
+    def heard(self) -> list[str]:
+        while True:
+            try:
+                self.words += [each for each in self.hears.recv(4096).decode().splitlines() if each != "WATCHDOG=1"]
+            except BlockingIOError:
+                return self.words
+
+    async def change(self, puts: dict[str, bytes], deletes: tuple[str, ...] = ()) -> None:
+        """As another server does."""
+        store = await SqliteStore.open(self.folder / "fairlead.db")
+        try:
+            await store.transact(guards={}, puts=puts, deletes=deletes)
+        finally:
+            await store.close()
+
+    async def answers(self) -> int:
+        """0 while nobody listens."""
+        transport = httpx.AsyncHTTPTransport(uds=f"{self.folder}/api.sock")
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            try:
+                return (await client.get("/readyz")).status_code
+            except httpx.TransportError:
+                return 0
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await holds():  # noqa: ASYNC110 - of another task
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    monkeypatch.setattr(standby, "LOOK_AGAIN", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as hears:
+        hears.bind(f"{tmp_path}/notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
+        yield Turns(tmp_path, hears)
+
+
+def run(turns: Turns, story: Callable[[], Awaitable[None]]) -> None:
+    """The story of a server that serves at the beginning and has ended after it."""
+
+    async def told() -> None:
+        serving = asyncio.create_task(serve(turns.configuration))
+        await until(lambda: answer(turns, 200))
+        await story()
+        async with asyncio.timeout(PATIENCE):
+            await serving
+
+    asyncio.run(told())
+
+
+async def answer(turns: Turns, status: int) -> bool:
+    return await turns.answers() == status
+
+
+def end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def newer() -> bytes:
+    network = json.loads((goldens.folder(1) / "network.json").read_text())
+    return json.dumps({**network, "id": "net9", "format": 2}).encode()
+
+
+async def stand_by_and_go_on(turns: Turns) -> None:
+    await turns.change({KEY: newer()})
+    await until(lambda: answer(turns, 503))
+    await turns.change({}, (KEY,))
+    await until(lambda: answer(turns, 200))
+
+
+def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
+    """systemd kills what goes on after it has said STOPPING=1."""
+
+    async def story() -> None:
+        await stand_by_and_go_on(turns)
+        assert set(turns.heard()) == {"READY=1"}
+        end()
+
+    run(turns, story)
+    assert turns.heard() == ["READY=1"] * 3 + ["STOPPING=1"]
