@@ -14,13 +14,16 @@ import httpx
 import pytest
 
 from fairlead.options import Configuration, ProviderOptions, ServerOptions, StoreOptions
-from fairlead.server import standby
+from fairlead.server import process, standby
 from fairlead.server.process import serve
+from fairlead.store.formats import NewerDocument
+from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
 
 KEY = "network/net9"
 PATIENCE = 30.0
+NEWER = NewerDocument(KEY, "format 2")
 
 
 @dataclass
@@ -29,6 +32,8 @@ class Turns:
 
     folder: Path
     hears: socket.socket
+    models: list[Model] = field(default_factory=list)
+    """Of each of its turns to serve."""
     words: list[str] = field(default_factory=list)
     """What its supervisor has heard, without the signs of life."""
 
@@ -77,7 +82,14 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as hears:
         hears.bind(f"{tmp_path}/notify")
         monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
-        yield Turns(tmp_path, hears)
+        found = Turns(tmp_path, hears)
+
+        def make(*given: object) -> Model:
+            found.models.append(Model(*given))  # type: ignore[arg-type]
+            return found.models[-1]
+
+        monkeypatch.setattr(process, "Model", make)
+        yield found
 
 
 def run(turns: Turns, story: Callable[[], Awaitable[None]]) -> None:
@@ -123,3 +135,43 @@ def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
 
     run(turns, story)
     assert turns.heard() == ["READY=1"] * 3 + ["STOPPING=1"]
+
+
+def outgrow(model: Model) -> None:
+    """As if the feed had brought what a newer version wrote."""
+    model.newer = NEWER
+    model.outgrown.set()
+
+
+@pytest.mark.parametrize("order", [(outgrow, end), (end, outgrow)], ids=["then the end", "after the end"])
+def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, order: tuple[Callable[..., None], ...]):
+    async def story() -> None:
+        for each in order:
+            each(*turns.models[-1:] if each is outgrow else ())
+        await asyncio.sleep(0)
+
+    run(turns, story)
+    assert turns.heard() == ["READY=1", "STOPPING=1"]
+
+
+def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+):
+    """The document is gone at the same moment."""
+
+    gone = asyncio.Event()
+
+    async def is_readable(*_: object) -> bool:
+        if gone.is_set():
+            end()
+        return gone.is_set()
+
+    monkeypatch.setattr(standby, "_is_readable", is_readable)
+
+    async def story() -> None:
+        outgrow(turns.models[-1])
+        await until(lambda: answer(turns, 503))
+        gone.set()
+
+    run(turns, story)
+    assert turns.heard() == ["READY=1", "READY=1", "STOPPING=1"]

@@ -82,6 +82,7 @@ class _Server(uvicorn.Server):
         self._secrets = secrets
         self._tls = _serving_tls(self._options)
         self._reading: asyncio.Task[None] | None = None
+        self.told_to_end = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,6 +135,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Only now it is the process that ends. systemd kills who goes on after these words, and a server that has no
         more to serve may go on to stand by."""
+        self.told_to_end = True
         tell_supervisor(STOPPING)
         super().handle_exit(sig, frame)
 
@@ -186,8 +188,9 @@ async def listen(
     secrets: Secrets,
     *,
     until: asyncio.Event | None = None,
-) -> None:
-    """Until a signal, or until that is set."""
+) -> bool:
+    """Until a signal, or until that is set. Whether the process was told to end, be it while the last callers were
+    answered."""
     options, trusted = configuration.server, configuration.server.trusted_proxies
     lxd, nodes = secrets.lxd, secrets.nodes
     behind_proxies = {
@@ -211,6 +214,7 @@ async def listen(
             await server.serve(sockets=[each.socket for each in listeners])
         finally:
             ending.cancel()
+        return server.told_to_end
 
 
 async def _end(server: uvicorn.Server, until: asyncio.Event) -> None:

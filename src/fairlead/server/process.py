@@ -141,13 +141,13 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
             challenge=challenge(configuration),
             loop_lag=loop_lag,
         )
-        await listen(
+        told_to_end = await listen(
             apps,
             configuration,
             Secrets(authenticate=authenticate, lxd=lxd, nodes=nodes, renew_store=store.renew),
             until=model.outgrown,
         )
-    return model.newer
+    return None if told_to_end else model.newer
 
 
 SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")

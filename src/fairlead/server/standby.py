@@ -52,11 +52,13 @@ async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
     )
     try:
         async with at_work(keep_alive):
-            await listen(Applications(all=app, lxd=app, nodes=app), configuration, secrets, until=readable)
+            told_to_end = await listen(
+                Applications(all=app, lxd=app, nodes=app), configuration, secrets, until=readable
+            )
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-    return readable.is_set()
+    return not told_to_end
 
 
 async def _nothing() -> None:
