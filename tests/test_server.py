@@ -15,6 +15,7 @@ from fairlead.config import BadConfiguration
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.writing import Changes
 from fairlead.options import Configuration, OvnOptions
+from fairlead.server.central import CentralDataplane
 from fairlead.server.listening import open_socket
 from fairlead.server.ovn import NETWORKS_UNHEARD, PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
 from fairlead.server.process import refuse_strangers
@@ -146,3 +147,40 @@ def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, 
         await store.close()
 
     asyncio.run(run())
+
+
+class BrokenModel(Model):
+    """A mistake of Fairlead's own, the first time."""
+
+    reads = 0
+
+    async def catch_up(self) -> None:
+        self.reads += 1
+        if self.reads == 1:
+            raise ZeroDivisionError
+        await super().catch_up()
+
+
+def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
+    """After the pause of a task that begins again, and without waiting once more for what is observed."""
+    first_hears = 0
+
+    async def first_hear() -> None:
+        nonlocal first_hears
+        first_hears += 1
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "s.db")
+        model = BrokenModel(store, compile_owner)
+        options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
+        driver = OvnControl(OVN, model, options).driver
+        central = CentralDataplane(OVN, model, driver, first_hear=first_hear)
+        async with central:
+            central.look_again()
+            async with asyncio.timeout(10):
+                while model.reads < 2:  # noqa: ASYNC110 - a task of the dataplane's
+                    await asyncio.sleep(0.01)
+        await store.close()
+
+    asyncio.run(run())
+    assert first_hears == 1

@@ -157,31 +157,41 @@ class CentralDataplane:
         await self.reconciler.run()
 
     async def _look_when_wanted(self) -> None:
-        """At the start, when the dataplane comes back, and hourly."""
-        await self._first_hear()
-        self._heard.set()
+        """At the start, when the dataplane comes back, and hourly. A look that fails by a mistake is made again when
+        this task is started again."""
+        if not self._heard.is_set():
+            await self._first_hear()
+            self._heard.set()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):
                     await self._look_wanted.wait()
-            with contextlib.suppress(TimeoutError):
-                await self.driver.wait_ready(LOCK_PATIENCE)
-            self._look_wanted.clear()
             try:
-                await self._model.catch_up()  # the lock may come before what its last holder has stored
-                changed = await self.reconciler.resync()
-            except MassDelete as brake:
-                LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
-                self._in_step()
-            except DriverError as error:
-                LOG.warning("no resync: %s; there will be one when %s is back", error, self._title)
-            except StoreError as error:
-                LOG.warning("no resync: %s; trying again", error)
-                await asyncio.sleep(STORE_PAUSE)
+                with contextlib.suppress(TimeoutError):
+                    await self.driver.wait_ready(LOCK_PATIENCE)
+                self._look_wanted.clear()
+                await self._look()
+            except Exception:
                 self._look_wanted.set()
-            else:
-                LOG.info("resync: %d owners differ", changed)
-                self._in_step()
+                raise
+
+    async def _look(self) -> None:
+        """At everything."""
+        try:
+            await self._model.catch_up()  # the lock may come before what its last holder has stored
+            changed = await self.reconciler.resync()
+        except MassDelete as brake:
+            LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
+            self._in_step()
+        except DriverError as error:
+            LOG.warning("no resync: %s; there will be one when %s is back", error, self._title)
+        except StoreError as error:
+            LOG.warning("no resync: %s; trying again", error)
+            await asyncio.sleep(STORE_PAUSE)
+            self._look_wanted.set()
+        else:
+            LOG.info("resync: %d owners differ", changed)
+            self._in_step()
 
     def _in_step(self) -> None:
         self.reconciler.retry_now()
