@@ -12,7 +12,9 @@ SMALL_PARTS = (700, 10, 1)
 def frozen() -> Iterator[None]:
     """What lives is looked through for garbage once, and never again: with ten thousand load balancers every client
     would wait for half a second. Frozen objects are freed when nothing refers to them, like all others. What is new is
-    looked through in small parts: what a thousand agents bring that come together took 60 ms."""
+    looked through in small parts: what a thousand agents bring that come together took 60 ms.
+
+    Afterwards all of it may be collected again: circles that stay frozen are for ever."""
 
     def freeze(phase: str, information: dict[str, int]) -> None:
         if phase == "stop" and information["generation"] == 2:
@@ -27,4 +29,5 @@ def frozen() -> Iterator[None]:
         yield
     finally:
         gc.callbacks.remove(freeze)
+        gc.unfreeze()
         gc.set_threshold(*before)

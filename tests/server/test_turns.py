@@ -2,6 +2,7 @@
 it ends."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import ref
 
 import httpx
 import pytest
@@ -32,7 +34,7 @@ class Turns:
 
     folder: Path
     hears: socket.socket
-    models: list[Model] = field(default_factory=list)
+    models: "list[ref[Model]]" = field(default_factory=list)
     """Of each of its turns to serve."""
     words: list[str] = field(default_factory=list)
     """What its supervisor has heard, without the signs of life."""
@@ -44,6 +46,12 @@ class Turns:
             store=StoreOptions(path=str(self.folder / "fairlead.db")),
             providers=ProviderOptions(names="native=native", default="native"),
         )
+
+    @property
+    def model(self) -> Model:
+        """Of the turn that goes on."""
+        (model,) = filter(None, (each() for each in self.models))
+        return model
 
     def heard(self) -> list[str]:
         while True:
@@ -85,11 +93,13 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
         found = Turns(tmp_path, hears)
 
         def make(*given: object) -> Model:
-            found.models.append(Model(*given))  # type: ignore[arg-type]
-            return found.models[-1]
+            model = Model(*given)  # type: ignore[arg-type]
+            found.models.append(ref(model))
+            return model
 
         monkeypatch.setattr(process, "Model", make)
         yield found
+        gc.freeze()  # as tests/conftest.py has left it
 
 
 def run(turns: Turns, story: Callable[[], Awaitable[None]]) -> None:
@@ -147,7 +157,7 @@ def outgrow(model: Model) -> None:
 def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, order: tuple[Callable[..., None], ...]):
     async def story() -> None:
         for each in order:
-            each(*turns.models[-1:] if each is outgrow else ())
+            each(turns.model) if each is outgrow else each()
         await asyncio.sleep(0)
 
     run(turns, story)
@@ -169,9 +179,24 @@ def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
     monkeypatch.setattr(standby, "_is_readable", is_readable)
 
     async def story() -> None:
-        outgrow(turns.models[-1])
+        outgrow(turns.model)
         await until(lambda: answer(turns, 503))
         gone.set()
 
     run(turns, story)
     assert turns.heard() == ["READY=1", "READY=1", "STOPPING=1"]
+
+
+def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns):
+    """Two models in memory could be too much for a machine that has room for one."""
+    left: list[int] = []
+
+    async def story() -> None:
+        await stand_by_and_go_on(turns)
+        left.append(sum(each() is not None for each in turns.models))
+        await stand_by_and_go_on(turns)
+        left.append(sum(each() is not None for each in turns.models))
+        end()
+
+    run(turns, story)
+    assert left == [1, 1]

@@ -69,6 +69,7 @@ async def serve(configuration: Configuration) -> None:
     """Until SIGINT or SIGTERM; while a newer version's documents are in the store it stands by. Raises
     StoreUnavailable, BadPasswordFile, BadConfiguration, OSError."""
     while (newer := await _work(configuration)) is not None:
+        newer.with_traceback(None)  # which leads to all that was in memory
         if not await stand_by(configuration, newer):
             return
 

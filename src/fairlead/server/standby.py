@@ -41,6 +41,7 @@ async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
     """Until the document is gone or can be read; False if it was told to end. Raises OSError."""
     LOG.error("standing by, and writing nothing: %s; upgrade this server", newer)
     gc.enable()
+    gc.collect()  # the model that this server had: nobody is served yet who would wait
     app = _app()
     readable = asyncio.Event()
     looking = asyncio.create_task(_look(configuration, newer.key, readable))
