@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from fairlead.api.node_counts import NodeCounts
 from fairlead.model.figures import Figures
 from fairlead.model.silence import SilentNode
+from fairlead.model.steps import at_once
 
 
 class Clock:
@@ -35,7 +36,7 @@ def test_a_server_goes_on_from_what_is_stored_of_a_silent_node():
     assert there.silent() == {}
     clock.now += 20
     assert there.silent() == {"node1": 0}
-    node = there.last_words("node1")
+    node = at_once(there.last_words("node1"))
     assert node == SilentNode(
         name="node1",
         since=NOON + timedelta(seconds=120),

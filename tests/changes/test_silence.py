@@ -16,6 +16,7 @@ from fairlead.model.port_ranges import PortRange
 from fairlead.model.sighting import LONGEST_ERROR, Sighting
 from fairlead.model.silence import MOST_COUNTED, MOST_SEEN, SilentNode
 from fairlead.model.snapshot import Aggregate, Snapshot
+from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.store.codec import encode
 from model.test_probes import FIRST, SECOND
@@ -30,6 +31,10 @@ def snapshot(*more: Aggregate) -> Snapshot:
     return apply_changes(Snapshot(), Changes(puts=(*DOCUMENTS, *more)), 1)
 
 
+def keep(there: Snapshot, node: SilentNode) -> Changes:
+    return at_once(keep_silent(there, node))
+
+
 def kept(found: Changes) -> SilentNode:
     (node,) = found.puts
     assert isinstance(node, SilentNode)
@@ -37,11 +42,11 @@ def kept(found: Changes) -> SilentNode:
 
 
 def test_of_one_silence_the_newest_is_kept_and_once():
-    assert keep_silent(snapshot(), ONE) == Changes(puts=(ONE,))
+    assert keep(snapshot(), ONE) == Changes(puts=(ONE,))
     later = replace(ONE, since=SINCE + 2 * TOGETHER)
-    assert keep_silent(snapshot(ONE), replace(later, since=SINCE + TOGETHER)) == Changes()
-    assert keep_silent(snapshot(ONE), later) == Changes(puts=(later,))
-    assert keep_silent(snapshot(later), ONE) == Changes()
+    assert keep(snapshot(ONE), replace(later, since=SINCE + TOGETHER)) == Changes()
+    assert keep(snapshot(ONE), later) == Changes(puts=(later,))
+    assert keep(snapshot(later), ONE) == Changes()
 
 
 def test_what_nobody_can_ask_for_is_not_kept():
@@ -52,12 +57,9 @@ def test_what_nobody_can_ask_for_is_not_kept():
         told=(("gone", Figures()),),
         seen=((nobodys, UP), *ONE.seen),
     )
-    assert kept(keep_silent(snapshot(), more)) == ONE
-    assert (
-        keep_silent(snapshot(), SilentNode(name="one", since=SINCE, counted=(("gone", Figures(errors=1)),)))
-        == Changes()
-    )
-    assert keep_silent(snapshot(), replace(ONE, counted=((LISTENER, Figures()),), seen=())) == Changes()
+    assert kept(keep(snapshot(), more)) == ONE
+    assert keep(snapshot(), SilentNode(name="one", since=SINCE, counted=(("gone", Figures(errors=1)),))) == Changes()
+    assert keep(snapshot(), replace(ONE, counted=((LISTENER, Figures()),), seen=())) == Changes()
 
 
 def test_it_is_forgotten_unless_it_is_of_another_silence():
@@ -82,16 +84,16 @@ def test_a_node_with_more_than_is_kept_keeps_what_matters_most(monkeypatch: pyte
     there = snapshot(replace(WEB, listeners=(*WEB.listeners, second)))
     few, many = Figures(connections=1), Figures(connections=2)
     node = replace(ONE, counted=((LISTENER, few), ("web-second", many)), seen=((FIRST, UP), (SECOND, DOWN)))
-    assert kept(keep_silent(there, node)) == replace(ONE, counted=(("web-second", many),), seen=((SECOND, DOWN),))
+    assert kept(keep(there, node)) == replace(ONE, counted=(("web-second", many),), seen=((SECOND, DOWN),))
 
 
 def test_of_all_silent_nodes_no_more_is_kept_than_servers_have_room_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(silence, "MOST_KEPT", 4)
     other = replace(ONE, name="other")
-    assert keep_silent(snapshot(ONE), other) == Changes(puts=(other,))
-    assert keep_silent(snapshot(ONE, other), replace(ONE, name="third")) == Changes()
+    assert keep(snapshot(ONE), other) == Changes(puts=(other,))
+    assert keep(snapshot(ONE, other), replace(ONE, name="third")) == Changes()
     newer = replace(ONE, since=SINCE + 2 * TOGETHER)
-    assert keep_silent(snapshot(ONE, other), newer) == Changes(puts=(newer,))
+    assert keep(snapshot(ONE, other), newer) == Changes(puts=(newer,))
 
 
 def test_the_largest_fits_into_what_a_store_takes():

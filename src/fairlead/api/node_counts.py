@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 
 from immutables import Map
 
 from fairlead.changes.silence import TOGETHER
 from fairlead.model.figures import Figures
 from fairlead.model.silence import SilentNode
-from fairlead.model.steps import Steps, at_once
+from fairlead.model.steps import Steps, at_once, in_order
 
 SILENCES = 3
 """Intervals after which a node that was to tell something again is silent."""
@@ -67,6 +68,7 @@ class NodeCounts:
         self._reports: dict[str, _Report] = {}
         self._counted: dict[str, set[str]] = {}
         """Listener -> the nodes that have counted for it: reading a listener costs these only."""
+        self._take_stored(clock())  # whoever asked first would keep all others waiting
 
     def report(
         self, chassis: str, figures: Mapping[str, Figures], interval: float, age: Callable[[str], float]
@@ -137,18 +139,16 @@ class NodeCounts:
     def heard_at(self, chassis: str) -> datetime:
         return self._reports[chassis].heard
 
-    def last_words(self, chassis: str) -> SilentNode:
+    def last_words(self, chassis: str) -> Steps[SilentNode]:
         """What is to be stored of a silent one; nothing yet of what it had seen."""
         report = self._reports[chassis]
-        entries = sorted(report.entries.items())
-        return SilentNode(
-            name=chassis,
-            since=report.heard,
-            counted=tuple((listener, replace(each.counted, active=0)) for listener, each in entries),
-            told=tuple(
-                (listener, replace(each.told, active=0)) for listener, each in entries if each.told != each.counted
-            ),
-        )
+        counted, told = [], []
+        for listener, each in (yield from in_order([*report.entries.items()], itemgetter(0))):
+            counted.append((listener, replace(each.counted, active=0)))
+            if each.told != each.counted:
+                told.append((listener, replace(each.told, active=0)))
+            yield
+        return SilentNode(name=chassis, since=report.heard, counted=tuple(counted), told=tuple(told))
 
     def _take_stored(self, now: float) -> None:
         """What is newer than what this server has heard itself."""

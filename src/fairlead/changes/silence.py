@@ -7,9 +7,12 @@ from datetime import datetime, timedelta
 
 from fairlead.model.covering import is_wanted
 from fairlead.model.figures import Figures
+from fairlead.model.health import Endpoint
 from fairlead.model.owner import Kind, Owner
+from fairlead.model.sighting import Sighting
 from fairlead.model.silence import MOST_COUNTED, MOST_KEPT, MOST_SEEN, SilentNode
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps, in_order
 from fairlead.model.writing import Changes
 
 TOGETHER = timedelta(seconds=1)
@@ -18,12 +21,12 @@ MEMORY = timedelta(days=1)
 """After which a silent node is forgotten."""
 
 
-def keep_silent(snapshot: Snapshot, node: SilentNode) -> Changes:
+def keep_silent(snapshot: Snapshot, node: SilentNode) -> Steps[Changes]:
     """Nothing if another server has kept as much, if nobody would miss it, or if too much is kept already."""
     kept = snapshot.silent_nodes.get(node.name)
     if kept is not None and kept.since + TOGETHER >= node.since:
         return Changes()
-    wanted = _bounded(snapshot, node)
+    wanted = yield from _bounded(snapshot, node)
     return Changes(puts=(wanted,)) if wanted.size and has_room(snapshot, wanted) else Changes()
 
 
@@ -45,14 +48,27 @@ def is_over(snapshot: Snapshot, node: SilentNode, now: datetime) -> bool:
     return now - node.since > MEMORY or not (said or any(is_wanted(snapshot, each) for each, _ in node.seen))
 
 
-def _bounded(snapshot: Snapshot, node: SilentNode) -> SilentNode:
+def _bounded(snapshot: Snapshot, node: SilentNode) -> Steps[SilentNode]:
     """Of what is there, in an order of its own."""
-    there = {name: each for name, each in node.counted if name in snapshot.listener_owner and each != Figures()}
-    most = sorted(there, key=lambda name: -there[name].connections)[:MOST_COUNTED]
+    there = {}
+    for name, each in node.counted:
+        if name in snapshot.listener_owner and each != Figures():
+            there[name] = each
+        yield
+    most = frozenset((yield from in_order([*there], lambda name: -there[name].connections))[:MOST_COUNTED])
     anew = {name: each for name, each in node.told if name in most}
-    seen = [(endpoint, each) for endpoint, each in node.seen if is_wanted(snapshot, endpoint)]
-    down_first = sorted(seen, key=lambda pair: (not pair[1].health.is_down, str(pair[0])))
-    return replace(node, counted=_in_order(there, most), told=_in_order(anew, anew), seen=tuple(down_first[:MOST_SEEN]))
+    seen = yield from _down_first(snapshot, node)
+    return replace(node, counted=_in_order(there, most), told=_in_order(anew, anew), seen=tuple(seen[:MOST_SEEN]))
+
+
+def _down_first(snapshot: Snapshot, node: SilentNode) -> Steps[list[tuple[Endpoint, Sighting]]]:
+    """Of whom it had seen those that anybody asks for."""
+    seen = []
+    for endpoint, each in node.seen:
+        if is_wanted(snapshot, endpoint):
+            seen.append((endpoint, each))
+        yield
+    return (yield from in_order(seen, lambda pair: (not pair[1].health.is_down, str(pair[0]))))
 
 
 def _in_order(values: Mapping[str, Figures], names: Iterable[str]) -> tuple[tuple[str, Figures], ...]:

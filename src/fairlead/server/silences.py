@@ -21,6 +21,10 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.health import Endpoint
 from fairlead.model.sighting import Sighting
 from fairlead.model.silence import MOST_KEPT, SilentNode
+from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
+from fairlead.model.writing import Changes
+from fairlead.resting import in_steps
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
 
@@ -85,8 +89,9 @@ class Silences:
 
     async def _keep_some(self, due: Sequence[str]) -> None:
         for chassis in due[:AT_ONCE]:
-            node = replace(self._counts.last_words(chassis), seen=self._seen_by(chassis))
-            after = await self._model.write(partial(keep_silent, node=node))
+            words = await in_steps(self._counts.last_words(chassis))
+            node = replace(words, seen=await in_steps(self._seen_by(chassis)))
+            after = await self._model.write(partial(_keep, node=node))
             self._kept[chassis] = node.since
             if not has_room(after, node):
                 LOG.warning("what silent chassis %s had told is not kept: %d are kept of others", chassis, MOST_KEPT)
@@ -98,6 +103,14 @@ class Silences:
         for node in over[:AT_ONCE]:
             await self._model.write(partial(forget_silent, node=node))
 
-    def _seen_by(self, chassis: str) -> tuple[tuple[Endpoint, Sighting], ...]:
-        seen = self._model.snapshot.sightings.items()
-        return tuple((endpoint, each) for endpoint, each in seen if each.chassis == chassis)
+    def _seen_by(self, chassis: str) -> Steps[tuple[tuple[Endpoint, Sighting], ...]]:
+        found = []
+        for endpoint, each in self._model.snapshot.sightings.items():
+            if each.chassis == chassis:
+                found.append((endpoint, each))
+            yield
+        return tuple(found)
+
+
+async def _keep(snapshot: Snapshot, node: SilentNode) -> Changes:
+    return await in_steps(keep_silent(snapshot, node))
