@@ -892,9 +892,9 @@ MUTANTS = (
     ),
     Mutant(
         "a node that fails is not told",
-        "model/balancer_status.py",
-        "works = not self.applied.failing and self.is_heard()",
-        "works = self.is_heard()",
+        "model/standing.py",
+        "(_is_heard(snapshot, balancer) and not _is_refused(snapshot, balancer))",
+        "_is_heard(snapshot, balancer)",
     ),
     Mutant(
         "rows of others are called as ours are",

@@ -9,7 +9,7 @@ import pytest
 from immutables import Map
 
 from fairlead.model.addresses import parse_address
-from fairlead.model.agent import Agent
+from fairlead.model.agent import Agent, Unapplied
 from fairlead.model.balancer_status import BalancerStatus, PartHistory, touch
 from fairlead.model.facts import AGENTS, with_facts
 from fairlead.model.hosts import Host, HostPrefix
@@ -135,14 +135,19 @@ def host(name: str, number: int) -> Host:
     return Host(name=name, number=number, addresses=(parse_address(f"192.0.2.{number}"),), prefixes=(prefix,))
 
 
-def announced(*heard: tuple[str, bool], monitor: bool = False) -> tuple[BalancerStatus, Pool]:
-    """One with a member behind each of two hosts; whose agents were heard, and which are heard still."""
+def announced(*heard: tuple[str, bool], monitor: bool = False, unapplied: str = "") -> tuple[BalancerStatus, Pool]:
+    """One with a member behind each of two hosts; whose agents were heard, and which are heard still. The first of them
+    could not apply an owner."""
     members = tuple(replace(MEMBER, id=f"m{n}", ordinal=n, address=parse_address(f"10.{n}.0.7")) for n in (1, 2))
     asks = PlainMonitor(id="mon", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
     pool = replace(POOL, members=members, health_monitor=asks if monitor else None)
     web = replace(WEB, provider="native", pools=(pool,))
     there = apply_changes(Snapshot(), Changes(puts=(POOL_OF_VIPS, host("h1", 1), host("h2", 2), web)), 1)
     agents = {name: Agent(name=name, since=NOON, heartbeat=1, heard=still) for name, still in heard}
+    if unapplied:
+        first = heard[0][0]
+        refused = Unapplied(dataplane="native", owner=unapplied, error="no")
+        agents[first] = replace(agents[first], unapplied=(refused,))
     return balancer_status(with_facts(there, AGENTS, agents), web, Applied(generation=1)), pool
 
 
@@ -174,4 +179,13 @@ def test_what_no_host_serves_is_not_online_and_nothing_waits_for_hosts(
     usual = OperatingStatus.OFFLINE if monitor else OperatingStatus.NO_MONITOR
     assert {where.of_member(pool, each) for each in pool.members} == {each or usual for each in of_members}
     assert (where.of_pool(pool), where.of_balancer()) == (of_pool, whole)
+    assert where.provisioning(where.balancer) is ProvisioningStatus.ACTIVE
+
+
+@pytest.mark.parametrize("name", ["h1", "h3"], ids=["where a member is", "where none is"])
+@pytest.mark.parametrize(("owner", "whole"), [("loadbalancer/web", DEGRADED), ("loadbalancer/other", ONLINE)])
+def test_a_host_that_cannot_apply_it_takes_nothing_from_the_others(name: str, owner: str, whole: OperatingStatus):
+    heard = dict.fromkeys((name, "h1", "h2"), True)
+    where, pool = announced(*heard.items(), unapplied=owner)
+    assert (where.of_pool(pool), where.of_balancer()) == (ONLINE, whole)
     assert where.provisioning(where.balancer) is ProvisioningStatus.ACTIVE

@@ -92,8 +92,9 @@ class BalancerStatus:
     """Whether the model knows, without any monitor, that nothing at the member's address can answer."""
     is_unserved: Callable[[Member], bool] = lambda _: False
     """Whether nobody is there who would lead anything to the member, monitored or not."""
-    is_heard: Callable[[], bool] = lambda: True
-    """Whether all nodes are that lead to its members. One that is silent goes on with what it was told last."""
+    is_kept: Callable[[], bool] = lambda: True
+    """Whether no node says that it cannot apply it, and all are heard that lead to its members: one that is silent goes
+    on with what it was told last."""
     by_proxies: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
     """How a listener stands to which proxies lead."""
 
@@ -121,7 +122,7 @@ class BalancerStatus:
         parts = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
         parts.update(self.of_listener(listener) for listener in self.balancer.listeners if listener.proxy_port)
         worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in parts)
-        works = not self.applied.failing and self.is_heard()
+        works = not self.applied.failing and self.is_kept()
         return next(worst, OperatingStatus.ONLINE if works else OperatingStatus.DEGRADED)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:

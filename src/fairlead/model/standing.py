@@ -27,7 +27,7 @@ def balancer_status(snapshot: Snapshot, balancer: LoadBalancer, applied: Applied
         agents_probe=snapshot.agents_probe,
         cannot_answer=lambda member: _cannot_answer(snapshot, balancer, member),
         is_unserved=lambda member: is_announced and not _is_served(snapshot, balancer, member),
-        is_heard=lambda: not is_announced or _is_heard(snapshot, balancer),
+        is_kept=lambda: not is_announced or (_is_heard(snapshot, balancer) and not _is_refused(snapshot, balancer)),
         by_proxies=lambda listener: proxies_standing(snapshot, balancer, listener),
     )
 
@@ -60,3 +60,10 @@ def _is_heard(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
     members = (member for pool in balancer.pools for member in pool.members)
     hosts = (may_be_behind(snapshot, balancer, each.address) for each in members)
     return all(host is None or is_heard(snapshot, host.name) for host in hosts)
+
+
+def _is_refused(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
+    """Whether any host says that it cannot apply it: clients there may not be served, wherever the members are."""
+    owner = str(Owner(Kind.LOAD_BALANCER, balancer.id))
+    telling = (agent for agent in snapshot.agents.values() if agent.unapplied and agent.heard)
+    return any(each.owner == owner for agent in telling for each in agent.unapplied)
