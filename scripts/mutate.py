@@ -764,8 +764,8 @@ MUTANTS = (
     Mutant(
         "one dataplane of several is enough",
         "model/status.py",
-        "min((applied.generation for applied in central.values()), default=newest)",
-        "max((applied.generation for applied in central.values()), default=newest)",
+        "min((applied.generation for applied in known.values()), default=newest)",
+        "max((applied.generation for applied in known.values()), default=newest)",
     ),
     Mutant(
         "a dataplane's failure is everybody's",

@@ -106,7 +106,6 @@ ANSWERS: dict[str, object] = {
         "dataplanes": {
             "ovn": {"applied": 7, "error": None, "desired": {"k": "Row k"}, "actual": {"k": "Row k"}},
             "toy": {"applied": 6, "error": "refused", "desired": {"a": "Row a"}, "actual": {}},
-            "leaf": {"chassis": {"chassis1": {"applied": 7, "error": None}}},
         },
     },
     "/operator/owners/api": {
@@ -181,7 +180,6 @@ def test_what_is_not_as_it_should_be_is_told_by_dataplane(capsys: pytest.Capture
             "    Row k",
             "  toy: applied 6, refused",
             "  + Row a",
-            "  leaf on chassis1: applied 7",
         ],
     )
     code, out, _ = run(capsys, "resync", "--url", operator)

@@ -93,8 +93,6 @@ def _show(arguments: argparse.Namespace, ask: Ask) -> int:
 
 
 def _print_dataplane(name: str, dataplane: Any) -> None:
-    for chassis, arrived in dataplane.get("chassis", {}).items():
-        print(f"  {name} on {chassis}: applied {arrived['applied']}{_why(arrived)}")
     for chassis, node in dataplane.get("nodes", {}).items():
         life = "" if node["agent"] == "heard" else ", no agent" if node["agent"] == "none" else ", its agent is silent"
         print(f"  {name} on {chassis}{life}{_why(node)}")

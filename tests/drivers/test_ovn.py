@@ -66,11 +66,10 @@ from fairlead.model.addresses import derive_mac
 from fairlead.model.foreign import ForeignNetwork, ForeignPort, ForeignRouter, is_foreign
 from fairlead.model.network import PortUse
 from fairlead.model.owner import Kind, Owner
-from fairlead.model.status import Where
 from fairlead.model.writing import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.loop import Reconciler
-from harness.story import State, Story, parse_chassis, parse_model, parse_plugged, read_story, render_rows
+from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, read_story, render_rows
 from harness.walk import NOTHING, World, walks, wanted_rows
 
 STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]

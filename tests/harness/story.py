@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from immutables import Map
 
@@ -29,7 +29,6 @@ from fairlead.model.owner import Kind, Owner, creation_order
 from fairlead.model.probes import derive_health
 from fairlead.model.slices import slice_of
 from fairlead.model.snapshot import Snapshot, with_health
-from fairlead.model.status import Where
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows, with_foreign
 from harness.language import (
     Documents,
@@ -51,6 +50,15 @@ EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"), proxied_providers=frozenset({"f
 
 PRODUCT = dataplanes_of(DEFAULT)
 """The dataplanes of the stories, unless a test hands in others."""
+
+
+class Where(NamedTuple):
+    """Where rows of an owner are applied: in a central dataplane, or in one of nodes on this chassis."""
+
+    dataplane: str
+    chassis: str = ""
+
+
 MODEL = Where("model")
 
 

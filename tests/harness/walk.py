@@ -25,12 +25,12 @@ from fairlead.model.foreign import Foreign, is_foreign
 from fairlead.model.foreign_news import admitted
 from fairlead.model.owner import WITHOUT_DOCUMENTS, Kind, Owner, creation_order
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import ProvisioningStatus, Where, derive_provisioning_status
+from fairlead.model.status import ProvisioningStatus, derive_provisioning_status
 from fairlead.model.steps import Steps
 from fairlead.model.writing import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
 from fairlead.reconciler.loop import Reconciler
-from harness.story import EMPTY, PRODUCT, State, Story, places_of, render_state, tell_health, view_of
+from harness.story import EMPTY, PRODUCT, State, Story, Where, places_of, render_state, tell_health, view_of
 
 FAILING = 0.3
 PATIENCE = 3_000
@@ -180,16 +180,12 @@ class World:
             assert (owner, wanted) == (owner, status)
 
     def dataplanes(self) -> Dataplanes:
-        """What a server knows of all sites, when the nodes have told it what they know."""
+        """What a server knows of all sites."""
         central = [
             Central(reconciler=site.reconciler, condition=_well) for site in self.sites if not site.where.chassis
         ]
         nodes = [site for site in self.sites if site.where.chassis]
-        kept = Dataplanes(lambda: self.snapshot, central, [site.dataplane for site in nodes])
-        for site in nodes:
-            for owner in owners_with_rows(self.snapshot):
-                kept.tell(owner, site.where, site.reconciler.applied(owner))
-        return kept
+        return Dataplanes(lambda: self.snapshot, central, [site.dataplane for site in nodes])
 
     def _change(self, state: State) -> Iterable[Owner]:
         news: dict[Owner, Foreign | None] = {

@@ -21,11 +21,11 @@ from fairlead.drivers.interface import Unreachable
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.standing import balancer_status
-from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
+from fairlead.model.status import Applied, combine
 from fairlead.model.steps import Steps, at_once
 from fairlead.model.writing import Changes, apply_changes
 from harness.api import inside
-from harness.story import State, Story, parse_chassis, parse_model, parse_plugged, places_of, read_story
+from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, places_of, read_story
 from harness.toy import NAMES, TOY, TOYS
 from harness.walk import World, check_goldens, walk_every_way
 
@@ -58,7 +58,7 @@ plugged chassis1 vm1
 plugged chassis2 vm2
 """
 WEB, OLD, CUT = (Owner(Kind.LOAD_BALANCER, name) for name in ("web", "old", "cut"))
-CHASSIS1, CHASSIS2 = Where("leaf", "chassis1"), Where("leaf", "chassis2")
+CHASSIS1 = Where("leaf", "chassis1")
 
 
 def make_world() -> World:
@@ -139,28 +139,13 @@ def test_a_dataplane_that_cannot_be_read_says_nothing_of_whom_it_has_nothing_of(
 
 
 def test_a_node_that_fails_takes_nothing_from_the_others():
+    """Its agent says it, and a load balancer of hosts is DEGRADED by that (tests/model/test_balancer_status.py)."""
+
     async def story(world: World) -> None:
         refuse(world, CHASSIS1)
         await settle(world)
-        assert statuses(world, CUT) == ("ACTIVE", "DEGRADED")
-        assert world.dataplanes().applied(CUT).failing == ("chassis1",)
-        assert statuses(world, WEB) == statuses(world, OLD) == ("ACTIVE", "ONLINE")
-        refuse(world, CHASSIS1, refusing=False)
-        await world.rest()
-        assert statuses(world, CUT) == ("ACTIVE", "ONLINE")
-
-    run(story)
-
-
-def test_what_a_node_has_told_is_forgotten_when_it_has_nothing_any_more():
-    async def story(world: World) -> None:
-        await settle(world)
-        kept = world.dataplanes()
-        assert set(kept.known(CUT)) == {Where("toy"), CHASSIS1, CHASSIS2}
-        for where in (CHASSIS1, CHASSIS2):
-            kept.tell(CUT, where, NEVER_APPLIED)
-        assert set(kept.known(CUT)) == {Where("toy")}
-        assert CUT not in kept._told
+        assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
+        assert [*world.dataplanes().known(CUT)] == ["toy"]
 
     run(story)
 
@@ -181,8 +166,7 @@ def test_news_is_waited_for_in_every_dataplane():
 
 
 def test_what_has_no_central_dataplane_is_there_when_it_is_stored():
-    assert combine({CHASSIS1: Applied(generation=3)}, 7) == Applied(generation=7)
-    assert combine({CHASSIS1: Applied(error="x")}, 7) == Applied(generation=7, failing=("chassis1",))
+    assert combine({}, 7) == Applied(generation=7)
 
 
 # Who compiles
@@ -263,13 +247,11 @@ def test_a_plan_is_of_all_dataplanes_and_of_each():
     assert "loadbalancer/old" not in plan
 
 
-def test_an_owner_is_shown_by_dataplane_and_chassis():
+def test_an_owner_is_shown_by_dataplane():
     (answer,) = see("/operator/owners/cut")
     shown = answer.json()
     assert (shown["status"], shown["error"]) == ("ERROR", "refused")
-    assert list(shown["dataplanes"]) == ["leaf", "toy"]
-    assert shown["dataplanes"]["leaf"]["chassis"]["chassis1"]["error"] == "refused"
-    assert shown["dataplanes"]["leaf"]["chassis"]["chassis2"]["error"] is None
+    assert list(shown["dataplanes"]) == ["toy"]
     toy = shown["dataplanes"]["toy"]
     assert (list(toy["desired"]), toy["actual"]) == (["Service cut-tcp-80", "Target cut-tcp-80 cut-a"], {})
     assert shown["desired"] == toy["desired"]

@@ -50,11 +50,9 @@ ROWS: Mapping[str, Schema] = {"desired": BY_KEY, "actual": BY_KEY}
 BY_DATAPLANE: Mapping[str, Schema] = {
     **ARRIVED,
     **ROWS,
-    "chassis": _each(object_schema(ARRIVED, ARRIVED)),
     **NODES,
 }
-"""A central dataplane has rows; one of nodes has chassis on which something has arrived, and nodes with the rows that
-they have to have."""
+"""A central dataplane has rows; one of nodes has nodes with the rows that they have to have."""
 SHOWN: Mapping[str, Schema] = {
     "owner": TEXT,
     "name": TEXT,
@@ -246,13 +244,10 @@ def _arrived(applied: Applied) -> JsonObject:
 def _by_dataplane(
     dataplanes: Dataplanes, owner: Owner, rows: Mapping[str, JsonObject], nodes: Mapping[str, JsonObject]
 ) -> JsonObject:
-    """What has arrived in each, on which chassis, and the rows of those that are here, and that nodes have to have."""
+    """What has arrived in each, and the rows of those that are here, and that nodes have to have."""
     found: dict[str, JsonObject] = {}
-    for where, applied in sorted(dataplanes.known(owner).items()):
-        if where.chassis:
-            found.setdefault(where.dataplane, {"chassis": {}})["chassis"][where.chassis] = _arrived(applied)
-        else:
-            found[where.dataplane] = {**_arrived(applied), "desired": {}, "actual": {}}
+    for name, applied in sorted(dataplanes.known(owner).items()):
+        found[name] = {**_arrived(applied), "desired": {}, "actual": {}}
     for each in dataplanes.central:
         name = each.dataplane.name
         if name in rows:  # which may be left from another provider

@@ -122,8 +122,7 @@ class BalancerStatus:
         parts = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
         parts.update(self.of_listener(listener) for listener in self.balancer.listeners if listener.proxy_port)
         worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in parts)
-        works = not self.applied.failing and self.is_kept()
-        return next(worst, OperatingStatus.ONLINE if works else OperatingStatus.DEGRADED)
+        return next(worst, OperatingStatus.ONLINE if self.is_kept() else OperatingStatus.DEGRADED)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:
         """One that leads to proxies stands as these do."""

@@ -1,14 +1,14 @@
 """Status is derived: nobody assigns ACTIVE, and nothing can be left PENDING by a crash.
 
-What was applied is known of each owner, dataplane and chassis. An owner is ACTIVE when every central dataplane has its
-newest generation. A node that fails takes nothing from the others: it shows as DEGRADED, an operating status.
+What was applied is known of each owner and central dataplane. An owner is ACTIVE when each of these has its newest
+generation. What nodes could not apply their agents say (`model/agent.py`): it takes nothing from the others, and shows
+as DEGRADED, an operating status (`model/standing.py`).
 The words are Octavia's (API reference, "Status Codes").
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 
 class ProvisioningStatus(StrEnum):
@@ -37,33 +37,21 @@ class Applied:
     stalled: bool = False
     """Whether it waits for a dataplane that nothing has come of for a while: a caller who waits for it waits in
     vain."""
-    failing: tuple[str, ...] = ()
-    """The nodes whose newest attempt failed."""
 
 
 NEVER_APPLIED = Applied()
 
 
-class Where(NamedTuple):
-    """Where rows of an owner are applied: in a central dataplane, or in one of nodes on this chassis."""
-
-    dataplane: str
-    chassis: str = ""
-
-
-def combine(known: Mapping[Where, Applied], newest: int) -> Applied:
-    """What is known of an owner in all its dataplanes together. One that no central dataplane has is nowhere to be
-    waited for: its newest generation counts as applied.
+def combine(known: Mapping[str, Applied], newest: int) -> Applied:
+    """What is known of an owner in all its central dataplanes together, by their names. One that none of them has is
+    nowhere to be waited for: its newest generation counts as applied.
     """
-    central = {where.dataplane: applied for where, applied in known.items() if not where.chassis}
-    errors = {name: applied.error for name, applied in central.items() if applied.error is not None}
-    told = (f"{name}: {error}" if len(central) > 1 else error for name, error in sorted(errors.items()))
-    failing = (where.chassis for where, applied in known.items() if where.chassis and applied.error is not None)
+    errors = {name: applied.error for name, applied in known.items() if applied.error is not None}
+    told = (f"{name}: {error}" if len(known) > 1 else error for name, error in sorted(errors.items()))
     return Applied(
-        generation=min((applied.generation for applied in central.values()), default=newest),
+        generation=min((applied.generation for applied in known.values()), default=newest),
         error="; ".join(told) if errors else None,
-        stalled=any(applied.stalled for applied in central.values()),
-        failing=tuple(sorted(set(failing))),
+        stalled=any(applied.stalled for applied in known.values()),
     )
 
 

@@ -1,6 +1,6 @@
 """All dataplanes that a server keeps, for those who ask of all at once: how an owner stands, and what is to be done.
 
-A central dataplane has a reconciler here. What is applied on nodes is told by the nodes.
+A central dataplane has a reconciler here. What nodes could not apply is a fact, which their agents tell.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairlead.dataplane.interface import Dataplane
 from fairlead.model.owner import Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.model.status import NEVER_APPLIED, Applied, Where, combine
+from fairlead.model.status import Applied, combine
 from fairlead.reconciler.loop import Reconciler
 
 
@@ -72,8 +72,6 @@ class Dataplanes:
         self.central = tuple(central)
         self.nodes = tuple(nodes)
         self._snapshot = snapshot
-        self._told: dict[Owner, dict[Where, Applied]] = {}
-        self._followers: list[Callable[[Owner], None]] = []
         self.applied: Callable[[Owner], Applied] = self._applied
         self.news: Callable[[Owner, int], Awaitable[None]] = self._news
         self.read_again: Callable[[Owner], None] = self._read_again
@@ -81,27 +79,15 @@ class Dataplanes:
             (alone,) = self.central
             self.applied, self.news, self.read_again = alone.applied, alone.reconciler.news, alone.reconciler.read_again
 
-    def tell(self, owner: Owner, where: Where, applied: Applied) -> None:
-        """What a node says; NEVER_APPLIED when it has nothing of the owner any more."""
-        told = {**self._told.get(owner, {}), where: applied}
-        if applied == NEVER_APPLIED:
-            del told[where]
-        self._told[owner] = told
-        if not told:
-            del self._told[owner]
-        for follower in self._followers:
-            follower(owner)
-
     def follow(self, follower: Callable[[Owner], None]) -> None:
-        """Call this whenever another thing is known of what of an owner has been applied, wherever."""
-        self._followers.append(follower)
+        """Call this whenever another thing is known of what of an owner has been applied."""
         for each in self.central:
             each.reconciler.follow(follower)
 
-    def known(self, owner: Owner) -> Mapping[Where, Applied]:
-        """What is known of an owner, where it is one to have rows. What fails elsewhere says nothing of it."""
-        central = {Where(each.dataplane.name): each.applied(owner) for each in self._concerned(owner)}
-        return {**central, **self._told.get(owner, {})}
+    def known(self, owner: Owner) -> Mapping[str, Applied]:
+        """What is known of an owner, by the names of the dataplanes in which it is one to have rows. What fails
+        elsewhere says nothing of it."""
+        return {each.dataplane.name: each.applied(owner) for each in self._concerned(owner)}
 
     def _applied(self, owner: Owner) -> Applied:
         snapshot = self._snapshot()
