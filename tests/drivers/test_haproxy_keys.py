@@ -1,7 +1,9 @@
 """Keys and certificates of a node's proxies: asked for by the rows that name them, renewed, and gone with these."""
 
 import asyncio
+import os
 import shutil
+import signal
 import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -77,6 +79,12 @@ def rows(target: int, *listeners: Listener) -> Rows:
 def shown(port: int) -> str:
     """The certificate, PEM."""
     return ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
+
+
+def lists(site: Site) -> list[str]:
+    """Of certificates, one for each listener, and those that were tried."""
+    [folder] = site.folder.glob("*/")
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("lists/*"))
 
 
 def files(site: Site) -> list[Path]:
@@ -240,6 +248,25 @@ async def test_what_the_program_does_not_take_changes_nothing(site: Site, lender
         await site.driver.renew()
     assert (site.pid, file.read_text()) == (first, OLD.whole)
     assert OLD.pem == await asyncio.to_thread(shown, port)
+
+
+@at_work
+async def test_the_list_of_a_listener_that_is_gone_is_gone_too(site: Site, machines: tuple[int, int]):
+    """Or a tenant who makes them and deletes them fills the node's memory."""
+    port, one, two = free_port(), free_port(), free_port()
+    await site.put(NET, NETWORK)
+    for number in range(3):
+        site.pace(0)
+        await site.put(WEB, rows(machines[0], secure(port, "old"), replace(secure(one, "old"), id=f"n{number}")))
+    assert lists(site) == ["draft/lists/n2", "draft/lists/safe", "lists/n2", "lists/safe"]
+    with pytest.raises(DriverError):
+        await site.put(WEB, rows(machines[0], secure(port, "third"), replace(secure(two, "old"), id="other")))
+    os.kill(site.pid, signal.SIGKILL)
+    await until(lambda: site.said[-2:] == [None, {port, one}])
+    assert OLD.pem == await asyncio.to_thread(shown, port)
+    assert [each for each in lists(site) if not each.startswith("draft")] == ["lists/n2", "lists/safe"]
+    await site.put(WEB, {})
+    assert lists(site) == []
 
 
 def test_a_disk_gets_no_key(tmp_path: Path, lender: Lender):

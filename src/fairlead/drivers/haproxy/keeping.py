@@ -25,16 +25,19 @@ from fairlead.drivers.haproxy.pace import FIRST_PAUSE, MANY, STEADY
 from fairlead.drivers.haproxy.places import Places
 from fairlead.drivers.haproxy.process import (
     CONTROL,
+    DRAFT,
     PEERS,
     Program,
     Running,
     all_running,
     check_beside,
     ended,
+    forget_lists,
     kill,
     retire,
     start,
     stop,
+    write_files,
 )
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import running_pid
@@ -98,8 +101,7 @@ class Keeper:
 
     def write(self, network: Network, texts: Mapping[str, str]) -> None:
         """Raises OSError."""
-        for name, text in texts.items():
-            self.rights.write(network.kept.folder / name, text)
+        write_files(network.kept.folder, texts, self.rights)
 
     async def replace(self, network: Network, process: AnyProcess, *, moved: bool) -> None:
         """By a process that reads the files. Raises DriverError and OSError."""
@@ -163,6 +165,8 @@ class Keeper:
             self.rights.make(network.kept.folder, (network.kept.folder / CONTROL).parent)
             network.kept.write(settled=True)
             self.secrets.forget(network.kept)
+            for each in (network.kept.folder, network.kept.folder / DRAFT):
+                forget_lists(each)
             return
         await self.places.remove(network_id)
         network.kept.remove()

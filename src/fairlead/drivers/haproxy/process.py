@@ -11,10 +11,11 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.dataplane.haproxy import LISTS
 from fairlead.dataplane.haproxy_text import CONFIGURATION
 from fairlead.drivers.haproxy.kept import PID, write_whole
 from fairlead.drivers.haproxy.rights import Rights
@@ -26,6 +27,8 @@ READY, POLL = 10.0, 0.02
 """Seconds until a process answers that was started, and between two looks whether it does."""
 GONE = 5.0
 """Seconds until one is killed that was asked to end."""
+DRAFT = "draft"
+"""A folder, in which a configuration is tried."""
 CONTROL, PEERS = "sockets/control", "sockets/peers"
 MOST_REPLACED = 4
 """Of one network, that were replaced and still have connections: the oldest of more are ended. Each is memory of the
@@ -125,15 +128,30 @@ def retire(others: Sequence[Running]) -> None:
         _signal(each, signal.SIGTERM)
 
 
+def write_files(folder: Path, texts: Mapping[str, str], rights: Rights) -> None:
+    """No other lists are there then. A process has read its lists when it began, and is told of them by their names
+    alone; before each start all files are written. Raises OSError."""
+    for name, text in texts.items():
+        rights.write(folder / name, text)
+    forget_lists(folder, texts)
+
+
+def forget_lists(folder: Path, named: Container[str] = ()) -> None:
+    """Lists of certificates that are not named: each listener has its own."""
+    with contextlib.suppress(OSError):
+        for path in (folder / LISTS).iterdir():
+            if f"{LISTS}/{path.name}" not in named:
+                path.unlink()
+
+
 async def check_beside(folder: Path, texts: Mapping[str, str], rights: Rights, program: Program) -> None:
     """In a folder beside, for paths are relative; with the secrets that are there. Raises NotStarted and OSError."""
-    draft = folder / "draft"
-    for name, text in texts.items():
-        rights.write(draft / name, text)
+    draft = folder / DRAFT
+    write_files(draft, texts, rights)
     link = draft / SECRETS
     if not link.is_symlink() and (folder / SECRETS).exists():
         link.symlink_to(folder / SECRETS)
-    await check(draft, program, next(iter(texts)))
+    await check(draft, program, CONFIGURATION)
 
 
 async def check(folder: Path, program: Program, configuration: str) -> None:
