@@ -3,10 +3,15 @@
 import asyncio
 import http.client
 import re
+import socket
 from typing import Any
+
+import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.rows import Rows
+from fairlead.drivers.haproxy import metrics
+from fairlead.drivers.haproxy.metrics import SOCKET
 from fairlead.model.loadbalancer import ListenerProtocol
 from fairlead.model.owner import Kind, Owner
 from harness.haproxy_site import NET, NETWORK, Site, at_work, get
@@ -20,8 +25,8 @@ OTHER = Owner(Kind.LOAD_BALANCER, "other")
 
 def with_metrics(port: int, at: int, *members: Any, limit: int = 100) -> Rows:
     web = pool("web", *members)
-    metrics = listener("m", at, protocol=ListenerProtocol.PROMETHEUS)
-    return HAPROXY.compile(view([listener("one", port, web, connection_limit=limit), metrics], [web]), WEB)
+    told = listener("m", at, protocol=ListenerProtocol.PROMETHEUS)
+    return HAPROXY.compile(view([listener("one", port, web, connection_limit=limit), told], [web]), WEB)
 
 
 def scrape(at: int, path: str = "/metrics") -> tuple[int, str]:
@@ -85,6 +90,52 @@ async def test_counters_only_grow_over_processes_and_agents(site: Site, machines
         site.pace(0)
         await site.put(WEB, with_metrics(port, at, first, limit=limit + 1))
     await scraped(at, ONE, 5)
+
+
+@at_work
+async def test_of_a_place_that_has_ended_nothing_is_kept(site: Site, machines: tuple[int, int]):
+    """Or an agent's memory grows with each network that is made, scraped and deleted."""
+    port, at = free_port(), free_port()
+    await site.put(NET, NETWORK)
+    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    await scraped(at, ONE, 0)
+    assert len(site.driver._metrics._scraped) == 1
+    await site.put(NET, {})  # the load balancer is there yet
+    assert site.driver._metrics._scraped == {}
+    assert b"503" in await asyncio.to_thread(asked_agent, site)
+    assert site.driver._metrics._scraped == {}
+
+
+def asked_agent(site: Site) -> bytes:
+    """As a proxy asks that is to end."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(site.folder / SOCKET))
+        client.sendall(b"GET /web HTTP/1.1\r\n\r\n")
+        return client.recv(100)
+
+
+@at_work
+async def test_a_scrape_that_is_under_way_when_a_place_ends_leaves_nothing(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    port, at, begun, free, ask = free_port(), free_port(), asyncio.Event(), asyncio.Event(), metrics._read
+
+    async def wait(*known: Any) -> None:
+        begun.set()
+        await free.wait()
+        await ask(*known)
+
+    await site.put(NET, NETWORK)
+    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    monkeypatch.setattr(metrics, "_read", wait)
+    scraping = asyncio.ensure_future(asyncio.to_thread(asked_agent, site))
+    await begun.wait()
+    ending = asyncio.ensure_future(site.put(WEB, {}))
+    late = asyncio.ensure_future(asyncio.to_thread(asked_agent, site))
+    await asyncio.sleep(0.1)
+    free.set()
+    await asyncio.gather(scraping, ending, late)
+    assert site.driver._metrics._scraped == {}
 
 
 @at_work

@@ -160,6 +160,7 @@ class Keeper:
     async def end(self, network: Network, network_id: str) -> None:
         """A network that has nobody to serve has no process, and without a port no place."""
         await self.stop(network)
+        self.metrics.forget(network)
         self._fail(network, "")
         if network.kept.process is not None:
             self.rights.make(network.kept.folder, (network.kept.folder / CONTROL).parent)

@@ -59,13 +59,17 @@ class Metrics:
         """Before another process takes the place of the one that serves: what it has counted is not lost. Where nobody
         asks, nothing is kept. Raises OSError."""
         if not _asking(network.kept):
-            self._scraped.pop(network.kept.folder, None)
+            self.forget(network)
             return
         await self._open()
         scraped = self._scraped.get(network.kept.folder)
         if scraped is not None and network.running is not None:
             with contextlib.suppress(Unavailable, TooMany):
                 await _read(network, scraped.meter)
+
+    def forget(self, network: Network) -> None:
+        """What its processes have counted: it has nobody to serve."""
+        self._scraped.pop(network.kept.folder, None)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -109,6 +113,8 @@ class Metrics:
 
     async def _look(self, network: Network) -> Meter:
         """Raises Unavailable and TooMany."""
+        if network.running is None:
+            raise Unavailable("the proxy does not run")  # its place may have ended: nothing is kept of it
         scraped = self._scraped.setdefault(network.kept.folder, _Scraped())
         async with scraped.busy:
             if (now := asyncio.get_running_loop().time()) >= scraped.until:
