@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
+from fairlead.dataplane.octavia_metrics import Meter, rendered
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy import metrics
 from fairlead.drivers.haproxy.metrics import SOCKET
@@ -112,6 +113,12 @@ def asked_agent(site: Site) -> bytes:
         client.connect(str(site.folder / SOCKET))
         client.sendall(b"GET /web HTTP/1.1\r\n\r\n")
         return client.recv(100)
+
+
+def test_a_load_balancer_whose_listeners_have_just_gone_is_told_of_too():
+    text = rendered(Meter(), frozenset(), frozenset(), memory=1)
+    assert value(text, "octavia_loadbalancer_listeners") == 0
+    assert value(text, "octavia_loadbalancer_requests_total") == 0
 
 
 @at_work

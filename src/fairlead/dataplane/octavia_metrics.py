@@ -167,7 +167,7 @@ def _sum(how: Sum, found: Mapping[str, Mapping[str, float]]) -> float:
     values = dict[str, float]()
     for family in reversed(how.families):
         values.update(found.get(family, {}))
-    return max(values.values(), default=0.0) if how.is_greatest else sum(values.values())
+    return max(values.values(), default=0.0) if how.is_greatest else sum(values.values(), 0.0)
 
 
 def _text(value: float) -> str:
