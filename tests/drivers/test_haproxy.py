@@ -14,7 +14,7 @@ from fairlead.dataplane.haproxy import Frontend, Server
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import Program
 from fairlead.drivers.interface import DriverError
-from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, until
+from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, sockets_at, until
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
 
@@ -92,17 +92,6 @@ async def test_the_next_process_takes_the_sockets_of_both_versions_over(site: Si
     assert site.pid != first
     assert set(before) == {"tcp", "tcp6"}
     assert sockets_at(port) == before
-
-
-def sockets_at(port: int) -> dict[str, list[str]]:
-    """The inodes of those that listen there, by the table of proc(5) that has them."""
-    found = dict[str, list[str]]()
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                found.setdefault(table, []).append(fields[9])
-    return found
 
 
 def asked(client: socket.socket) -> bytes:

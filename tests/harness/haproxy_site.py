@@ -149,6 +149,17 @@ def get(port: int, host: str = "127.0.0.1") -> str:
     return body.split()[0] if " 200 " in head.splitlines()[0] + " " and body else ""
 
 
+def sockets_at(port: int) -> dict[str, list[str]]:
+    """The inodes of those that listen there, by the table of proc(5) that has them."""
+    found = dict[str, list[str]]()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                found.setdefault(table, []).append(fields[9])
+    return found
+
+
 @dataclass
 class Asking:
     """Somebody asks again and again."""

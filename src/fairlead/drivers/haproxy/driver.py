@@ -24,7 +24,7 @@ from fairlead.drivers.haproxy.kept import Kept, read_kept
 from fairlead.drivers.haproxy.metrics import Metrics
 from fairlead.drivers.haproxy.network import Network, device_of, folder_name, network_of, ours, with_change
 from fairlead.drivers.haproxy.places import Places
-from fairlead.drivers.haproxy.process import CONTROL, Program, all_running, read_running
+from fairlead.drivers.haproxy.process import CONTROL, Program, read_running
 from fairlead.drivers.haproxy.rights import Rights
 from fairlead.drivers.haproxy.runtime import CommandFailed, tell
 from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, nobody_lends, said
@@ -97,10 +97,9 @@ class HAProxy:
             if kept.process is None:
                 await self._keeper.remove_left(each)
                 continue
-            network = self._networks[kept.process.network] = Network(kept, running=read_running(each))
+            running = read_running(each) if kept.settled else None
+            network = self._networks[kept.process.network] = Network(kept, running=running)
             network.missing = self._secrets.missing(kept)
-            if network.running is None and (left := await asyncio.to_thread(all_running, each)):
-                network.running, kept.settled = left[-1], False
             network.mending = asyncio.ensure_future(self._keeper.resume(network))
         if resuming := [each.mending for each in self._networks.values() if each.mending is not None]:
             await asyncio.wait(resuming, timeout=AT_START)

@@ -34,6 +34,7 @@ from fairlead.drivers.haproxy.process import (
     ended,
     forget_lists,
     kill,
+    left_running,
     retire,
     start,
     stop,
@@ -64,7 +65,11 @@ class Keeper:
     """Told of load balancers for which another thing is known of why their proxy does not come back."""
 
     async def resume(self, network: Network) -> None:
-        """What an earlier agent left; again and again until it is done."""
+        """What an earlier agent left; again and again until it is done. Where it had finished, who serves is written
+        down."""
+        if network.running is None and network.wanted is not None:
+            async with network.busy:
+                network.running, network.kept.settled = await left_running(network.kept.folder), False
         try:
             await self.go_on(network)
         except DriverError as error:
@@ -106,6 +111,8 @@ class Keeper:
     async def replace(self, network: Network, process: AnyProcess, *, moved: bool) -> None:
         """By a process that reads the files. Raises DriverError and OSError."""
         kept = network.kept
+        if kept.settled:
+            kept.write(settled=False)  # the next agent has to look who serves, if this one ends meanwhile
         if network.is_silent and network.running is not None:
             kill(network.running)  # connections would go on to be given to it
         if moved and network.running is not None and network.placed is not None:
@@ -143,10 +150,15 @@ class Keeper:
             self._fail(network, "")
 
     async def hold(self, network: Network) -> None:
-        """What was there before a change that failed."""
+        """What was there before a change that failed. The next agent is told who serves once that is known."""
+        kept, settled = network.kept, network.kept.settled
         with contextlib.suppress(OSError):
-            network.kept.write(settled=network.kept.settled)
+            kept.write(settled=False)
         await self._check_old(network)
+        kept.settled = settled
+        with contextlib.suppress(OSError):
+            kept.write(settled=settled and network.running is not None)
+        kept.settled = settled
         if network.running is None or not network.kept.settled:
             self.mend(network, FIRST_PAUSE)
 

@@ -100,12 +100,16 @@ def began_of(pid: int) -> str:
 
 def read_running(folder: Path) -> Running | None:
     """The one that the folder names, if it is there."""
+    found = _written(folder)
+    return found if found is not None and found.is_there else None
+
+
+def _written(folder: Path) -> Running | None:
     try:
         pid, began, *program = (folder / PID).read_text().split()
-        found = Running(int(pid), began, *program)
+        return Running(int(pid), str(int(began)), *program)
     except (OSError, ValueError, TypeError):
         return None
-    return found if found.is_there else None
 
 
 def all_running(folder: Path) -> list[Running]:
@@ -176,15 +180,15 @@ async def check(folder: Path, program: Program, configuration: str) -> None:
 
 
 async def start(folder: Path, program: Program, inside: Sequence[str], before: Running | None = None) -> Running:
-    """Returns when it takes connections. One that was `before` hands over its sockets, takes no new connections, and
-    ends when it has none.
+    """Returns when it takes connections. Who serves hands over its sockets, whoever that is; it and who was `before`
+    take no new connections, and end when they have none.
 
     Raises NotStarted; then the one before goes on, unless it was told already: it does not answer then.
     """
     control = folder / CONTROL
-    more = ("-sf", str(before.pid)) if before is not None else ()
-    if before is not None and await running_pid(control) == before.pid:  # who does not answer has none to hand over
-        more = ("-x", str(control), *more)
+    serves = await running_pid(control)  # who does not answer has none to hand over
+    others = dict.fromkeys(pid for pid in (serves, before.pid if before is not None else None) if pid is not None)
+    more = (*(("-x", str(control)) if serves is not None else ()), *(("-sf", *map(str, others)) if others else ()))
     here = ("-C", str(folder))  # where it looks for what it shows to members: default-path does not say so
     words = [*inside, *program.words("-db", *here, "-f", str(folder / CONFIGURATION), *more)]
     running, said = _spawn(words, program.file)
@@ -192,8 +196,10 @@ async def start(folder: Path, program: Program, inside: Sequence[str], before: R
         await _answered(running, control, said)
     finally:
         os.close(said)
-    with contextlib.suppress(OSError):  # it serves; the next agent finds it by `all_running`
+    try:
         write_whole(folder / PID, f"{running.pid} {running.began} {running.program}\n".encode())
+    except OSError:  # it serves; the next agent finds it by `left_running`
+        (folder / PID).unlink(missing_ok=True)
     return running
 
 
@@ -245,6 +251,21 @@ def _read(said: int) -> bytes:
         return os.read(said, 2**16)
     except BlockingIOError:
         return b""
+
+
+async def left_running(folder: Path) -> Running | None:
+    """Who serves, of those that an earlier agent left. It may have ended while another one was written down than it had
+    started: who is asked at the socket knows. One that is starting is waited for, since it takes the others' place."""
+    end, written = time.monotonic() + READY, _written(folder)
+    while True:
+        there = await asyncio.to_thread(all_running, folder)
+        answers = await running_pid(folder / CONTROL)
+        newer = [each for each in there if written is None or int(each.began) > int(written.began)]
+        if not newer or newer[-1].pid == answers or time.monotonic() > end:
+            break
+        await asyncio.sleep(POLL)
+    named = written if written in there else None
+    return next((each for each in (named, *there) if each is not None and each.pid == answers), named)
 
 
 async def stop(running: Running) -> None:

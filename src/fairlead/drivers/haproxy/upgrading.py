@@ -64,5 +64,6 @@ async def replace_program(keeper: Keeper, network: Network) -> None:
             await keeper.replace(network, process, moved=False)
         except (OSError, Unwritable, DriverError) as error:
             LOG.warning("the proxy of %s goes on with its older program: %s", network.kept.folder.name, error)
+            network.kept.settled = True  # who served before has all of it
             network.again = asyncio.get_running_loop().time() + AGAIN
             await keeper.hold(network)

@@ -1,0 +1,198 @@
+"""An agent ends in the midst of replacing a process: the next one goes on with the process that serves."""
+
+import asyncio
+import errno
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from fairlead.dataplane.rows import diff
+from fairlead.drivers.haproxy import keeping, process
+from fairlead.drivers.haproxy.kept import Kept
+from fairlead.drivers.haproxy.process import CONTROL, PID, READY, Program, all_running, left_running
+from fairlead.drivers.haproxy.runtime import running_pid
+from fairlead.drivers.interface import Later
+from fairlead.model.loadbalancer import ListenerProtocol
+from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, sockets_at, until
+from harness.ports import free_port
+from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
+
+pytestmark = [needs_haproxy]
+
+
+def ends_here(*_: object, **__: object) -> Any:
+    raise asyncio.CancelledError
+
+
+def before_it_starts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(process, "_spawn", ends_here)
+
+
+def while_it_starts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(process, "_answered", ends_here)
+
+
+def before_its_number_is_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(process, "write_whole", ends_here)
+
+
+def before_others_are_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keeping, "retire", ends_here)
+
+
+def before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
+    write = Kept.write
+
+    def end(kept: Kept, *, settled: bool) -> None:
+        if settled:
+            ends_here()
+        write(kept, settled=settled)
+
+    patch.setattr(Kept, "write", end)
+
+
+MOMENTS = [
+    before_it_starts,
+    while_it_starts,
+    before_its_number_is_written,
+    before_others_are_told,
+    before_it_is_settled,
+]
+
+
+async def upgraded(site: Site, port: int, plain: int, target: int) -> None:
+    """Its program is another file."""
+    path = Path(site.driver._keeper.program.path)
+    shutil.copy(path, path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+    await site.driver.look()
+    assert site.driver._upgrading.task is not None
+    await site.driver._upgrading.task
+
+
+async def changed(site: Site, port: int, plain: int, target: int) -> None:
+    with suppress(Later):
+        await site.driver.apply(WEB, diff(made(port, plain, target, limit=300), await site.driver.read(WEB)))
+    [network] = site.driver._networks.values()
+    assert network.turn.task is not None
+    await network.turn.task
+
+
+def made(port: int, plain: int, target: int, limit: int = 200) -> Any:
+    long = listener("two", plain, pool("web"), protocol=ListenerProtocol.TCP, connection_limit=limit)
+    return rows(port, member("m1", target), more=[long])
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("replaced", [upgraded, changed])
+def test_the_next_agent_goes_on_with_who_serves(
+    site: Site,
+    machines: tuple[int, int],
+    moment: Callable[[pytest.MonkeyPatch], None],
+    replaced: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    @at_work
+    async def run(site: Site) -> None:
+        port, plain, target = free_port(), free_port(), machines[0]
+        with ExitStack() as held:
+            program = Path(held.enter_context(TemporaryDirectory())) / "haproxy"
+            shutil.copy(PROGRAM, program)
+            site.driver._keeper.program = Program(path=str(program), user="")
+            await site.put(NET, NETWORK)
+            await site.put(WEB, made(port, plain, target))
+            [folder] = site.folder.glob("*/")
+            client = held.enter_context(socket.create_connection(("127.0.0.1", plain), 5))  # so that it stays
+            assert b"200" in await asyncio.to_thread(asked, client)
+            before = sockets_at(port)
+            asking = held.enter_context(Asking(port))
+            site.pace(0)
+            with monkeypatch.context() as killed:
+                moment(killed)
+                with pytest.raises(asyncio.CancelledError):
+                    await replaced(site, port, plain, target)
+            await site.driver.close()
+            site.driver = site.new()
+            await site.driver.open()
+            [network] = site.driver._networks.values()
+            await until(lambda: network.kept.settled)
+            assert sockets_at(port) == before
+            for limit in (400, 500):
+                site.pace(0)
+                await site.put(WEB, made(port, plain, target, limit))
+                assert network.running is not None
+                assert site.pid == network.running.pid == all_running(folder)[-1].pid
+                assert await running_pid(folder / CONTROL) == site.pid
+                assert sockets_at(port) == before
+            assert b"200" in await asyncio.to_thread(asked, client)
+            held.pop_all().close()
+        assert set(asking.answers) == {"m1"}
+        assert None not in site.said
+
+    run(site)
+
+
+def asked(client: socket.socket) -> bytes:
+    """The answer on a connection that stays."""
+    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"m1"):
+        more = client.recv(4096)
+        assert more, "it was closed"
+        answer += more
+    return answer
+
+
+@at_work
+async def test_whose_number_could_not_be_written_is_found(
+    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    """The folder is full, and the one before it lives on with a connection: the file says nothing then."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    port, plain, target = free_port(), free_port(), machines[0]
+    await site.put(NET, NETWORK)
+    await site.put(WEB, made(port, plain, target))
+    [folder], first = site.folder.glob("*/"), site.pid
+    with socket.create_connection(("127.0.0.1", plain), 5) as client:
+        assert b"200" in await asyncio.to_thread(asked, client)
+        site.pace(0)
+        with monkeypatch.context() as full:
+            full.setattr(process, "write_whole", refuse)
+            await site.put(WEB, made(port, plain, target, 300))
+        [network] = site.driver._networks.values()
+        assert network.running is not None
+        assert (network.running.pid != first, (folder / PID).exists()) == (True, False)
+        found = await left_running(folder)
+        assert found is not None
+        assert found.pid == network.running.pid
+
+
+@at_work
+async def test_one_that_has_ended_is_not_waited_for_because_another_lives_on_that_it_had_replaced(
+    site: Site, machines: tuple[int, int]
+):
+    port, plain, target = free_port(), free_port(), machines[0]
+    await site.put(NET, NETWORK)
+    await site.put(WEB, made(port, plain, target))
+    with socket.create_connection(("127.0.0.1", plain), 5) as client:
+        assert b"200" in await asyncio.to_thread(asked, client)
+        site.pace(0)
+        await site.put(WEB, made(port, plain, target, 300))
+        await site.driver.close()
+        os.kill(site.pid, signal.SIGKILL)
+        site.driver = site.new()
+        async with asyncio.timeout(READY / 2):
+            await site.driver.open()
+            await until(lambda: get(port) == "m1")
+        assert b"200" in await asyncio.to_thread(asked, client)
