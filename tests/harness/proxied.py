@@ -112,9 +112,10 @@ def written(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[st
 
 
 def refusal(folder: Path) -> str:
-    """What the program says of a configuration that it does not take; nothing of one that it does."""
-    command = [PROGRAM, "-c", "-q", "-f", str(folder / CONFIGURATION)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    """What the program says of a configuration that it does not take; nothing of one that it does. With `-q` it says
+    nothing at all."""
+    command = [PROGRAM, "-c", "-f", str(folder / CONFIGURATION)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
     return done.stdout + done.stderr if done.returncode else done.stderr
 
 
