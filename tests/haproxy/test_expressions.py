@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,25 @@ PIECES = st.sampled_from(
      "}", "{99}", "{9999}", "\\d", "\\D", "\\1", "\\b", "\\Z", "\\A", "\\u0041", "\\x41", "\\N{DASH}", "\\.", "\\\\",
      "\\-", "\\Q", "\\E", "\\g1", "é", "/", " ", "'", '"', "#", "%", "\\0", "\\n", "*+", "++", "?+"]
 )  # fmt: skip
+NASTY = [
+    "((ab){999}){999}",
+    "(?:[^ab]{3}c){999}",
+    "(?:(?:a|b){99}){99}",
+    "(?:(?:a{1,9}|b){1,999}c){1,3}",
+    "(){999}",
+    "(?!(?=){999}){9}",
+    r"(?i)(?P<n>(?:[\]{2}(]*a){99}){9}",
+    r"[\v-x]",
+    r"\v",
+    "(?<=(é|a))b",
+    "(?<=(?:é{2}|abc))b",
+    "(?<=é|a)b",
+    "(?<!()*)a",
+    "(?<!()?+)a",
+    "(?<=(?:a{999}){999})b",
+    "(?<=a(?=b*))b",
+]
+"""PCRE2 refuses most of them, each for another reason, and Python none."""
 GOOD = [
     "^/api/v[0-9]+/",
     r"\.(jpg|png)$",
@@ -37,6 +57,12 @@ GOOD = [
     "(?:a|b)+",
     "é+",
     r"^\/x\-y$",
+    "(?<!é)[a-c]{999}",
+    "(?<=[a-c]{3}|bcd)x",
+    r"([a-z0-9-]{1,63}\.){1,126}[a-z]{2,}",
+    r"^(?:[0-9]{1,3}\.){3}[0-9]{1,3}$",
+    "a{1,999}[b]{999}.{999}",
+    r"[](){9}\]]{9}",
 ]
 BAD = [
     "(",
@@ -52,6 +78,7 @@ BAD = [
     r"\Q",
     "(?#",
     r"(a)\1",
+    *NASTY,
 ]
 SLOW = [
     "^/(a+)+$",
@@ -83,6 +110,9 @@ def test_what_one_of_them_does_not_know_is_refused(text: str) -> None:
         ("((a{99}){99}){99}{9}{9}", "with more than 4 braces, which count repetitions"),
         ("a{99999}", "that repeats something more than 999 times"),
         (r"a\\Z\z", "with what PCRE2 and Python do not read alike"),
+        ("((ab){999}){999}", "that is too large with all that it repeats"),
+        ("(?<=(a|b))c", "that looks behind for what has groups in it"),
+        ("(?<=é|a)c", "that looks behind for what has no fixed number of bytes"),
         (r"\Qa", "with what PCRE2 and Python do not read alike"),
     ],
 )
@@ -93,17 +123,57 @@ def test_it_is_said_why(text: str, why: str) -> None:
 
 
 @needs_haproxy
+def test_what_haproxy_does_not_take_it_says() -> None:
+    """Or the two tests below would notice nothing."""
+    assert "regular expression is too large" in refusal_of(["((ab){999}){999}"])
+    assert refusal_of(GOOD) == ""
+
+
+@needs_haproxy
 @settings(FEW, max_examples=2, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(PIECES, min_size=1, max_size=7).map("".join), min_size=60, max_size=60))
 def test_haproxy_takes_whatever_is_let_through(texts: list[str]) -> None:
-    passed = [text for text in (*texts, *GOOD) if _passes(text)]
-    lines = [render_line(("acl", "x", "path", "-m", "reg", "--", bounded(text))) for text in passed]
+    refuses_none_that_passes([*texts, *GOOD, *NASTY])
+
+
+ATOMS = st.sampled_from(
+    ["a", "b", "é", "ab", ".", r"\d", r"\w", r"\v", r"\n", r"\0", r"\07", r"\.", r"\é", r"\b", r"\A", r"\Z", "^", "$",
+     "[ab]", "[^a]", "[]a]", "[^]]", "[a-]", r"[\d-]", "[a-é]", "[é-ü]", r"[\v-x]", r"[\b-x]", r"[\0-x]", r"[\-x]",
+     "[*+{2}]", "[a-c-e]", "{", "}", "{,3}", "]", "-", "", "a|"]
+)  # fmt: skip
+BEGINNINGS = st.sampled_from(["(", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?P<n>", "(?P<m>"])
+REPETITIONS = st.sampled_from(
+    ["", "", "", "*", "+", "?", "*?", "*+", "?+", "{2}", "{1,3}", "{,3}", "{2,}", "{0}", "{99}", "{999}", "{0,99}",
+     "{2}+", "{9,9}?", "{999}", "{0,999}"]
+)  # fmt: skip
+GROUPED = st.recursive(
+    st.lists(st.builds(str.__add__, ATOMS, REPETITIONS), max_size=3).map("".join),
+    lambda inner: st.builds("{}{}){}{}".format, BEGINNINGS, inner, REPETITIONS, inner),
+    max_leaves=8,
+).filter(lambda text: 0 < len(text) < 256)
+"""Well-formed for the most part: groups in groups, each repeated."""
+
+
+@needs_haproxy
+@settings(FEW, max_examples=4, suppress_health_check=list(HealthCheck))
+@given(st.lists(GROUPED, min_size=100, max_size=100))
+def test_haproxy_takes_whatever_is_let_through_of_groups_that_are_repeated(texts: list[str]) -> None:
+    refuses_none_that_passes(texts)
+
+
+def refuses_none_that_passes(texts: Iterable[str]) -> None:
+    passed = [text for text in texts if _passes(text)]
+    assert ("", passed) == (refusal_of(map(bounded, passed)), passed)
+
+
+def refusal_of(expressions: Iterable[str]) -> str:
+    lines = [render_line(("acl", "x", "path", "-m", "reg", "--", text)) for text in expressions]
     with tempfile.TemporaryDirectory() as name:
         text = "\n    ".join(
             ["frontend f", "mode http", "bind 127.0.0.1:2000", "timeout client 1s", *lines, "http-request deny if x"]
         )
         (Path(name) / "haproxy.cfg").write_text(f"defaults\n{text}\n")
-        assert ("", passed) == (refusal(Path(name)), passed)
+        return refusal(Path(name))
 
 
 @needs_haproxy
