@@ -43,6 +43,7 @@ from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.dataplane.native import Here, Service
 from fairlead.drivers.native.driver import Native
 from fairlead.garbage import frozen
+from fairlead.model.facts import LOST_HOSTS, with_facts
 from fairlead.model.loadbalancer import LoadBalancer, Transport
 from fairlead.model.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -230,6 +231,8 @@ async def measure_inside(options: argparse.Namespace, size: int, folder: Path, m
         found["process, MB, slice / rows"] = f"{(sliced - empty) / 1e6:.0f} / {(memory() - sliced) / 1e6:.0f}"
         found |= await asyncio.to_thread(connect_in_turns, made, known)
         found |= await change(given, told)
+        if options.hosts > 1:
+            found |= await lose(made, given, told)
     found |= await restart(given, told, owners)
     await Native().remove()
     return found
@@ -274,6 +277,18 @@ async def change(given: Given, told: Told) -> dict[str, str]:
 
 def figure(ordered: Sequence[float], share: float) -> str:
     return f"{ordered[int(len(ordered) * share)]:.1f}"
+
+
+async def lose(made: Site, given: Given, told: Told) -> dict[str, str]:
+    """Another host answers no more, and then again: until its slots are somebody else's here, and are its own."""
+    known, lost = given.now, frozenset({"h2"})
+    owners = list(LOST_HOSTS.concerns(known, with_facts(known, LOST_HOSTS, lost), lost))
+    found = {"load balancers with a member behind one that dies": f"{len(owners):,}"}
+    for name, words in (("dies", "del"), ("is back", "add")):
+        timed = Timed(told, owners)
+        made.outside.ip(f"addr {words} 10.20.0.2/16 dev outer")
+        found |= await timed.end(f"another host {name}")
+    return found
 
 
 async def restart(given: Given, told: Told, owners: Sequence[Owner]) -> dict[str, str]:
