@@ -114,9 +114,9 @@ def test_ciphers_of_a_pool_are_refused_or_taken(ciphers: str, versions: list[str
 
 
 @needs_haproxy
-@pytest.mark.xfail(strict=True, reason="what a list of ciphers leaves over is not worked out yet")
-def test_ciphers_of_which_none_is_left_are_refused() -> None:
-    tls = PoolTls(enabled=True, ciphers="ECDHE-RSA-AES128-GCM-SHA256:!ALL")
+@pytest.mark.parametrize("ciphers", ["ECDHE-RSA-AES128-GCM-SHA256:!ALL", "ALL:-ALL", "AES128-SHA:!kRSA", "@STRENGTH"])
+def test_ciphers_of_which_none_is_left_are_refused(ciphers: str) -> None:
+    tls = PoolTls(enabled=True, ciphers=ciphers)
     check(listener("l", 2000, one := pool("p", member("m1", 9), tls=tls)), one)
 
 

@@ -5,9 +5,10 @@ runs.
 """
 
 import re
+import ssl
 from collections.abc import Iterator
+from functools import lru_cache
 
-from fairlead.compilers.haproxy.ciphers import KNOWN
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Certificate, list_path
 from fairlead.dataplane.haproxy_words import Line
@@ -62,8 +63,19 @@ def _refuse_words(balancer: LoadBalancer, said: ListenerTls | PoolTls) -> None:
     if not all(map(_CIPHER.fullmatch, names)) or any(each.startswith("TLS_") for each in names if each not in SUITES):
         raise Unsupported("a list of ciphers that OpenSSL does not read", balancer.provider)
     older = [each for each in names if each not in SUITES]
-    if older and not any(each in KNOWN for each in older):
+    if older and not _leaves_any(":".join(older)):
         raise Unsupported("a list of ciphers of which OpenSSL has none", balancer.provider)
+
+
+@lru_cache(maxsize=1000)
+def _leaves_any(ciphers: str) -> bool:
+    """As OpenSSL works it out; HAProxy does not start with a list that selects none. Of TLS up to 1.2: whatever later
+    versions have is in a list of its own (SSL_CTX_set_cipher_list(3))."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(ciphers)
+    except ssl.SSLError:
+        return False
+    return True
 
 
 def bind_words(listener: Listener) -> Line:
