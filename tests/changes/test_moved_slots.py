@@ -9,14 +9,16 @@ import pytest
 
 from changes.balancing import listener, member, pool
 from changes.world import OWNERS
+from fairlead.api.door import LARGEST_DOCUMENT
 from fairlead.model.addresses import IPAddress, parse_address
 from fairlead.model.loadbalancer import ListenerProtocol, LoadBalancer, Member, MovedSlots, PoolProtocol, Transport, Vip
-from fairlead.model.moved_slots import Service, Transition, remember_moved, services_of
+from fairlead.model.moved_slots import MOST_MOVED, Service, Transition, remember_moved, services_of
 from fairlead.model.parting import forget_removed, forgets_at
 from fairlead.model.shares import LARGEST
 from fairlead.model.snapshot import Snapshot
 from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
+from fairlead.store.codec import encode
 from harness.api import NOON
 from harness.pools import with_members
 
@@ -163,3 +165,15 @@ def test_members_have_ports_of_their_own_and_what_is_off_leads_nowhere():
     assert list(services_of(replace(found, admin_state_up=False))) == []
     off = replace(found.pools[0], admin_state_up=False)
     assert leads(replace(found, pools=(off,))).slots == ()
+
+
+def test_what_moved_first_is_forgotten_of_more_than_can_be_stored():
+    """A hundred listeners of a pool whose hundred members are others by and by."""
+    listeners = tuple(replace(balancer().listeners[0], id=f"l{number}") for number in range(100))
+    found = replace(balancer(*many(*range(1, 41))), listeners=listeners)
+    for number in range(3):
+        first = number * 40 + 41
+        new = replace(found, pools=(with_members(found.pools[0], many(*range(first, first + 40)), LARGEST),))
+        found = later(found, new)
+        assert len(found.moved) == MOST_MOVED
+    assert len(encode(found)) < LARGEST_DOCUMENT

@@ -7,10 +7,12 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
+from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.routing import PORTS
 from fairlead.model.addresses import IPAddress
+from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
-from harness.fabric import CLIENT, HOSTS, PORT, VIPS, Fabric, fabric, host_address, member_address
+from harness.fabric import CLIENT, HOSTS, PORT, VIPS, Fabric, answering, fabric, host_address, member_address
 
 SERVED = bytes(256)
 """All slots are the first host's."""
@@ -102,3 +104,48 @@ def _checksum(data: bytes) -> int:
 
 def _family(address: IPAddress) -> socket.AddressFamily:
     return socket.AF_INET if address.version == 4 else socket.AF_INET6
+
+
+TABLE = "add element inet fairlead"
+ODD = (
+    f"{TABLE} vips4 {{ 203.0.113.77 }}",
+    f'{TABLE} vips6 {{ 2001:db8::77 comment "somebody" }}',
+    f"{TABLE} ways {{ 77 }}",
+    f'{TABLE} own4 {{ 10.77.0.1 comment "x" }}',
+    f"{TABLE} service4 {{ {VIPS[0]} . 77 . 80 : 1 }}",
+)
+"""What somebody writes by hand, without an owner, or for a protocol that there is not."""
+
+
+def test_elements_of_nobody_are_removed(site: Fabric) -> None:
+    site.open()
+    site.serve(1, SERVED)
+    rows = site.do(1, site.drivers[1].read_all())
+    site.hosts[1].nft("\n".join(ODD))
+    site.do(1, site.drivers[1].close())
+    site.drivers[1] = Native()
+    assert site.do(1, site.drivers[1].read_all()) == rows
+    left = site.hosts[1].run("nft", "list", "table", "inet", "fairlead")
+    assert [each for each in ("203.0.113.77", "2001:db8::77", "10.77.0.1") if each in left] == []
+
+
+FLUSHED = "; ".join(f"ip {each} rule flush; ip {each} rule add pref 32766 table main" for each in ("-4", "-6"))
+
+
+@pytest.mark.parametrize("lost", ["ip link set fl-table down", "ip link del fl-table", FLUSHED])
+@pytest.mark.parametrize("transport", [Transport.TCP, Transport.UDP])
+def test_where_the_way_to_another_host_is_taken_away_the_hosts_own_sockets_are_not_reached(
+    site: Fabric, lost: str, transport: Transport
+) -> None:
+    """Until the agent has made it anew, or for as long as that is dead."""
+    site.open()
+    for number in HOSTS:
+        site.serve(number, bytes([1]) * 256)
+    site.lead(1)
+    for vip in VIPS:
+        assert site.flow(transport, vip).ask() == "m2"
+    site.hosts[1].run("sh", "-c", lost)
+    with answering(site.hosts[1], "the host", PORT):
+        for vip in VIPS:
+            with pytest.raises(OSError):
+                site.flow(transport, vip, timeout=0.5).ask()

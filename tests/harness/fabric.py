@@ -219,7 +219,7 @@ def fabric() -> Iterator[Fabric]:
                 f"route add {theirs[1]}:/64 via {host_address(number, 6)}",
             )
         for number, member in members.items():
-            stack.enter_context(_answering(member, f"m{number}"))
+            stack.enter_context(answering(member, f"m{number}"))
         made = Fabric(router, client, hosts, members)
         yield made
         for each in (*made.flows, *made.asking):
@@ -237,13 +237,13 @@ def _link(near: Apart, device: str, far: Apart, other: str, its: tuple[str, ...]
 
 
 @contextmanager
-def _answering(where: Apart, name: str) -> Iterator[None]:
+def answering(where: Apart, name: str, port: int = BEHIND) -> Iterator[None]:
     """To each line and each packet with the member's name; to a line that asks so with the address that it is from."""
     with where.inside():
-        listener = socket.create_server(("::", BEHIND), family=socket.AF_INET6, dualstack_ipv6=True, backlog=500)
+        listener = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=500)
         packets = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         packets.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        packets.bind(("::", BEHIND))
+        packets.bind(("::", port))
     threads = [
         threading.Thread(target=_accept, args=(listener, name), daemon=True),
         threading.Thread(target=_echo, args=(packets, name), daemon=True),

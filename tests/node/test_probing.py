@@ -15,6 +15,7 @@ from fairlead.model.owner import Kind, Owner
 from fairlead.model.probe_devices import ProbeDevice
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import at_once
 from fairlead.model.writing import Changes, apply_changes
 from fairlead.node import probing
 from fairlead.node.prober import Prober
@@ -49,40 +50,42 @@ def ports_of(endpoints: Collection[Endpoint]) -> set[str]:
 
 def test_a_node_probes_what_it_has_by_the_networks_where_that_is():
     wanted, snapshot = Wanted(), snapshot_of(MODEL, "vm1")
-    change = wanted.look(snapshot, "node1", BOTH)
+    change = at_once(wanted.look(snapshot, "node1", BOTH))
     assert (ports_of([each.endpoint for each in change.targets]), change.gone) == ({"vm1"}, frozenset())
     assert [each.network_id for each in wanted.devices(snapshot)] == ["net1"]
     assert wanted.owners == {WEB}
-    same = wanted.look(snapshot, "node1", BOTH)
+    same = at_once(wanted.look(snapshot, "node1", BOTH))
     assert (same.targets, same.gone) == ((), frozenset())
     moved = snapshot_of(MODEL, "vm2", "vm3")
-    change = wanted.look(moved, "node1", BOTH)
+    change = at_once(wanted.look(moved, "node1", BOTH))
     assert (ports_of([each.endpoint for each in change.targets]), ports_of(change.gone)) == ({"vm2", "vm3"}, {"vm1"})
     assert [each.network_id for each in wanted.devices(moved)] == ["net1", "net2"]
-    empty = wanted.look(snapshot_of(MODEL), "node1", BOTH)
+    empty = at_once(wanted.look(snapshot_of(MODEL), "node1", BOTH))
     assert (ports_of(empty.gone), wanted.owners) == ({"vm2", "vm3"}, frozenset())
 
 
 def test_what_a_node_covers_it_probes_by_an_ordinary_port_until_the_node_has_it_itself():
     snapshot = replace(snapshot_of(MODEL + "covers net1 10.0.0.3", "vm1"), covered=Map(vm2="node1"))
     wanted = Wanted()
-    change = wanted.look(snapshot, "node1", BOTH)
+    change = at_once(wanted.look(snapshot, "node1", BOTH))
     assert {each.endpoint.port_id: each.covers for each in change.targets} == {"vm1": False, "vm2": True}
     assert [each.port_name for each in wanted.devices(snapshot)] == ["probe-net1", "cover-net1"]
     moved = snapshot_of(MODEL + "covers net1 10.0.0.3", "vm1", "vm2")
-    change = wanted.look(moved, "node1", BOTH)
+    change = at_once(wanted.look(moved, "node1", BOTH))
     assert ({each.endpoint.port_id: each.covers for each in change.targets}, change.gone) == ({"vm2": False}, set())
     assert [each.port_name for each in wanted.devices(moved)] == ["probe-net1"]
-    back = wanted.look(snapshot_of(MODEL, "vm1"), "node1", BOTH)
+    back = at_once(wanted.look(snapshot_of(MODEL, "vm1"), "node1", BOTH))
     assert ports_of(back.gone) == {"vm2"}
 
 
 def test_a_monitor_that_changes_changes_targets_and_takes_nobody_away():
     wanted = Wanted()
-    wanted.look(snapshot_of(MODEL, "vm1"), "node1", BOTH)
-    change = wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+delay=9"), "vm1"), "node1", [WEB])
+    at_once(wanted.look(snapshot_of(MODEL, "vm1"), "node1", BOTH))
+    change = at_once(
+        wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+delay=9"), "vm1"), "node1", [WEB])
+    )
     assert ([each.rhythm.delay for each in change.targets], change.gone) == ([9.0], frozenset())
-    change = wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+off"), "vm1"), "node1", [WEB])
+    change = at_once(wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+off"), "vm1"), "node1", [WEB]))
     assert (change.targets, ports_of(change.gone)) == ((), {"vm1"})
 
 
@@ -189,10 +192,10 @@ RESETTING = MODEL.replace("{monitor=TCP}", "{monitor=TCP,reset}")
 
 def test_a_node_resets_by_the_networks_of_members_that_it_may_lead_clients_to_whoever_it_has():
     wanted, snapshot = Wanted(), snapshot_of(RESETTING)
-    assert wanted.look(snapshot, "node1", BOTH).targets == ()
+    assert at_once(wanted.look(snapshot, "node1", BOTH)).targets == ()
     assert [each.network_id for each in wanted.devices(snapshot)] == ["net1"]
     assert (wanted.resetting, wanted.owners) == ({"net1"}, {WEB})
-    wanted.look(snapshot_of(MODEL), "node1", BOTH)
+    at_once(wanted.look(snapshot_of(MODEL), "node1", BOTH))
     assert (wanted.resetting, wanted.owners) == (frozenset(), frozenset())
 
 

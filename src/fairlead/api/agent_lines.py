@@ -195,6 +195,7 @@ class Slice:
             yield
         for each in lines[first:]:
             after = self._with_facts(after, each)
+            yield
         proxies = {each.host: each.proxies for each in lines[first:] if each.proxies is not None}
         news = yield from _news_of_proxies(before, proxies)
         after = with_facts(after, PROXIES, news) if news else after

@@ -19,6 +19,9 @@ from fairlead.model.shares import LARGEST
 from fairlead.model.steps import Steps
 
 Endpoint: TypeAlias = tuple[IPAddress, int]
+MOST_MOVED = 2000
+"""Groups of slots that a load balancer remembers, or its document would be too large to be stored. Of more those are
+forgotten that moved first: what was begun with who had them ends."""
 _Slot: TypeAlias = tuple[str, int, int]
 """Listener, IP version, number."""
 _Before: TypeAlias = dict[_Slot, tuple[IPAddress, datetime]]
@@ -158,5 +161,5 @@ def _gathered(left: _Before) -> tuple[lb.MovedSlots, ...]:
     ordered = sorted(groups.items(), key=lambda each: (each[0][0], each[0][1], str(each[0][2])))
     return tuple(
         lb.MovedSlots(listener_id=listener_id, before=address, slots=tuple(sorted(slots)), until=until)
-        for (until, listener_id, address), slots in ordered
+        for (until, listener_id, address), slots in ordered[-MOST_MOVED:]
     )

@@ -5,11 +5,14 @@ agent keeps, and gone with the process, however that ends. Several may run for a
 """
 
 import os
+import re
 import secrets
 import socket
 from pathlib import Path
 
 _NAME = "fairlead-agent-"
+_SOCKET = re.compile(f"@{_NAME}([0-9]{{1,9}})-[0-9a-f]{{16}}")
+"""As it is listed. Others may have some with similar names."""
 
 
 def be_present() -> socket.socket:
@@ -21,5 +24,6 @@ def be_present() -> socket.socket:
 
 def present_agents() -> list[int]:
     """The processes."""
-    names = (line.split()[-1] for line in Path("/proc/thread-self/net/unix").read_text().splitlines())
-    return sorted(int(each.split("-")[2]) for each in names if each.startswith(f"@{_NAME}"))
+    lines = Path("/proc/thread-self/net/unix").read_text().splitlines()
+    found = (_SOCKET.fullmatch(line.split()[-1]) for line in lines)
+    return sorted(int(each[1]) for each in found if each is not None)

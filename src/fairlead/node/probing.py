@@ -24,9 +24,11 @@ from fairlead.model.probes import all_probing, find_probing, targets
 from fairlead.model.resetting import reset_networks
 from fairlead.model.sighting import Sighting
 from fairlead.model.snapshot import Snapshot
+from fairlead.model.steps import Steps
 from fairlead.node.complaints import Complaints
 from fairlead.node.given import Given
 from fairlead.node.prober_thread import News, ProberThread
+from fairlead.resting import in_steps
 
 LOG = logging.getLogger(__name__)
 AGAIN = 2.0
@@ -74,8 +76,8 @@ class Wanted:
         self._resetting: dict[Owner, frozenset[str]] = {}
         """The networks from which connections may have to be reset, whoever is probed here."""
 
-    def look(self, snapshot: Snapshot, chassis: str, owners: Iterable[Owner]) -> Change:
-        """At these owners again."""
+    def look(self, snapshot: Snapshot, chassis: str, owners: Iterable[Owner]) -> Steps[Change]:
+        """At these owners again: a plain host is given all load balancers that there are."""
         gone, fresh = set[Endpoint](), dict[Endpoint, Target]()
         for owner in owners:
             before, after = self._of.get(owner, {}), _targets_of(snapshot, chassis, owner)
@@ -88,6 +90,7 @@ class Wanted:
             balancer = snapshot.load_balancers.get(owner.id) if owner.kind is Kind.LOAD_BALANCER else None
             if balancer is not None and (networks := reset_networks(snapshot, balancer)):
                 self._resetting[owner] = networks
+            yield
         return Change(frozenset(gone - fresh.keys()), tuple(fresh.values()))
 
     def devices(self, snapshot: Snapshot) -> list[ProbeDevice]:
@@ -148,6 +151,8 @@ class Probing:
         self._namespace = namespace
         self._wanted = Wanted()
         self._dirty: set[Owner] = set()
+        self._looked_at = frozenset[Owner]()
+        """At which a look is under way."""
         self._news = asyncio.Event()
         self._devices: list[ProbeDevice] | None = None
         """Those that there are; None when that has to be looked at."""
@@ -186,7 +191,7 @@ class Probing:
     def _mark(self, owners: tuple[Owner, ...]) -> None:
         """A network or port of which something was said may be one from which others are probed."""
         if not all(owner.kind in _PROBING for owner in owners):
-            self._dirty.update(self._wanted.owners)
+            self._dirty.update(self._wanted.owners | self._looked_at)
         self._dirty.update(owner for owner in owners if owner.kind in _PROBING)
         self._news.set()
 
@@ -201,7 +206,9 @@ class Probing:
         snapshot, owners, was_told = self._given.snapshot, frozenset(self._dirty), self._is_told
         self._is_told = self._given.heard.is_set()
         self._dirty.clear()
-        change = self._wanted.look(snapshot, self._given.name, owners)
+        self._looked_at = owners
+        change = await in_steps(self._wanted.look(snapshot, self._given.name, owners))
+        self._looked_at = frozenset()
         if self._is_told and not was_told:
             self._reports.probes_only(self._wanted.endpoints)
         self._gone = (self._gone - {each.endpoint for each in change.targets}) | change.gone

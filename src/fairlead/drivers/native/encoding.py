@@ -146,12 +146,18 @@ def read_services(
             slots = patterns.get(number) if number != NOBODY else b""
             its = targets.get(key, {})
             limited = tables[family.limited].get(key)
-            if slots is None or number > _MOST or sorted(its) != list(range(max(slots, default=-1) + 1)):
+            transport = transports.get(int.from_bytes(key[size : size + 4], _ORDER))
+            if (
+                transport is None
+                or slots is None
+                or number > _MOST
+                or sorted(its) != list(range(max(slots, default=-1) + 1))
+            ):
                 continue
             listed = None if limited is None else int.from_bytes(limited, _ORDER)
             row = Service(
                 vip=address(key[:size]),
-                transport=transports[int.from_bytes(key[size : size + 4], _ORDER)],
+                transport=transport,
                 port=int.from_bytes(key[size + 4 : size + 6]),
                 by_source=key in tables[family.sourced],
                 slots=slots,

@@ -88,13 +88,13 @@ def _read_hosts(ground: Ground, tables: Mapping[Shape, Elements], found: Found) 
     ways = ground.routing.ways()
     for key, name in tables[WAYS].items():
         host = int.from_bytes(key, "little")
-        if (to := ways.pop(host, None)) is not None:
-            _put(found, Owner.parse(name.decode()), Way(host=host, address=to))
+        if (to := ways.get(host)) is not None and _put(found, name, Way(host=host, address=to)):
+            del ways[host]
     for host in ways:
         ground.routing.remove_way(host)
     for family in FAMILIES.values():
         for key, name in tables[family.own].items():
-            _put(found, Owner.parse(name.decode()), Own(address=address(key)))
+            _put(found, name, Own(address=address(key)))
 
 
 def _read_vips(ground: Ground, tables: Mapping[Shape, Elements], found: Found) -> None:
@@ -104,8 +104,7 @@ def _read_vips(ground: Ground, tables: Mapping[Shape, Elements], found: Found) -
         for key, name in tables[family.vips].items():
             where = address(key)
             vip = Vip(address=where, held=where in held, taken=where in taken - held)
-            _put(found, Owner.parse(name.decode()), vip)
-            if vip.held or vip.taken:
+            if _put(found, name, vip) and (vip.held or vip.taken):
                 ending.append(vip.address)
     ground.routing.lead_own_anew(ending, found.vips)
     ground.routing.leave(sorted(held - found.vips.keys(), key=str))
@@ -124,13 +123,19 @@ def _read_services(tables: Mapping[Shape, Elements], found: Found) -> None:
             found.lists.found(row.clients, listed, row.key)
 
 
-def _put(found: Found, owner: Owner, row: Way | Own | Vip) -> None:
+def _put(found: Found, name: bytes, row: Way | Own | Vip) -> bool:
+    """False for an element that is none of ours: whoever writes here by hand says no owner."""
+    try:
+        owner = Owner.parse(name.decode())
+    except ValueError:
+        return False
     found.owners.setdefault(owner, {})[row.key] = row
     match row:
         case Way():
             found.ways[row.host] = owner
         case Vip():
             found.vips[row.address] = owner
+    return True
 
 
 def _elements(found: Found) -> ByShape:

@@ -41,6 +41,7 @@ Others mark packets and connections too. What is led to another host has a mark 
 others gave it. While a new connection is translated its packet's mark is ours for some rules; meanwhile it is in the
 mark of the connection (`keep`), with one bit of ours if that had none, and two if it had: then its bits are taken.
 What is in a tunnel has no mark of ours outside: somebody else's rule may have it routed again, without its ports.
+Where others have taken the way to that host away, it ends here and is dropped: the host's own sockets are not meant.
 
 Whoever opens an association of SCTP gives up where its protocol is unreachable (RFC 9260, section 10), and Linux tries
 again for minutes where only the port is. nftables cannot say the same over IPv6, nor send an ABORT.
@@ -68,8 +69,6 @@ KINDS = 0x3000
 """Bits of which none is in the mark of a packet that is led nowhere. All others are somebody else's then."""
 MARK_BITS = 0x3FFF
 """Of which all are ours in the mark of a packet that is led to another host."""
-LATEST = 4095
-"""The largest number of a host."""
 _PROTOCOLS = {name.value: number for name, number in PROTOCOLS.items()}
 
 
@@ -163,8 +162,14 @@ _SHARED = Template("""\
     }
     chain inside {
         type filter hook input priority filter; policy accept;
+        meta mark & $kinds != 0 ct state untracked jump unled
+        meta mark & $kinds != 0 ct status & dnat == 0 jump unled
         ct direction original ct status & dnat == dnat jump ending
         ct status & dnat == 0 tcp flags & (syn | ack) == syn socket wildcard { 0, 1 } jump untranslated
+    }
+    chain unled {
+        ip daddr @vips4 drop
+        ip6 daddr @vips6 drop
     }
     chain untranslated {
         ip daddr @vips4 goto refuse

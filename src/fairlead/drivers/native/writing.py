@@ -151,4 +151,6 @@ def _ends_asking(before: Service | None, after: Service | None) -> bool:
     if before is None or after is None:
         return after is None
     theirs = {slot for slot, place in enumerate(before.slots) if isinstance(before.targets[place], There)}
+    if not after.slots:  # nobody's in between: who asked then is not found by the next change
+        return bool(theirs)
     return any(not isinstance(after.targets[place], There) for slot, place in enumerate(after.slots) if slot in theirs)
