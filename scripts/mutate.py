@@ -1036,8 +1036,8 @@ MUTANTS = (
     ),
     Mutant(
         "what others deleted stays with a server that is far behind",
-        "store/model.py",
-        "gone = set(self.snapshot.generations)",
+        "store/rereading.py",
+        "gone = set(known)",
         "gone = set()",
         ("tests/store/test_store.py",),
     ),

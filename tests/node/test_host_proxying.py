@@ -59,7 +59,7 @@ def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeypatch: 
         assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
-        await until(lambda: not heard._unapplied)
+        await until(lambda: ("haproxy", "host/h1") not in heard._unapplied)
         await end(work)
 
     asyncio.run(story())
