@@ -4,19 +4,22 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from fairlead.dataplane.native import Service
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.native import connections
 from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.netlink import NETFILTER, Message, Netlink, attributes
 from fairlead.drivers.native.ruleset import SECOND
+from fairlead.drivers.native.writing import _ends_asking
 from fairlead.model.addresses import IPAddress
 from fairlead.model.loadbalancer import Transport
 from harness.apart import Apart, require_root
-from harness.fabric import HOSTS, OWNER, PORT, VIPS, Fabric, fabric, member_address
+from harness.fabric import HOSTS, OWNER, PORT, VIPS, Fabric, fabric, member_address, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +92,14 @@ def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(sit
 def _direct(client: Apart, to: IPAddress) -> socket.socket:
     with client.inside():
         return socket.create_connection((str(to), 8080), timeout=3)
+
+
+def test_who_is_nobodys_for_a_moment_is_asked_about_no_more() -> None:
+    [there] = [row for row in rows_of(1, EVEN) if isinstance(row, Service) and row.transport is Transport.UDP][:1]
+    nobody = replace(there, slots=b"", targets=())
+    assert _ends_asking(there, nobody)
+    assert not _ends_asking(there, there)
+    assert not _ends_asking(nobody, there)
 
 
 def test_connections_are_not_looked_through_where_nobody_was_asked(

@@ -64,6 +64,12 @@ def test_a_node_probes_what_it_has_by_the_networks_where_that_is():
     assert (ports_of(empty.gone), wanted.owners) == ({"vm2", "vm3"}, frozenset())
 
 
+def test_a_look_rests_after_each_owner():
+    """A plain host is given all load balancers, with a thousand members each."""
+    looking = Wanted().look(snapshot_of(MODEL, "vm1"), "node1", BOTH)
+    assert len([*looking]) == len(BOTH)
+
+
 def test_what_a_node_covers_it_probes_by_an_ordinary_port_until_the_node_has_it_itself():
     snapshot = replace(snapshot_of(MODEL + "covers net1 10.0.0.3", "vm1"), covered=Map(vm2="node1"))
     wanted = Wanted()
