@@ -895,6 +895,7 @@ MUTANTS = (
         "model/standing.py",
         "(_is_heard(snapshot, balancer) and not _is_refused(snapshot, balancer))",
         "_is_heard(snapshot, balancer)",
+        ("tests/model/test_balancer_status.py",),
     ),
     Mutant(
         "rows of others are called as ours are",
