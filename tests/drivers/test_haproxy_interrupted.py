@@ -21,7 +21,7 @@ from fairlead.drivers.haproxy.process import CONTROL, PID, READY, Program, all_r
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.interface import Later
 from fairlead.model.loadbalancer import ListenerProtocol
-from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, get, rows, sockets_at, until
+from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, at_work, get, rows, sockets_at, until
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
 
@@ -138,17 +138,6 @@ def test_the_next_agent_goes_on_with_who_serves(
         assert None not in site.said
 
     run(site)
-
-
-def asked(client: socket.socket) -> bytes:
-    """The answer on a connection that stays."""
-    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-    answer = b""
-    while not answer.endswith(b"m1"):
-        more = client.recv(4096)
-        assert more, "it was closed"
-        answer += more
-    return answer
 
 
 @at_work

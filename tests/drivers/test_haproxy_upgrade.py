@@ -4,18 +4,16 @@ import asyncio
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
 
 import pytest
 
 from fairlead.drivers.haproxy import upgrading
 from fairlead.drivers.haproxy.process import Program, began_of
 from fairlead.model.loadbalancer import ListenerProtocol
-from harness.haproxy_site import NET, NETWORK, Asking, Site, at_work, rows, until
+from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, at_work, rows, until
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
 
@@ -39,22 +37,8 @@ def upgrade(program: Path, to: str = PROGRAM) -> None:
     program.with_suffix(".new").rename(program)
 
 
-@dataclass
-class KeptAlive:
-    """Somebody asks again and again, on one connection while it stays."""
-
-    port: int
-    answers: list[str] = field(default_factory=list)
-    _ended: Event = field(default_factory=Event)
-
-    def __enter__(self) -> "KeptAlive":
-        self._thread = Thread(target=self._ask)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+class KeptAlive(Asking):
+    """On one connection while it stays."""
 
     def _ask(self) -> None:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -106,17 +90,6 @@ async def test_a_program_that_is_another_one_serves_without_a_failed_request_or_
 
 def runs(pid: int, program: Path) -> bool:
     return Path(f"/proc/{pid}/exe").samefile(program)
-
-
-def asked(client: socket.socket) -> bytes:
-    """The answer on a connection that stays."""
-    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-    answer = b""
-    while not answer.endswith(b"m1"):
-        more = client.recv(4096)
-        assert more, "it was closed"
-        answer += more
-    return answer
 
 
 @at_work

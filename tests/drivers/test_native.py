@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -14,6 +15,7 @@ from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.elements import Changes
 from fairlead.drivers.native.ground import Ground
+from fairlead.drivers.native.netlink import NETFILTER, Netlink, nftables
 from fairlead.drivers.native.ruleset import TUNNELS
 from fairlead.model.loadbalancer import Transport
 from fairlead.model.owner import Kind, Owner
@@ -21,6 +23,8 @@ from harness.apart import Apart, apart, require_root, wait_until
 
 ONE, OTHER = (Owner(Kind.LOAD_BALANCER, f"{each * 8}-1111-4111-8111-{each * 12}") for each in "ab")
 FOUR, SIX = ip_address("203.0.113.5"), ip_address("2001:db8::5")
+GET_GENERATION = 16
+"""NFT_MSG_GETGEN."""
 FOREIGN = """
 table inet theirs {
     set vips4 { type ipv4_addr; elements = { 203.0.113.5 }; }
@@ -410,13 +414,10 @@ def _here(place: int) -> tuple[Target, ...]:
     return tuple(Here(address=ip_address("10.0.0.0") + 4 * place + each, port=80) for each in range(3))
 
 
-def _generation() -> str:
+def _generation() -> bytes:
     """How often anybody has changed nftables."""
-    ground = Ground("fairlead")
-    try:
-        return ground.generation()
-    finally:
-        ground.close()
+    with closing(Netlink(NETFILTER)) as netlink:
+        return netlink.find(nftables(GET_GENERATION))[4:]
 
 
 def _everything(host: Apart) -> list[str]:

@@ -26,7 +26,7 @@ from fairlead.drivers.ovn.proxy_places import ProxyPlaces, device_name
 from fairlead.drivers.ovn.vswitch import Tools
 from fairlead.model.owner import Owner
 from harness.apart import Apart, apart, require_root, wait_until
-from harness.haproxy_site import NET, Asking, get, rows, until
+from harness.haproxy_site import NET, Asking, asked, get, rows, until
 from harness.machines import machine
 from harness.proxied import PROGRAM, WEB, member
 
@@ -272,14 +272,3 @@ async def test_an_address_that_is_added_costs_no_request_and_another_device_a_mo
             await until(lambda: get(PORT, "10.0.0.61") == "m1")
 
     await stand(switch, change)
-
-
-def asked(client: socket.socket) -> bytes:
-    """The answer on a connection that stays."""
-    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-    answer = b""
-    while not answer.endswith(b"m1"):
-        more = client.recv(4096)
-        assert more, "it was closed"
-        answer += more
-    return answer

@@ -183,6 +183,17 @@ class Asking:
             self.answers.append(get(self.port, self.host))
 
 
+def asked(client: socket.socket) -> bytes:
+    """The answer on a connection that stays, or may."""
+    client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"m1"):
+        more = client.recv(4096)
+        assert more, "it was closed"
+        answer += more
+    return answer
+
+
 async def until(check: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(check):  # noqa: ASYNC110 - other processes and threads do it

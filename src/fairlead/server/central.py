@@ -166,14 +166,13 @@ class CentralDataplane:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):
                     await self._look_wanted.wait()
-            try:
-                with contextlib.suppress(TimeoutError):
-                    await self.driver.wait_ready(LOCK_PATIENCE)
-                self._look_wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                await self.driver.wait_ready(LOCK_PATIENCE)
+            self._look_wanted.clear()
+            with contextlib.ExitStack() as failing:
+                failing.callback(self._look_wanted.set)
                 await self._look()
-            except Exception:
-                self._look_wanted.set()
-                raise
+                failing.pop_all()
 
     async def _look(self) -> None:
         """At everything."""

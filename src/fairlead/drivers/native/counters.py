@@ -15,18 +15,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.flow_slot import PROTOCOLS
-from fairlead.drivers.interface import Unavailable
 from fairlead.drivers.native.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
 from fairlead.drivers.native.elements import Changes, Shape, flushed, read_counters, read_elements
 from fairlead.drivers.native.encoding import address, word
 from fairlead.drivers.native.ground import Ground
-from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes
+from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes, steadily
 from fairlead.drivers.native.ruleset import FAMILIES, SINCE, Family
 from fairlead.model.readings import Count, Reading, Readings
 from fairlead.model.statistics import Announced, CountedService
 
-ATTEMPTS = 20
-"""To read while nobody changes anything of nftables."""
 _TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
 _TRACKED = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 _STATUS, _PROTOCOL, _STATUS_MASK = 3, 4, 26
@@ -58,16 +55,12 @@ class Counters:
         Raises DriverError, and OSError.
         """
         ground = self._ground = self._ground or Ground(self._table)
-        for _ in range(ATTEMPTS):
-            try:
-                return self._read(ground, is_ours)
-            except Interrupted:
-                continue
-            except OSError as error:
-                if error.errno == errno.ENOENT:  # nobody has made it yet, or somebody has just removed it
-                    return {}
-                raise
-        raise Unavailable("somebody keeps changing nftables while our counters are read")
+        try:
+            return steadily(lambda: self._read(ground, is_ours))
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # nobody has made it yet, or somebody has just removed it
+                return {}
+            raise
 
     def _read(self, ground: Ground, is_ours: IsOurs) -> Readings:
         since = _since(ground, self._boot)

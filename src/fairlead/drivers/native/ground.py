@@ -12,7 +12,7 @@ from functools import partial
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.connections import forget_asked
 from fairlead.drivers.native.elements import Changes, read_elements
-from fairlead.drivers.native.netlink import NETFILTER, ROUTE, Netlink, nftables, steadily
+from fairlead.drivers.native.netlink import NETFILTER, ROUTE, Netlink, steadily
 from fairlead.drivers.native.renewal import handle, remove, renew, said_about
 from fairlead.drivers.native.routing import Device, Routing, read_sysctl, write_sysctl
 from fairlead.drivers.native.ruleset import MOST_COUNTED, TUNNELS, Family, about, layout_of
@@ -21,7 +21,6 @@ OLDEST = 5, 18
 """The first Linux on which an address says who made it."""
 _ACCEPT_LOCAL = "net/ipv4/conf/all/accept_local"
 """Whether this host takes answers that come from a VIP, which is its own address too, to clients behind it."""
-_GET_GENERATION = 16
 
 
 class Ground:
@@ -83,10 +82,6 @@ class Ground:
     def handle(self) -> bytes:
         """Which table it is: one that was made anew has another. None at all: b""."""
         return handle(self.netlink, self.table)
-
-    def generation(self) -> str:
-        """How often anybody has changed anything of nftables."""
-        return self.netlink.find(nftables(_GET_GENERATION))[4:].hex()
 
     def transact(self, changes: Changes) -> None:
         """Raises OSError."""
