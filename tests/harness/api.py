@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 from starlette.applications import Starlette
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.auth import ROLES
 from fairlead.api.door import Reachable, Services
@@ -89,6 +89,8 @@ class Inside:
     seen: dict[str, Any] = field(default_factory=dict)
     """What a listener sees of the connection, for the scope."""
     reachable: Reachable | None = None
+    app: ASGIApp | None = None
+    """The door itself, for whoever wants what it sends as it is sent."""
     runs: bool = True
     """Whether the reconciler works while a request waits; it works between requests when it is told to."""
     ids: Any = field(default_factory=lambda: count(1))
@@ -168,7 +170,7 @@ async def inside(
     transport = httpx.ASGITransport(app=identified, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
         client.event_hooks = {"response": [(await documented(door, client)).hold]}
-        place.client = client
+        place.client, place.app = client, identified
         yield place
     await store.close()
 

@@ -5,7 +5,7 @@ A door never catches: it raises, and its application turns the exception into th
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from fairlead.api.enrolment import Enrolment
 from fairlead.api.keys import Keys, NotTried, Trial
@@ -35,6 +35,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.model.statistics import CountingPlace
 from fairlead.model.status import Applied
 from fairlead.model.writing import Changes
+from fairlead.resting import Rests
 from fairlead.store.codec import encode
 from fairlead.store.fair_semaphore import FairSemaphore
 from fairlead.store.looks import NotKnown
@@ -264,6 +265,19 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
+
+
+def pieces_response(pieces: Sequence[bytes]) -> Response:
+    """JSON that may be tens of megabytes, of pieces that it has many times: it is never in one place."""
+
+    async def all_in_turn() -> AsyncIterator[bytes]:
+        rests = Rests()
+        for piece in pieces:
+            yield piece
+            await rests.rest()
+
+    length = {"content-length": str(sum(map(len, pieces)))}
+    return StreamingResponse(all_in_turn(), headers=length, media_type="application/json")
 
 
 def identity(request: HTTPConnection) -> Identity:

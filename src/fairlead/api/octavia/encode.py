@@ -163,7 +163,7 @@ def encode_tree(where: BalancerStatus) -> Steps[JsonObject]:
         listeners.append(_listener_in_tree(where, listener))
         yield
     for pool in balancer.pools:
-        pools.append(_pool_in_tree(where, pool))
+        pools.append((yield from _pool_in_tree(where, pool)))
         yield
     return {**encode_load_balancer(where), "listeners": listeners, "pools": pools}
 
@@ -179,12 +179,15 @@ def _listener_in_tree(where: BalancerStatus, listener: Listener) -> JsonObject:
     return {**_without(encode_listener(where, listener), _NAMED_BY_PLACE), "l7policies": policies}
 
 
-def _pool_in_tree(where: BalancerStatus, pool: Pool) -> JsonObject:
-    monitor = pool.health_monitor
+def _pool_in_tree(where: BalancerStatus, pool: Pool) -> Steps[JsonObject]:
+    monitor, members = pool.health_monitor, list[JsonObject]()
+    for member in pool.members:
+        members.append(encode_member(where, pool, member))
+        yield
     return {
         **_without(encode_pool(where, pool), _NAMED_BY_PLACE),
         "healthmonitor": _without(encode_monitor(where, pool, monitor), {"pools"}) if monitor else None,
-        "members": [encode_member(where, pool, member) for member in pool.members],
+        "members": members,
     }
 
 
@@ -308,31 +311,44 @@ def encode_rule(where: BalancerStatus, listener: Listener, policy: L7Policy, rul
     return body
 
 
-def encode_statuses(where: BalancerStatus) -> Steps[JsonObject]:
-    """The status tree. A pool stands under each listener that leads to it; one without a listener is not shown.
+def encode_statuses(where: BalancerStatus) -> Steps[list[bytes]]:
+    """The status tree, in pieces. A pool stands under each listener that leads to it; one without a listener is not
+    shown.
 
-    Two hundred listeners may lead to one pool of a thousand members: it is encoded once.
+    Two hundred listeners may lead to one pool of a thousand members: it is encoded once, and all show the same piece.
     """
-    pools, listeners = dict[str, msgspec.Raw](), list[JsonObject]()
-    for listener in where.balancer.listeners:
+    pools = dict[str, bytes]()
+    whole: JsonObject = {**_brief(encode_load_balancer(where)), "listeners": []}
+    before, after = _around({"statuses": {"loadbalancer": whole}})
+    pieces = [before]
+    for number, listener in enumerate(where.balancer.listeners):
+        begun, ended = _around({**_brief(encode_listener(where, listener)), "pools": []})
+        shown = list[bytes]()
         for pool_id in pools_of(listener):
-            pool = None if pool_id in pools else find_pool(where.balancer, pool_id)
-            if pool is not None:
-                pools[pool_id] = msgspec.Raw(msgspec.json.encode(_pool_statuses(where, pool)))
-                yield
-        shown = [pools[pool_id] for pool_id in pools_of(listener) if pool_id in pools]
-        listeners.append({**_brief(encode_listener(where, listener)), "pools": shown})
+            if pool_id not in pools and (pool := find_pool(where.balancer, pool_id)) is not None:
+                pools[pool_id] = msgspec.json.encode((yield from _pool_statuses(where, pool)))
+            if pool_id in pools:
+                shown += (b",", pools[pool_id]) if shown else (pools[pool_id],)
+        pieces += (b"," + begun if number else begun, *shown, ended)
         yield
-    return {"loadbalancer": {**_brief(encode_load_balancer(where)), "listeners": listeners}}
+    return [*pieces, after]
 
 
-def _pool_statuses(where: BalancerStatus, pool: Pool) -> JsonObject:
-    monitor = pool.health_monitor
-    members = [encode_member(where, pool, member) for member in pool.members]
+def _around(body: JsonObject) -> tuple[bytes, bytes]:
+    """What is written before and after the items of a list that comes last in it, and is empty here."""
+    before, bracket, after = msgspec.json.encode(body).rpartition(b"]")
+    return before, bracket + after
+
+
+def _pool_statuses(where: BalancerStatus, pool: Pool) -> Steps[JsonObject]:
+    monitor, members = pool.health_monitor, list[JsonObject]()
+    for member in pool.members:
+        members.append(_brief(encode_member(where, pool, member), "address", "protocol_port"))
+        yield
     return {
         **_brief(encode_pool(where, pool)),
         "health_monitor": _brief(encode_monitor(where, pool, monitor), "type") if monitor else None,
-        "members": [_brief(member, "address", "protocol_port") for member in members],
+        "members": members,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.door import JsonObject, Services, identity, json_response
+from fairlead.api.door import JsonObject, Services, identity, json_response, pieces_response
 from fairlead.api.listing import Item, Lazy
 from fairlead.api.octavia import encode, requests
 from fairlead.api.octavia.caller import Caller, Origin
@@ -134,7 +134,7 @@ class Views:
 
     async def show_statuses(self, request: Request) -> Response:
         balancer = find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        return json_response({"statuses": await in_steps(encode.encode_statuses(self._status(balancer)))})
+        return pieces_response(await in_steps(encode.encode_statuses(self._status(balancer))))
 
     async def show_load_balancer_stats(self, request: Request) -> Response:
         """Summed over its listeners."""
